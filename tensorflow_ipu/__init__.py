@@ -5,9 +5,9 @@ import sys as _sys
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from tensorflow_ipu._base import log as _log
+from tensorflow_ipu._base import environment as _environment
 
-_log.install()
+_environment.install_logging()
 
 # Where names are that are no modules.
 _HOLDERS = {
@@ -109,8 +109,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    # `compat`, `executables`, `machine`, `metrics`, `optimizers`, `pipelining` and others would take half of the time of the
-    # import, and many programs do not use them.
+    # Many programs do not use these modules, which would take half of the time of the import.
     if name in _HOLDERS:
         return getattr(_importlib.import_module(f"{__name__}.{_HOLDERS[name]}"), name)
     if name in __all__:
@@ -119,7 +118,7 @@ def __getattr__(name: str) -> _Any:
 
 
 def _where_else(name: str) -> str:
-    """Where a module of the SDK's `ipu` is, for one who looks for it here, as the end of a sentence."""
+    """What an error message adds for a module that the SDK's `ipu` has: where its names are here."""
     if name.startswith("_"):
         return ""
     names = _importlib.import_module(f"{__name__}.compat._names")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import runpy
 import sys
 from collections.abc import Callable, Sequence
@@ -65,7 +66,7 @@ def _run(arguments: Sequence[str]) -> int:
         " `tensorflow_ipu.ops.register_user_op_emulation`; write `--emulations=FILE`",
     )
     parser.add_argument("script", metavar="SCRIPT", type=Path, help="the Python file to run")
-    # Everything behind the script's name is the script's, whatever it looks like.
+    # Everything after the script's name is the script's, whatever it looks like.
     own = next((index for index, word in enumerate(arguments, start=1) if not word.startswith("-")), len(arguments))
     options = parser.parse_args(arguments[:own])
     script: Path = options.script
@@ -75,7 +76,7 @@ def _run(arguments: Sequence[str]) -> int:
     emulations: Path | None = options.emulations
     if emulations is not None and not emulations.is_file():
         parser.exit(_NOT_RUN, f"python -m tensorflow_ipu: `--emulations={emulations}` names no Python file\n")
-    # Devices and scopes are to be there before the script uses TensorFlow: as where a script imports the package itself.
+    # Devices and scopes have to exist before the script uses TensorFlow.
     from tensorflow_ipu import keras  # noqa: F401
     from tensorflow_ipu.compat import _reading, _script
 
@@ -129,28 +130,9 @@ def _list(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _pipeline(arguments: Sequence[str]) -> int:
-    from tensorflow_ipu.cli import plans  # No TensorFlow, which takes seconds.
-
-    return plans.main(arguments)
-
-
-def _report(arguments: Sequence[str]) -> int:
-    from tensorflow_ipu.cli import machine  # No TensorFlow either.
-
-    return machine.main(arguments)
-
-
-def _run_all(arguments: Sequence[str]) -> int:
-    from tensorflow_ipu.cli import launcher  # Nor here: the processes that it starts have it.
-
-    return launcher.main(arguments, _run)
-
-
-def _precision(arguments: Sequence[str]) -> int:
-    from tensorflow_ipu.cli import precision  # No TensorFlow either.
-
-    return precision.main(arguments)
+def _later(module: str, *more: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
+    """The command of a module of `cli`, imported when it runs; none needs TensorFlow, which takes seconds."""
+    return lambda arguments: importlib.import_module(f"tensorflow_ipu.cli.{module}").main(arguments, *more)
 
 
 def _missing_names(script: Path, missing: list[_reading.Found], forced: bool) -> str:
@@ -166,14 +148,14 @@ def _place(found: _reading.Found) -> str:
     return f"  {found.path}:{found.line}: {found.message}"
 
 
-# A command takes the words behind it, and returns the exit status.
+# A command takes the words after it, and returns the exit status.
 _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "--check": _check,
     "--list": _list,
-    "pipeline": _pipeline,
-    "precision": _precision,
-    "report": _report,
-    "run": _run_all,
+    "pipeline": _later("plans"),
+    "precision": _later("precision"),
+    "report": _later("machine"),
+    "run": _later("launcher", _run),
 }
 
 if __name__ == "__main__":

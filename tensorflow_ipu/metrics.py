@@ -1,15 +1,12 @@
-"""What happened here: how often programs were traced and compiled and why, how long they ran and waited, what they moved.
-
-The names are those that PyTorch/XLA has in `torch_xla.debug.metrics`.
-"""
+"""Counts and times of traces, compilations, runs and feeds, named as in PyTorch/XLA's `torch_xla.debug.metrics`."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
 
-from tensorflow_ipu._base import counters
-from tensorflow_ipu._base.counters import KEPT, Sample, Summary
+from tensorflow_ipu._base import tracepoints
+from tensorflow_ipu._base.tracepoints import KEPT, Sample, Summary
 from tensorflow_ipu._native.library import native
 
 __all__ = ["clear_metrics", "counter_names", "counter_value", "metric_data", "metric_names", "metrics_report"]
@@ -18,6 +15,7 @@ _MOST = 16384  # The kernels keep no more.
 _PERCENTS = (1, 5, 10, 20, 50, 80, 90, 95, 99)
 _OF_QUEUE = ("Elements", "Bytes", "Waits", "WaitNanoseconds")
 _LEVELS = ("Ready", "Depth")
+_OF_INFEEDS = ("Waits", "WaitNanoseconds", "Depth")  # Programs never wait for an outfeed, which has no depth.
 _GRAPH_RUNS = "GraphRunTime"
 _HOST_KERNELS = "HostKernelCalls"
 _KINDS = {"infeed": "Infeed", "outfeed": "Outfeed"}
@@ -45,13 +43,7 @@ def counter_names() -> list[str]:
 
 
 def counter_value(name: str) -> int | None:
-    """What a counter has counted since the process began, or since `clear_metrics`.
-
-    Args:
-      name: One of `counter_names()`.
-
-    Returns:
-      The count; None where there is no such counter.
+    """The count of one of `counter_names()` since the process began, or since `clear_metrics`; None for no such counter.
 
     Raises:
       TypeError: `name` is no string.
@@ -69,10 +61,7 @@ def metric_names() -> list[str]:
 
 
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
-    """The times of one metric since the process began, or since `clear_metrics`.
-
-    Args:
-      name: One of `metric_names()`.
+    """The times of one of `metric_names()` since the process began, or since `clear_metrics`.
 
     Returns:
       How many there were; their sum, in seconds; the latest of them (1,024 at most), each as when it ended, by
@@ -120,17 +109,14 @@ def metrics_report() -> str:
         value = counter_value(name)
         if value:
             lines += [f"Counter: {name}", f"  Value: {value}"]
-    for trace in list(counters.traces):
+    for trace in list(tracepoints.traces):
         if trace.end > _cleared_at:
             lines += [f"Trace: {trace.function}, {_text(trace.duration)}", f"  Reason: {trace.reason}"]
     return "\n".join(lines) or "Nothing was traced or run yet."
 
 
 def times_between(begin: int, end: int) -> dict[str, list[Sample]]:
-    """The times that are kept (16,384 of a metric at most) and ended between two moments of the monotonic clock, in ns.
-
-    Besides the metrics there is `GraphRunTime`, of those runs alone that Python does not see.
-    """
+    """The kept times that ended between two moments of the monotonic clock in ns, with `GraphRunTime` of graphs."""
     now = _read(_MOST)
     summaries = {**now.metrics, _GRAPH_RUNS: now.graph_runs}
     return {name: [one for one in summary.latest if begin <= one.end <= end] for name, summary in summaries.items()}
@@ -148,7 +134,6 @@ def _percentiles(latest: tuple[Sample, ...]) -> list[str]:
 
 
 def _text(nanoseconds: int) -> str:
-    """A time as people read it."""
     for unit, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
         if nanoseconds >= size:
             return f"{nanoseconds / size:.2f}{unit}"
@@ -156,9 +141,8 @@ def _text(nanoseconds: int) -> str:
 
 
 def _read(samples: int = 0) -> _Snapshot:
-    """All there is now, with so many of the latest times of each metric at most."""
     now = _Snapshot()
-    now.metrics["TraceTime"] = counters.trace_times.read()
+    now.metrics["TraceTime"] = tracepoints.trace_times.read()
     for kind in _KINDS.values():
         now.counters.update({f"{kind}Elements": 0, f"{kind}Bytes": 0})
     latest: dict[str, list[Sample]] = {}
@@ -174,41 +158,33 @@ def _read(samples: int = 0) -> _Snapshot:
         elif kind == "gone":
             _add_queue(now, words[0], None, words[1:5])
         else:
-            _add_queue(now, kind, " ".join(words[7:]), words[1:5])
-            _add_levels(now, kind, " ".join(words[7:]), words[5:7])
+            _add_queue(now, kind, " ".join(words[7:]), words[1:7])
     for name, (count, total) in summaries.items():
         now.metrics[name] = Summary(count, total, tuple(latest.get(name, ())))
     # Runs of graphs are noted where they run; all others, by Python.
     now.graph_runs = now.metrics.pop(_GRAPH_RUNS)
-    now.metrics["RunTime"] = _together(counters.run_times.read(), now.graph_runs, samples)
-    now.counters["FailedRuns"] = counters.failed_runs.value + now.counters.pop("FailedGraphRuns")
+    runs, graph_runs = tracepoints.run_times.read(), now.graph_runs
+    both = sorted([*runs.latest, *graph_runs.latest])[-samples:] if samples else []
+    now.metrics["RunTime"] = Summary(runs.number + graph_runs.number, runs.total + graph_runs.total, tuple(both))
+    now.counters["FailedRuns"] = tracepoints.failed_runs.value + now.counters.pop("FailedGraphRuns")
     now.counters[_HOST_KERNELS] = sum(count for name, count in now.counters.items() if name.startswith(_HOST_KERNELS))
     return now
 
 
-def _together(some: Summary, others: Summary, samples: int) -> Summary:
-    latest = sorted([*some.latest, *others.latest]) if samples else []
-    return Summary(some.number + others.number, some.total + others.total, tuple(latest[-samples:]))
-
-
 def _add_queue(now: _Snapshot, kind: str, name: str | None, values: list[str]) -> None:
     """Adds what passed through a queue to the counters of all queues, and where it has a name, to its own."""
-    for what, value in zip(_OF_QUEUE, map(int, values), strict=True):
-        if what.startswith("Wait") and kind == "outfeed":
-            continue  # Programs never wait for an outfeed.
+    for what, value in zip((*_OF_QUEUE, *_LEVELS), map(int, values), strict=False):
+        if kind == "outfeed" and what in _OF_INFEEDS:
+            continue
         total = f"{_KINDS[kind]}{what}"
+        own = f"{total}:{name}"
+        if what in _LEVELS:
+            now.levels[own] = now.levels.get(own, 0) + value
+            continue
         if not what.startswith("Wait"):  # `InfeedWaitTime` has the waits of all.
             now.counters[total] = now.counters.get(total, 0) + value
         if name is not None:
-            now.counters[f"{total}:{name}"] = now.counters.get(f"{total}:{name}", 0) + value
-
-
-def _add_levels(now: _Snapshot, kind: str, name: str, values: list[str]) -> None:
-    for what, value in zip(_LEVELS, map(int, values), strict=True):
-        if what == "Depth" and kind == "outfeed":
-            continue  # It has none.
-        level = f"{_KINDS[kind]}{what}:{name}"
-        now.levels[level] = now.levels.get(level, 0) + value
+            now.counters[own] = now.counters.get(own, 0) + value
 
 
 def _check_name(name: object) -> None:

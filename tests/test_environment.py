@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tensorflow_ipu._base import environment, log
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.environment import PoplarFlags, host_kernels, ipu_count, poplar_flags, report_directory
 
 
@@ -171,9 +171,9 @@ def test_malformed_level_is_refused_by_name_and_value(variable, value, refused):
 @pytest.fixture
 def logger():
     """A logger of the package, which is as it was after the test."""
-    root = logging.getLogger(log.ROOT)
+    root = logging.getLogger(environment.ROOT)
     before = root.level, root.propagate, root.handlers[:]
-    yield logging.getLogger(f"{log.ROOT}.feeds")
+    yield logging.getLogger(f"{environment.ROOT}.feeds")
     root.setLevel(before[0])
     root.propagate, root.handlers[:] = before[1], before[2]
 
@@ -181,15 +181,15 @@ def logger():
 def test_log_of_the_level_and_above_reaches_stderr(logger, capsys):
     assert logger.parent is not None
     before = logger.parent.handlers[:]
-    log.install({})
+    environment.install_logging({})
     assert logger.parent.handlers == before
-    log.install({"TENSORFLOW_IPU_LOG_LEVEL": "DEBUG"})
-    logger.log(log.TRACE, "one")
+    environment.install_logging({"TENSORFLOW_IPU_LOG_LEVEL": "DEBUG"})
+    logger.log(environment.TRACE, "one")
     logger.debug("two")
     logger.error("three")
     lines = [line.split("] ", 1)[1] for line in capsys.readouterr().err.splitlines()]
     assert lines == ["[tensorflow_ipu.feeds] [DEBUG] two", "[tensorflow_ipu.feeds] [ERROR] three"]
-    log.install({"TENSORFLOW_IPU_LOG_LEVEL": "OFF"})
+    environment.install_logging({"TENSORFLOW_IPU_LOG_LEVEL": "OFF"})
     logger.critical("one")
     assert capsys.readouterr().err == ""
 
@@ -197,7 +197,7 @@ def test_log_of_the_level_and_above_reaches_stderr(logger, capsys):
 def test_life_of_a_program_is_logged(strategy, replicas, caplog):
     import tensorflow as tf
 
-    with caplog.at_level(log.TRACE, logger=log.ROOT):
+    with caplog.at_level(environment.TRACE, logger=environment.ROOT):
         strategy = replicas(1)
         with strategy.scope():
             iterator = iter(tf.data.Dataset.range(1).map(lambda i: tf.cast(i, tf.float32)))

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._base.counters import Sample
+from tensorflow_ipu._base.tracepoints import Sample
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu.metrics import _percentiles, _text
 

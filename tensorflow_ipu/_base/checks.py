@@ -1,4 +1,4 @@
-"""Checks of arguments that many functions have in common; none needs TensorFlow."""
+"""Checks of arguments that many functions share."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _Method = TypeVar("_Method", bound=enum.Enum)
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Whether a value is an int, which Python says of True and False too."""
+    """Whether a value is an int, but no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def as_int(value: Any) -> int | None:
-    """A whole number of any kind (Python's, NumPy's, a tensor of one) as an int; None for all else, and for a bool."""
+    """A whole number of any kind (Python's, NumPy's, a tensor) as an int; None for a bool and all else."""
     if isinstance(value, bool):
         return None
     try:
@@ -58,7 +58,7 @@ def check_bool(argument: str, value: object) -> None:
 
 
 def note_bool(argument: str, value: object, faults: Faults, *, optional: bool = False) -> bool:
-    """Records a fault where a value is not a bool, nor None where it is `optional`; returns whether it is one of these."""
+    """Records a fault where a value is no bool, nor None where that is `optional`; returns whether it is fine."""
     if isinstance(value, bool) or (optional and value is None):
         return True
     faults.add(TypeError, _no_bool(argument, value, ", False or None" if optional else ""))
@@ -70,7 +70,7 @@ def _no_bool(argument: str, value: object, choices: str) -> str:
 
 
 def parse_method(methods: type[_Method], value: object) -> _Method:
-    """A member of an enumeration, given as itself or by its name in any case."""
+    """A member of an enumeration, passed as itself or by its name in any case."""
     if isinstance(value, methods):
         return value
     if isinstance(value, str) and value.upper() in methods.__members__:

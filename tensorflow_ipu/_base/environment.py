@@ -1,9 +1,10 @@
-"""What environment variables say of the system, typed; `_worker_environment.py` has those of workers."""
+"""The environment variables that configure the system and the workers of a cluster."""
 
 from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import shlex
 from collections.abc import Mapping
@@ -38,10 +39,7 @@ def choice(variable: str, choices: tuple[str, str], advice: str, environ: Mappin
 
 
 def positive_int(variable: str, default: int, most: int, environ: Mapping[str, str] | None) -> int:
-    """A variable that holds a whole number from 1 to `most`; `default` where it is unset or empty.
-
-    A `default` of 0 stands for what no number says, so that messages do not name it.
-    """
+    """A whole number from 1 to `most`; `default` where unset, which messages name unless it is 0."""
     text = text_of(variable, environ)
     if not text:
         return default
@@ -122,10 +120,7 @@ class PoplarFlags:
 
 @functools.lru_cache(maxsize=1)
 def registered_devices() -> int:
-    """How many `/device:IPU:n` exist for TensorFlow, as `TENSORFLOW_IPU_DEVICES` said when this was first called.
-
-    The kernels read it once too, when they are loaded: a later change of the variable has no effect.
-    """
+    """The number of `/device:IPU:n` by `TENSORFLOW_IPU_DEVICES`, read once, as by the kernels."""
     return positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, _MOST[DEVICES_VARIABLE], None)
 
 
@@ -147,11 +142,7 @@ def host_kernels(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> str | None:
-    """How much of the package's log goes to stderr: one of `LOG_LEVELS`; None where no variable says.
-
-    `TENSORFLOW_IPU_LOG_LEVEL` says it by name. Where that is unset, `TF_POPLAR_VLOG_LEVEL` says it by number: 0 is `WARN`,
-    1 `INFO`, 2 `DEBUG`, and what is above `TRACE`.
-    """
+    """The level that `TENSORFLOW_IPU_LOG_LEVEL` names or `TF_POPLAR_VLOG_LEVEL` numbers; None where neither is set."""
     text = text_of(LOG_LEVEL_VARIABLE, environ)
     if text:
         if text.upper() in LOG_LEVELS:
@@ -215,7 +206,6 @@ def report_directory(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def _truth(name: str, value: object) -> bool:
-    """A switch of `POPLAR_ENGINE_OPTIONS`, whose values are text."""
     text = str(value).lower()
     if text not in ("true", "false"):
         raise ValueError(f'`{_AUTO_REPORT}{name}` in `{ENGINE_VARIABLE}` must be "true" or "false", but is {value!r}')
@@ -307,3 +297,32 @@ def default_ipus(environ: Mapping[str, str] | None = None) -> int:
             f" there are {ipu_count(environ)} IPUs: {way_out(COUNT_VARIABLE, wanted)}"
         )
     return wanted
+
+
+ROOT = "tensorflow_ipu"
+# Below `logging.DEBUG`: what happens at each run.
+TRACE = 5
+
+_LEVELS = {
+    "TRACE": TRACE,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERR": logging.ERROR,
+    "OFF": logging.CRITICAL + 1,
+}
+_FORMAT = "[%(asctime)s] [%(name)s] [%(levelname)s] %(message)s"
+
+
+def install_logging(environ: Mapping[str, str] | None = None) -> None:
+    """Has the package's loggers write to stderr at the level of the environment; else Python's defaults hold."""
+    logging.addLevelName(TRACE, "TRACE")
+    level = log_level(environ)
+    if level is None:
+        return
+    logger = logging.getLogger(ROOT)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(_FORMAT))
+    logger.addHandler(handler)
+    logger.setLevel(_LEVELS[level])
+    logger.propagate = False  # The program's own handlers would write it once more.

@@ -1,4 +1,4 @@
-"""A report's page for a browser, which needs nothing beside itself: its head, and the looks that all such pages have."""
+"""The page of a report: its head and style."""
 
 from __future__ import annotations
 

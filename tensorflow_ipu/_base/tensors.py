@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_function(dtype: object) -> TypeIs[Callable[..., DTypeLike | None]]:
-    """Whether what was given as a dtype is a function that gives one: dtypes and types can be called too."""
+    """Whether a `DTypeOf` is a function: dtypes and types can be called too."""
     return callable(dtype) and not isinstance(dtype, (tf.DType, type))
 
 

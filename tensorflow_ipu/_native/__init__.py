@@ -1,1 +1,1 @@
-"""The compiled library: how it is loaded, and its journal of events."""
+"""The compiled library."""

@@ -1,7 +1,4 @@
-"""The loader of the compiled library: loads it, once, or says in words why it cannot.
-
-`ops` has the wrappers of the TensorFlow ops; `native` the plain C functions, by ctypes.
-"""
+"""Loads the compiled library once: `ops` has its TensorFlow ops, `native` its plain C functions by ctypes."""
 
 from __future__ import annotations
 
@@ -36,54 +33,52 @@ _REPAIR = (
 
 _INT = ctypes.c_int64
 _FLAG = ctypes.c_int32
+_POINTER = ctypes.c_void_p
+_TEXT = ctypes.c_char_p
 _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
-    "ipu_add_executables": (None, [ctypes.c_char_p, ctypes.c_char_p]),
-    "ipu_compiles": (_FLAG, [ctypes.c_char_p, _INT]),
-    "ipu_configure_devices": (None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
-    "ipu_connect_workers": (
-        _FLAG,
-        [_INT, ctypes.c_char_p, ctypes.c_double, ctypes.POINTER(_FLAG), _FLAG, ctypes.c_char_p],
-    ),
-    "ipu_embedding_drop": (None, [_INT]),
-    "ipu_embedding_new": (_INT, [ctypes.c_void_p, _INT, _INT, _FLAG]),
-    "ipu_embedding_open": (None, [_INT, _FLAG]),
-    "ipu_end_process": (None, []),
-    "ipu_host_function_drop": (None, [_INT]),
-    "ipu_host_function_new": (_INT, []),
-    "ipu_host_layers": (ctypes.c_char_p, []),
-    "ipu_infeed_drop": (None, [_INT]),
-    "ipu_infeed_new": (_INT, [ctypes.c_char_p, _INT, _INT, _FLAG]),
-    "ipu_infeed_ready": (_INT, [_INT]),
-    "ipu_infeed_waiting": (_INT, [_INT]),
-    "ipu_interrupt_arm": (None, [_FLAG]),
-    "ipu_interrupt_disarm": (None, []),
-    "ipu_interrupt_now": (None, []),
-    "ipu_interrupt_watch": (_FLAG, [_FLAG]),
-    "ipu_journal": (ctypes.c_char_p, []),
-    "ipu_metrics": (ctypes.c_char_p, [_INT]),
-    "ipu_one_dnn_computes": (_FLAG, [_FLAG]),
-    "ipu_outfeed_drop": (_FLAG, [_INT]),
-    "ipu_outfeed_replicas": (_INT, [_INT]),
-    "ipu_outfeed_layout": (_INT, [_INT]),
-    "ipu_outfeed_new": (_INT, [ctypes.c_char_p, _FLAG]),
-    "ipu_outfeed_place": (_FLAG, [ctypes.c_void_p, _INT, ctypes.c_void_p, ctypes.c_void_p]),
-    "ipu_outfeed_ready": (_INT, [_INT]),
-    "ipu_outfeed_rows": (_INT, [_INT, _INT, ctypes.c_void_p, _INT, _INT, ctypes.c_void_p, ctypes.c_void_p]),
-    "ipu_outfeed_stacked": (_INT, [_INT, _INT, ctypes.c_void_p, _INT, ctypes.c_void_p]),
-    "ipu_outfeed_woken_ns": (_INT, [_INT]),
-    "ipu_random_drop": (None, [_INT]),
-    "ipu_random_forget": (None, []),
-    "ipu_random_new": (_INT, [_INT]),
-    "ipu_random_reset": (None, [_INT, ctypes.c_uint64, _FLAG]),
-    "ipu_set_chunk_bytes": (None, [_INT]),
-    "ipu_set_executable_cache": (None, [ctypes.c_char_p, _INT, ctypes.c_char_p]),
-    "ipu_set_wait_limit": (None, [_INT]),
-    "ipu_shut_down": (_FLAG, [_INT]),
-    "ipu_site_drop": (None, [_INT]),
-    "ipu_site_new": (_INT, [_INT, ctypes.c_char_p, ctypes.c_char_p, _INT, _FLAG]),
-    "ipu_small_convolution": (_FLAG, [ctypes.POINTER(_INT), _INT, _INT, _FLAG]),
-    "ipu_user_function_drop": (None, [_INT]),
-    "ipu_user_function_new": (_INT, [ctypes.c_void_p]),
+    name: (result, arguments)
+    for names, result, arguments in (
+        ("ipu_add_executables", None, [_TEXT, _TEXT]),
+        ("ipu_compiles", _FLAG, [_TEXT, _INT]),
+        ("ipu_configure_devices", None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
+        ("ipu_connect_workers", _FLAG, [_INT, _TEXT, ctypes.c_double, ctypes.POINTER(_FLAG), _FLAG, _TEXT]),
+        (
+            (
+                "ipu_embedding_drop ipu_host_function_drop ipu_infeed_drop ipu_random_drop"
+                " ipu_set_chunk_bytes ipu_set_wait_limit ipu_site_drop ipu_user_function_drop"
+            ),
+            None,
+            [_INT],
+        ),
+        ("ipu_embedding_new", _INT, [_POINTER, _INT, _INT, _FLAG]),
+        ("ipu_embedding_open", None, [_INT, _FLAG]),
+        ("ipu_end_process ipu_interrupt_disarm ipu_interrupt_now ipu_random_forget", None, []),
+        ("ipu_host_function_new", _INT, []),
+        ("ipu_host_layers ipu_journal", _TEXT, []),
+        ("ipu_infeed_new", _INT, [_TEXT, _INT, _INT, _FLAG]),
+        (
+            (
+                "ipu_infeed_ready ipu_infeed_waiting ipu_outfeed_replicas ipu_outfeed_layout ipu_outfeed_ready"
+                " ipu_outfeed_woken_ns ipu_random_new"
+            ),
+            _INT,
+            [_INT],
+        ),
+        ("ipu_interrupt_arm", None, [_FLAG]),
+        ("ipu_interrupt_watch ipu_one_dnn_computes", _FLAG, [_FLAG]),
+        ("ipu_metrics", _TEXT, [_INT]),
+        ("ipu_outfeed_drop ipu_shut_down", _FLAG, [_INT]),
+        ("ipu_outfeed_new", _INT, [_TEXT, _FLAG]),
+        ("ipu_outfeed_place", _FLAG, [_POINTER, _INT, _POINTER, _POINTER]),
+        ("ipu_outfeed_rows", _INT, [_INT, _INT, _POINTER, _INT, _INT, _POINTER, _POINTER]),
+        ("ipu_outfeed_stacked", _INT, [_INT, _INT, _POINTER, _INT, _POINTER]),
+        ("ipu_random_reset", None, [_INT, ctypes.c_uint64, _FLAG]),
+        ("ipu_set_executable_cache", None, [_TEXT, _INT, _TEXT]),
+        ("ipu_site_new", _INT, [_INT, _TEXT, _TEXT, _INT, _FLAG]),
+        ("ipu_small_convolution", _FLAG, [ctypes.POINTER(_INT), _INT, _INT, _FLAG]),
+        ("ipu_user_function_new", _INT, [_POINTER]),
+    )
+    for name in names.split()
 }
 
 
@@ -93,11 +88,7 @@ def plain_version(version: str) -> str:
 
 
 def check_build(library: Path, build_info: Path, running: str) -> None:
-    """Compares the library with the record of its build, and that with the TensorFlow that runs.
-
-    A damaged library must not be opened: what was cut off is a bus error to the process that touches it, and what was
-    overwritten is anything at all.
-    """
+    """Refuses a damaged library, which would crash the process, and one for another TensorFlow."""
     if not library.is_file():
         raise LibraryError(
             f"the kernel library `{library}` is missing: the package was installed without being built. Install g++"

@@ -2,61 +2,81 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any
 
-from tensorflow.python.distribute import device_util
+import tensorflow as tf
+from tensorflow.python.distribute import device_util, distribute_lib, distribute_utils
 from tensorflow.python.eager import context
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
 
 
 def current() -> str:
-    """The device of the scope around, as it was named; empty for none.
-
-    Stands on `device_util.current`. In public, only an operation that is made tells: `tf.constant(0).device`, with the
-    default in the place of none. When it is gone: that.
-    """
+    """The device of the scope around as named; empty for none; stands on `device_util.current`."""
+    # Without it: `tf.constant(0).device`, which names the default where there is none.
     return device_util.current() or ""
 
 
 def of_eager_thread() -> str:
-    """The device of this thread's eager execution, by its full name; empty for none.
-
-    Stands on `context.device_name`; `current` asks a graph where one is built. When it is gone: `current`.
-    """
+    """The full device name of this thread's eager execution, or empty; stands on `context.device_name`."""
+    # `current` asks the graph where one is built. Without it: `current`.
     running: Any = context.context()
     return running.device_name
 
 
 def full_name(device: str) -> str:
-    """The full name of a device: with job, replica and task.
-
-    Stands on `device_util.canonicalize`; `tf.DeviceSpec` does not know the job of this process. When it is gone:
-    `tf.DeviceSpec.make_merged_spec` with that of `tf.config.list_logical_devices("CPU")[0]`.
-    """
+    """The full name of a device: with job, replica and task; stands on `device_util.canonicalize`."""
+    # `tf.DeviceSpec` does not know the job of this process. Without it: `tf.DeviceSpec.make_merged_spec` with that of
+    # `tf.config.list_logical_devices("CPU")[0]`.
     return device_util.canonicalize(device)
 
 
 def are_in_use() -> bool:
-    """Whether TensorFlow's runtime has started: from then on it takes no new devices.
-
-    Stands on `context.context_safe` and `Context._initialized`; `tf.config` starts the runtime to answer. When it is
-    gone: False; the kernels' own check then has the say.
-    """
+    """Whether the runtime has started and takes no new devices; stands on `context.context_safe` and `Context._initialized`."""
+    # `tf.config` starts the runtime to answer. Without it: False; the kernels check too.
     known: Any = context.context_safe()
     return known is not None and bool(known._initialized)
 
 
 def eagerly() -> AbstractContextManager[None]:
-    """A block of eager execution, whatever is being traced on this thread.
-
-    Stands on `context.eager_mode`; `tf.init_scope` leaves functions, and stays in a graph of TensorFlow 1. When it is
-    gone: `tf.__internal__.eager_context.eager_mode`, which Keras has.
-    """
+    """A block of eager execution, whatever is being traced on this thread; stands on `context.eager_mode`."""
+    # `tf.init_scope` leaves functions, and stays in a graph of TensorFlow 1. Without it:
+    # `tf.__internal__.eager_context.eager_mode`, which Keras has.
     return context.eager_mode()
 
 
 def global_seed() -> int | None:
     """The seed of `tf.random.set_seed`; stands on `context.global_seed`: there is no public getter."""
     return context.global_seed()
+
+
+def mode_of(replica_context: tf.distribute.ReplicaContext) -> Any:
+    """What TensorFlow keeps for a thread in a replica's context; stands on `ReplicaContext._thread_context`."""
+    # Entering the context does more and costs ten microseconds a run. Without it: enter the context.
+    return replica_context._thread_context
+
+
+def cross_replica_mode(strategy: tf.distribute.Strategy) -> Any:
+    """The same for one that is in `merge_call`; stands on `_CrossReplicaThreadMode`, see `mode_of`."""
+    return distribute_lib._CrossReplicaThreadMode(strategy)
+
+
+def enter_mode(mode: Any) -> None:
+    """Puts this thread into a mode; stands on `_push_per_thread_mode`, see `mode_of`."""
+    distribute_lib._push_per_thread_mode(mode)
+
+
+def leave_mode() -> None:
+    """Ends the mode that was entered last; stands on `_pop_per_thread_mode`, see `mode_of`."""
+    distribute_lib._pop_per_thread_mode()
+
+
+def updating(device: str) -> AbstractContextManager[None]:
+    """A block of `Strategy.extended.update`; stands on `UpdateContext`."""
+    # `tf.distribute` asks it whether it is in an update. Without it: nothing asks.
+    return distribute_lib.UpdateContext(device)
+
+
+def check_colocated(variable: tf.Variable, extended: tf.distribute.StrategyExtended) -> None:
+    """Refuses another strategy's variable for `colocate_vars_with`; stands on `distribute_utils.validate_colocate`."""
+    # Without it: `extended.variable_created_in_scope`, which is public.
+    distribute_utils.validate_colocate(variable, extended)

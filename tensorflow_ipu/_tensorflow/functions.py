@@ -9,9 +9,11 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.core.function.polymorphism import function_type
 from tensorflow.core.function.trace_type import default_types
 from tensorflow.python.eager import context
 from tensorflow.python.eager.polymorphic_function import (
+    atomic_function,
     attributes,
     concrete_function,
     function_context,
@@ -67,22 +69,17 @@ def is_compiled(function: Function) -> bool:
 
 
 def compiled_twin(function: Function) -> Function:
-    """A `tf.function` like this one, but with `jit_compile=True`.
-
-    Stands on `Function._clone`, which keeps signature, name and AutoGraph's options. When it is gone:
-    `tf.function(function.python_function, jit_compile=True, ...)` with those.
-    """
+    """A `tf.function` like this one, but with `jit_compile=True`; stands on `Function._clone`."""
+    # Without it: `tf.function` with the same Python function, signature, name and options of AutoGraph.
     jitted = function._clone(None)
     jitted._jit_compile = True
     return jitted
 
 
 def lock_of(function: Function) -> AbstractContextManager[object]:
-    """The lock that a `tf.function` holds while it is traced.
-
-    Stands on `Function._lock`: another thread may be at the first call, and make the variables. When it is gone: a lock
-    of our own a function, which holds off those traces that are ours.
-    """
+    """The lock that a `tf.function` holds while it is traced; stands on `Function._lock`."""
+    # Another thread may be at the first call, and make the variables. Without it: a lock per function that holds off our traces
+    # only.
     return function._lock
 
 
@@ -92,43 +89,30 @@ def has_made_variables(function: Function) -> bool:
 
 
 def initializes_variables(graph: tf.Graph) -> bool:
-    """Whether a graph is that by which TensorFlow gives the variables of a first trace their values, on the host.
-
-    Stands on the name of the function in `polymorphic_function`: it is traced as programs are, beside the one that makes the
-    variables. When it has another name: a program that makes variables where numbers are the machine's fails by a missing
-    kernel of the host, and the new name belongs here.
-    """
+    """Whether a graph initializes the variables of a first trace on the host; stands on its name in `polymorphic_function`."""
+    # It is traced as programs are. When the name changes: programs that make variables fail for want of a host kernel.
     return getattr(graph, "name", None) == "initialize_variables"
 
 
 def tracing_options(function: Function) -> Any:
-    """What TensorFlow traces a `tf.function` by; None before its first trace.
-
-    Stands on `Function._variable_creation_config` and `_no_variable_creation_config`. In public,
-    `get_concrete_function` traces and returns one trace for the arguments; it has no look-up that does not trace, and no
-    key of ours, so that a program for one number of IPUs could be taken for another. When they are gone: a cache of ours,
-    by `tf.types.experimental.TraceType` of the arguments.
-    """
+    """How a `tf.function` is traced; None before its first trace; stands on `Function._[no_]variable_creation_config`."""
+    # `get_concrete_function` has no look-up that does not trace, and no key of ours, so a program for one number of IPUs could
+    # be taken for another. Without them: a cache by `tf.types.experimental.TraceType` of the arguments.
     if function._created_variables:
         return function._no_variable_creation_config
     return function._variable_creation_config
 
 
 def with_target(options: Any, target: object) -> Any:
-    """Options by which traces are apart from those for another target; see `tracing_options`.
-
-    Of all that makes up the key of a trace, `scope_type` is free for anything.
-    """
+    """Options whose traces are kept apart from those for another target; see `tracing_options`."""
+    # Of all that makes up the key of a trace, `scope_type` is free for anything.
     return dataclasses.replace(options, scope_type=(options.scope_type, target))
 
 
 def known_trace(bound: inspect.BoundArguments, options: Any) -> ConcreteFunction | None:
-    """The concrete function that was traced for bound arguments, or None; see `tracing_options`.
-
-    Stands on what `tracing_compilation.trace_function` does before it traces: `TracingOptions.function_cache` and its
-    `lookup`, `make_canonicalized_monomorphic_type` and `make_function_context`. `trace_function` itself would bind the
-    arguments once more, at each run. When it is gone: `traced`, with a Python function that raises.
-    """
+    """The concrete function traced for bound arguments, or None; stands on `TracingOptions.function_cache`."""
+    # `tracing_compilation.trace_function` looks it up in the same way, but binds the arguments again at each run. Without it:
+    # `traced`, with a Python function that raises.
     args, signature, captures = bound.args, options.input_signature, options.function_captures
     if signature is not None:
         args = (*signature, *args[len(signature) :])
@@ -161,23 +145,17 @@ def traces_of(function: Function) -> list[ConcreteFunction]:
 
 
 def bound_arguments(function: Function, args: Sequence[Nested], kwargs: Mapping[str, Nested]) -> inspect.BoundArguments:
-    """The arguments of a call of a `tf.function` as TensorFlow has them: by the signature, with the defaults, as tensors.
-
-    Stands on `function_type_utils.canonicalize_function_inputs` and what it takes of the function; a call alone does so
-    in public. When it is gone: `function.function_type.bind`, and `tf.convert_to_tensor` where there is an
-    `input_signature`.
-    """
+    """The arguments of a call as TensorFlow binds them; stands on `function_type_utils.canonicalize_function_inputs`."""
+    # Only a call does so in public. Without it: `function.function_type.bind`, and `tf.convert_to_tensor` where there is an
+    # `input_signature`.
     return function_type_utils.canonicalize_function_inputs(
         args, kwargs, function._function_type, function._default_values, function._is_pure
     )
 
 
 def flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> list[tf.Tensor]:
-    """The flat inputs of a concrete function for bound arguments, without those that it captured.
-
-    Stands on `FunctionType.unpack_inputs`: `ConcreteFunction.function_type` is public, this method of it is not. When it
-    is gone: `tf.nest.flatten` of the bound arguments with `expand_composites`.
-    """
+    """The flat inputs for bound arguments without captured ones; stands on `FunctionType.unpack_inputs`."""
+    # Without it: `tf.nest.flatten` of the bound arguments with `expand_composites`.
     signature = program.function_type
     wanted = bound.signature.parameters
     # Most often they are bound as the program wants them: it has a parameter for each of `*args` and `**kwargs` alone.
@@ -189,11 +167,8 @@ def flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> lis
 def flat_inputs_of_call(
     program: ConcreteFunction, args: Sequence[Nested], kwargs: Mapping[str, Nested]
 ) -> list[tf.Tensor]:
-    """The flat inputs of a call of a concrete function, which takes its tensors alone as well, without the Python values.
-
-    Stands on what `flat_inputs` and `bound_arguments` stand on, and on `ConcreteFunction._arg_keywords`. When it is gone:
-    the names in `program.structured_input_signature`.
-    """
+    """The flat inputs of a concrete function's call, with or without its Python values; see `flat_inputs`."""
+    # Uses `ConcreteFunction._arg_keywords` too. Without it: the names in `program.structured_input_signature`.
     try:
         bound = function_type_utils.canonicalize_function_inputs(args, kwargs, program.function_type)
         return program.function_type.unpack_inputs(bound)
@@ -210,20 +185,14 @@ def flat_inputs_of_call(
 
 
 def execute(program: ConcreteFunction, inputs: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]) -> Nested:
-    """Executes a concrete function, or puts its call into the graph that is being built.
-
-    Stands on `ConcreteFunction._call_flat`, since a call in public cannot be given other tensors than those captured.
-    When it is gone: `ConcreteFunction.inference_fn.call_flat`, and no gradient.
-    """
+    """Executes a concrete function or adds its call to a graph; stands on `ConcreteFunction._call_flat`."""
+    # A public call takes no other captured tensors. Without it: `ConcreteFunction.inference_fn.call_flat`, and no gradient.
     return program._call_flat(inputs, captured_inputs=captured)
 
 
 def results_of(program: ConcreteFunction, flat: Sequence[tf.Tensor]) -> Nested:
-    """The flat results of a concrete function in the structure that its Python function returned them in.
-
-    Stands on `FunctionType.pack_output`, see `flat_inputs`. When it is gone: `tf.nest.pack_sequence_as` with
-    `program.structured_outputs`.
-    """
+    """Flat results in the structure that the Python function returned; stands on `FunctionType.pack_output`."""
+    # Without it: `tf.nest.pack_sequence_as` with `program.structured_outputs`.
     return program.function_type.pack_output(flat)
 
 
@@ -238,13 +207,9 @@ _OF_SIGNATURE = ("_arg_keywords", "_num_positional_args")
 
 
 def keep_from_compiling(function: ConcreteFunction) -> None:
-    """Has a concrete function that was just traced for XLA not be compiled; does nothing to others.
-
-    TensorFlow has no call for it. So this makes another concrete function of the same graph, and gives this one the
-    body of that one: all attributes but `_OF_SIGNATURE`. Stands on `ConcreteFunction._attrs`, `_garbage_collector` and
-    `from_func_graph`; `tests/seam` holds the set of attributes. When it is gone: find which attributes lead to
-    the definition of the function, and swap those.
-    """
+    """Keeps a concrete function just traced for XLA from being compiled; stands on `from_func_graph` and its attributes."""
+    # TensorFlow has no call for it, so this gives the function all attributes but `_OF_SIGNATURE` of another one of the same
+    # graph; `tests/seam` has the set of attributes. Without it: swap those that lead to the definition.
     if attributes.XLA_COMPILE not in function._attrs:
         return
     remaining = {name: value for name, value in function._attrs.items() if name != attributes.XLA_COMPILE}
@@ -256,14 +221,10 @@ def keep_from_compiling(function: ConcreteFunction) -> None:
 
 
 def hlo_of(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, stage: str = "hlo_serialized") -> bytes:
-    """The HLO of a concrete function; nothing is run.
-
-    The default stage is a serialized `HloModuleProto` as XLA gets it, before any optimisation; `"optimized_hlo"` is the
-    text of what XLA makes of it.
-
-    Stands on `context.get_compiler_ir`. `tf.function(...).experimental_get_compiler_ir` is public, and takes a
-    `tf.function`, which it would trace without the replica. When it is gone: that one, of a function that calls this one.
-    """
+    """The HLO of a concrete function at a stage, without running it; stands on `context.get_compiler_ir`."""
+    # By default a serialized `HloModuleProto` as XLA gets it; `"optimized_hlo"` is the text of what XLA makes of it. The public
+    # `experimental_get_compiler_ir` takes a `tf.function` and traces it without the replica. Without it: that one, of a
+    # function that calls this one.
     running: Any = context.context()
     return running.get_compiler_ir(
         device_name=device,
@@ -285,12 +246,8 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(program: ConcreteFunction) -> dict[str, Leaf]:
-    """The parts of the arguments that a function was traced for, by how they are spelled: `x`, `data['image'][0]`.
-
-    Stands on the classes in `trace_type.default_types`: the public `tf.types.experimental.FunctionType` of a concrete
-    function gives a `TraceType` for each argument, which can be compared and not read. When they are gone: the text of
-    each `TraceType`, which is of kind `"other"`.
-    """
+    """The parts of the arguments of a trace by spelling, as `x['image'][0]`; stands on `trace_type.default_types`."""
+    # A public `TraceType` can be compared and not read. Without them: its text, as of kind `"other"`.
     leaves: dict[str, Leaf] = {}
     for name, parameter in program.function_type.parameters.items():
         _add(leaves, name, parameter.type_constraint)
@@ -330,3 +287,50 @@ def _add(leaves: dict[str, Leaf], path: str, part: Any) -> None:
             _add(leaves, f"the elements of {path}, [{index}]", below)
     else:
         leaves[path] = Leaf("other", str(part))
+
+
+def of_graph(name: str, graph: tf.Graph, *, called: bool = True) -> Any:
+    """A runtime function made of a graph with `inputs` and `outputs`; stands on `atomic_function.from_func_graph`."""
+    # Python can call it by `call_flat(*inputs)` unless `called` is False; then the graph need not come from `trace_into`.
+    # `tf.function` traces graphs of its own. Without it: `context.add_function_def` with the graph's definition.
+    made: Any = graph
+    return atomic_function.from_func_graph(name, made, {}, None if called else function_type.FunctionType([]))
+
+
+def definitions_of(program: ConcreteFunction) -> bytes:
+    """A concrete function and all it calls as a `FunctionDefLibrary`; stands on `ConcreteFunction.function_def`."""
+    # It comes first, with the attributes it is called with. Without it: `tf.Graph.as_graph_def` of a graph that calls it.
+    library = program.graph.as_graph_def().library
+    made = type(library)()
+    made.function.add().CopyFrom(program.function_def)
+    for function in library.function:
+        if function.signature.name != made.function[0].signature.name:
+            made.function.add().CopyFrom(function)
+    return made.SerializeToString()
+
+
+def define(library: bytes, suffix: str) -> str:
+    """Defines what `definitions_of` returns; returns the first name; stands on `context.add_function_def`."""
+    # Each name gets the suffix. Without it: `tf.graph_util.import_graph_def` of a graph that calls the function.
+    made = tf.compat.v1.GraphDef().library
+    made.ParseFromString(library)
+    names = {function.signature.name: f"{function.signature.name}_{suffix}" for function in made.function}
+    for function in made.function:
+        function.signature.name = names[function.signature.name]
+        for node in function.node_def:
+            node.op = names.get(node.op, node.op)
+            for attribute in node.attr.values():
+                is_one = attribute.WhichOneof("value") == "func"
+                for called in [attribute.func] if is_one else attribute.list.func:
+                    called.name = names.get(called.name, called.name)
+    running: Any = context.context()
+    for function in reversed(made.function):
+        running.add_function_def(function)
+    return made.function[0].signature.name
+
+
+def call_defined(name: str, inputs: Sequence[tf.Tensor], results: int) -> None:
+    """Calls a function of `define` eagerly and drops its results; stands on `Context.call_function`."""
+    # Without it: `tf.raw_ops.StatefulPartitionedCall` in a function that is compiled.
+    running: Any = context.context()
+    running.call_function(name.encode(), list(inputs), results)

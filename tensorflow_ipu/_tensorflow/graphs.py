@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context, lift_to_graph
+from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.framework import auto_control_deps, auto_control_deps_utils, func_graph, op_def_registry
 from tensorflow.python.ops import control_flow_ops, control_flow_util, control_flow_v2_func_graphs
 
@@ -69,11 +69,8 @@ def is_function(graph: object) -> bool:
 
 
 def around(graph: tf.Graph | None) -> Iterator[tf.Graph]:
-    """The graph, if it is one, and those around it, from the innermost out; the outermost may be no function's.
-
-    Stands on `FuncGraph.outer_graph`, for which there is no public name. When it is gone: keep the default graphs of a
-    trace by a stack of our own.
-    """
+    """The graph, if any, and those around it, from the innermost out; stands on `FuncGraph.outer_graph`."""
+    # The outermost may be no function's. Without it: keep the default graphs of a trace on a stack.
     while graph is not None:
         yield graph
         graph = enclosing(graph)
@@ -99,21 +96,15 @@ def being_built() -> list[tf.Graph]:
 
 
 def replace_input(operation: tf.Operation, at: int, tensor: tf.Tensor) -> None:
-    """Gives an operation of a graph that is being built another input of the same type.
-
-    Stands on `Operation._update_input`, for which there is no public name. When it is gone: `TF_UpdateEdge` by the C API.
-    """
+    """Gives an operation of a graph another input of the same type; stands on `Operation._update_input`."""
+    # Without it: `TF_UpdateEdge` by the C API.
     operation._update_input(at, tensor)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def in_loop(graph: tf.Graph) -> bool:
-    """Whether operations of the graph run in a loop, as far as is known while it is built.
-
-    One that will be called in a loop is traced outside of it, and says so by an attribute `runs_in_loop` that is True.
-
-    Stands on `WhileBodyFuncGraph`: a graph does not say in public what it is the body of. When it is gone: its name in
-    `control_flow_v2_func_graphs`, or what `while_v2.while_loop` traces bodies into.
-    """
+    """Whether operations of the graph run in a loop, as far as is known; stands on `WhileBodyFuncGraph`."""
+    # A graph that will be called in a loop is traced outside of it, and has an attribute `runs_in_loop` that is True. Without
+    # it: what `while_v2.while_loop` traces bodies into.
     body = control_flow_v2_func_graphs.WhileBodyFuncGraph
     return any(isinstance(one, body) or getattr(one, "runs_in_loop", False) for one in around(graph))
 
@@ -142,26 +133,15 @@ def outside_control_flow() -> tf.Graph:
 
 
 def is_compiled(graph: tf.Graph) -> bool:
-    """Whether a graph will be compiled by XLA, along with all that is put into it.
-
-    Stands on `control_flow_util.GraphOrParentsInXlaContext`; `tf.__internal__.get_enclosing_xla_context` looks at one
-    graph, and not at those around it. When it is gone: that one, for each graph of `around`.
-    """
+    """Whether XLA will compile a graph; stands on `control_flow_util.GraphOrParentsInXlaContext`."""
+    # Without it: `tf.__internal__.get_enclosing_xla_context` for each graph of `around`.
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
-def global_seed() -> int | None:
-    """What `tf.random.set_seed` has set; stands on `context.global_seed`. When it is gone: a seed keeps no traces."""
-    return context.global_seed()
-
-
 def compilation_contexts(graph: tf.Graph) -> Iterator[Any]:
-    """The contexts of control flow of a graph, from the innermost out.
-
-    Stands on `Graph._get_control_flow_context`, which is TensorFlow's one mark on a graph that makes it trace functions
-    apart; nothing public does. When it is gone: `dataclasses.replace(options, scope_type=...)` of `functions` can keep
-    traces apart, and a table of graphs can have the marks.
-    """
+    """The control flow contexts of a graph, innermost first; stands on `Graph._get_control_flow_context`."""
+    # It is the only mark on a graph that keeps traces of functions apart. Without it: `scope_type` of `functions.with_target`
+    # and a table of graphs.
     context = graph._get_control_flow_context()
     while context is not None:
         yield context
@@ -181,36 +161,24 @@ def in_compilation_context(context: Any) -> Iterator[None]:
 
 
 def functions_in(graph: tf.Graph) -> Mapping[str, Any]:
-    """The functions that a graph holds, by name, other than those of the graphs around it.
-
-    Stands on `Graph._functions`. `graph.as_graph_def().library` is public, and has no Python graphs. When it is gone:
-    that, and a table from name to function kept by `definitions.of_graph`.
-    """
+    """The functions that a graph itself holds, by name; stands on `Graph._functions`."""
+    # `graph.as_graph_def().library` has no Python graphs. Without it: that, and a table kept by `functions.of_graph`.
     return getattr(graph, "_functions", {})
 
 
 def function_graph(graph: tf.Graph, name: str) -> FunctionGraph | None:
-    """The graph of the function that `graph` itself holds by this name; None if it holds none, or one of no Python graph.
-
-    Stands on the `graph` of what `functions_in` has, TensorFlow's runtime functions, which have no public class.
-    """
+    """The graph of the function that `graph` itself holds by this name, or None; see `functions_in`."""
     return getattr(functions_in(graph).get(name), "graph", None)
 
 
 def function_named(graph: tf.Graph, name: str) -> Any:
-    """The function that an operation of `graph` calls by this name; None if there is none, or it has no Python graph.
-
-    Stands on `Graph._get_function`, see `functions_in`; it asks the graphs around as well.
-    """
+    """The function that `graph` or one around it calls by this name, or None; stands on `Graph._get_function`."""
     return graph._get_function(name)
 
 
 def hold_function(graph: tf.Graph, function: Any) -> None:
-    """Has a graph hold a function, with all that it calls, for operations that are put in by hand to call.
-
-    Stands on `Graph._add_function_recursive`: in public, only calling a function does so. When it is gone: call it there
-    once, in a branch that nothing uses.
-    """
+    """Has a graph hold a function and all it calls; stands on `Graph._add_function_recursive`."""
+    # In public, only a call does so. Without it: call it there once, in a branch that nothing uses.
     graph._add_function_recursive(function)
 
 
@@ -231,71 +199,51 @@ def graphs_of(program: ConcreteFunction | tf.Graph) -> list[tf.Graph]:
 
 
 def trace_into(graph: FunctionGraph, function: Callable[..., Any], args: Nested, kwargs: Nested = None) -> None:
-    """Traces a Python function into a graph that is there, with its side effects in order.
-
-    Stands on `func_graph_from_py_func`: `tf.function` makes the graph itself, of a class of its own, so that `capture`
-    could not be ours. When it is gone: enter `graph.as_default()` and `in_order_of_side_effects`, make placeholders of
-    `args`, and call the function.
-    """
+    """Traces a Python function into a graph, side effects in order; stands on `func_graph_from_py_func`."""
+    # `tf.function` makes a graph of its own class, whose `capture` could not be ours. Without it: enter `graph.as_default()`
+    # and `in_order_of_side_effects`, and call the function with placeholders.
     func_graph.func_graph_from_py_func(
         graph.name, function, args, kwargs or {}, func_graph=graph, add_control_dependencies=True
     )
 
 
 def in_order_of_side_effects() -> Any:
-    """A block whose operations with side effects run in order, when the function runs, whether or not a result needs them.
-
-    Stands on `auto_control_deps.AutomaticControlDependencies`, which `tf.function` alone uses in public. Its
-    `ops_which_must_run` are known at the end of the block. When it is gone: `tf.control_dependencies` from each
-    stateful operation to the next.
-    """
+    """A block whose side effects run in order, used or not; stands on `AutomaticControlDependencies`."""
+    # Its `ops_which_must_run` are known at the end of the block. Without it: `tf.control_dependencies` from each stateful
+    # operation to the next.
     return auto_control_deps.AutomaticControlDependencies()
 
 
 def declare_read_only(operation: str) -> None:
-    """Has TensorFlow not order an operation of ours with other uses of the resource that it reads.
-
-    Stands on `register_read_only_resource_op`, for which there is no public name. When it is gone: nothing is wrong,
-    but programs wait where they need not.
-    """
+    """Says that an operation only reads its resource; stands on `register_read_only_resource_op`."""
+    # Without it: nothing is wrong, but programs wait where they need not.
     auto_control_deps_utils.register_read_only_resource_op(operation)
 
 
 def read_only_inputs(graph: tf.Graph) -> list[int]:
-    """The numbers of the inputs of a graph that are resources which it only reads.
-
-    Stands on `get_read_only_resource_input_indices_graph`; see `declare_read_only`. When it is gone: the consumers of
-    each input that are no `ReadVariableOp`.
-    """
+    """The inputs of a graph that it only reads; stands on `get_read_only_resource_input_indices_graph`."""
+    # Without it: the inputs whose consumers are all `ReadVariableOp`.
     return auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
 
 
 def say_read_only(operation: tf.Operation, inputs: Sequence[int]) -> None:
-    """Has TensorFlow know which inputs of an operation that calls functions are resources which those only read.
-
-    Stands on the attribute `READ_ONLY_RESOURCE_INPUTS_ATTR`, which TensorFlow sets on its own calls. When it is gone: see
-    `declare_read_only`.
-    """
+    """Says which resources a call of functions only reads; stands on `READ_ONLY_RESOURCE_INPUTS_ATTR`."""
+    # TensorFlow sets it on its own calls. Without it: see `declare_read_only`.
     value = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue(i=inputs))
     set_attribute(operation, auto_control_deps_utils.READ_ONLY_RESOURCE_INPUTS_ATTR, value)
 
 
 def definition_of(operation: str) -> Any:
-    """The definition (`OpDef`) of a kind of operation; None where it is a function's name.
-
-    Stands on `op_def_registry.get`; `operation.op_def` is public, where there is an operation. When it is gone: that.
-    """
+    """The `OpDef` of a kind of operation; None for a function's name; stands on `op_def_registry.get`."""
+    # Without it: `operation.op_def`, which is public.
     return op_def_registry.get(operation)
 
 
 def copy_operation(
     graph: tf.Graph, operation: tf.Operation, inputs: Sequence[tf.Tensor], attributes: Mapping[str, Any]
 ) -> tf.Operation:
-    """Puts a copy of an operation into the graph of a function, with other inputs and attributes.
-
-    Stands on `FuncGraph._create_op_internal`; `Graph.create_op` is public, but captures inputs another way in graphs of
-    functions, and `tf.graph_util.import_graph_def` takes a whole graph. When it is gone: that one.
-    """
+    """Copies an operation into a function's graph, with other inputs; stands on `FuncGraph._create_op_internal`."""
+    # `Graph.create_op` captures inputs another way. Without it: that one.
     return graph._create_op_internal(
         operation.type,
         inputs,
@@ -307,19 +255,14 @@ def copy_operation(
 
 
 def lifted(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor that a tensor of a function's graph is in the graph that is being built, with all that computes it copied.
-
-    Stands on `lift_to_graph.lift_to_graph`, which Keras has as `tf.__internal__.lift_to_graph`. When it is gone: that one.
-    """
+    """A function's tensor, with all that computes it, in the current graph; stands on `lift_to_graph.lift_to_graph`."""
+    # Without it: `tf.__internal__.lift_to_graph`.
     return lift_to_graph.lift_to_graph([tensor], _default())[tensor]
 
 
 def set_attribute(operation: tf.Operation, name: str, value: Any) -> None:
-    """Sets an attribute (`tf.compat.v1.AttrValue`) of an operation that is in a graph.
-
-    Stands on `Operation._set_attr`: in public, an operation is what it was made as. When it is gone: `attributed`
-    around the making of the operation.
-    """
+    """Sets an attribute (`tf.compat.v1.AttrValue`) of an operation; stands on `Operation._set_attr`."""
+    # Without it: `attributed` around the making of the operation.
     operation._set_attr(name, value)
 
 
@@ -329,11 +272,8 @@ def place(operation: tf.Operation, device: str) -> None:
 
 
 def attributed(attributes: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """A block whose operations get these attributes (`tf.compat.v1.AttrValue`; None: not the one of the block around).
-
-    Stands on `Graph._attr_scope`, for which there is no public name. When it is gone: `set_attribute` on each operation
-    that the graph has at the end and not at the beginning.
-    """
+    """A block whose operations get these attributes (None clears one); stands on `Graph._attr_scope`."""
+    # Without it: `set_attribute` on each operation that the block has added.
     return _default()._attr_scope(attributes)
 
 
@@ -348,10 +288,7 @@ def has_attribute_now(name: str) -> bool:
 
 
 def leave_attribute(name: str, value: Any) -> None:
-    """Has operations get an attribute from now on; None takes it away.
-
-    Stands on `Graph._attr_scope_map`, see `attributed`, which cannot leave an attribute behind its block.
-    """
+    """Sets an attribute of all later operations; None takes it away; stands on `Graph._attr_scope_map`."""
     scope = _default()._attr_scope_map
     if value is None:
         scope.pop(name, None)
@@ -360,11 +297,8 @@ def leave_attribute(name: str, value: Any) -> None:
 
 
 def share_python_functions(graph: Any, other: Any) -> None:
-    """Has a graph keep the functions of `tf.py_function` and the like that another one keeps.
-
-    Stands on `Graph._py_funcs_used_in_graph`, in which TensorFlow looks them up by the outermost graph. When it is gone:
-    nothing has to be done where they live otherwise; a test prints from a part of a program.
-    """
+    """Has a graph keep the Python functions of another one; stands on `Graph._py_funcs_used_in_graph`."""
+    # TensorFlow looks up those of `tf.py_function` by the outermost graph. Without it: a test prints from a part of a program.
     if not hasattr(other, "_py_funcs_used_in_graph"):
         other._py_funcs_used_in_graph = []
     graph._py_funcs_used_in_graph = other._py_funcs_used_in_graph

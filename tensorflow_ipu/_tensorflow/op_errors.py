@@ -1,7 +1,6 @@
-"""The messages of errors that operations of ours raise, without what TensorFlow puts around them.
+"""The messages of errors of our operations, without what TensorFlow puts around them.
 
-Stands on the form of its messages, and on `OpError._message`, for neither of which there is a public name. When they are
-others: a message keeps what is around it.
+Stands on the form of its messages, and on `OpError._message`. When they change: a message keeps what is around it.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def is_ours(message: str) -> bool:
 
 
 def plain_message(message: str) -> str:
-    """A message as the operation has given it."""
+    """A message as the operation wrote it."""
     lines = message.split("\n")
     if lines[0] == "Graph execution error:":
         while lines and (not lines[0] or lines[0].startswith(_DESCRIPTION)):
@@ -74,7 +73,7 @@ def telling_plainly(operation: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def telling_in_graphs(operation: Callable[_P, _T]) -> Callable[_P, _T]:
-    """An operation of ours whose errors are told so where a graph has it, by whoever runs that."""
+    """An operation of ours whose errors have its message alone where a graph runs it."""
 
     @functools.wraps(operation, assigned=("__name__",))
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -108,6 +107,6 @@ patches.SESSION_ERRORS.by(_of_sessions)
 
 
 def tell_plainly_in(graph: tf.Graph) -> None:
-    """Has errors of our operations in a graph be told so, by whoever runs it, as long as it lives."""
+    """Has errors of our operations in a graph have their message alone, as long as it lives."""
     patches.FUNCTION_ERRORS.apply_while(graph)
     patches.SESSION_ERRORS.apply_while(graph)

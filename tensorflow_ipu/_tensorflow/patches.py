@@ -1,64 +1,245 @@
-"""What of TensorFlow and Keras is replaced by the package: the table of it.
-
-Whoever replaces a row says by what (`by`) and applies it, for as long as `lasts` says; then it is undone. Two rows last
-from the import on, since nothing narrower works; `tests/test_patches.py` holds that there are no others.
-"""
+"""The table of what the package replaces in TensorFlow and Keras, why, and for how long."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import enum
+import importlib
+import inspect
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from tensorflow_ipu._tensorflow._patch import Changes, Hook, Lifetime, Patch
+_NOTHING = object()
+
+
+class Lifetime(enum.Enum):
+    """The time for which something is replaced."""
+
+    IMPORT = "from the import of the package on"
+    TRACE = "while a program is traced"
+    SCOPE = "in the scope of a strategy, or of a pipeline stage"
+    OBJECT = "while an object lives that needs it"
+    INSTALL = "from `compat.install` to `compat.uninstall`"
+
+
+# Reentrant: a finalizer may take it on a thread that has it.
+_lock = threading.RLock()
+
+
+class Patch:
+    """Something that is replaced for a while, and then put back; thread-safe."""
+
+    def __init__(self, *places: str, why: str, lasts: Lifetime, until: str) -> None:
+        """Describes it; nothing is replaced yet."""
+        self.places = places
+        self.why = why
+        self.lasts = lasts
+        self.until = until
+        self._make: Callable[[Any], Any] | None = None
+        self._holders: set[object] = set()
+        self._put: list[tuple[object, str, object, object]] = []  # Holder, name, what was there, what is there now.
+        self._made: dict[str, tuple[Any, Any]] = {}  # A place: what was there, and what was made of it.
+
+    def by(self, make: Callable[[Any], Any]) -> None:
+        """Sets what makes the replacement of the original."""
+        self._make = make
+
+    @property
+    def is_applied(self) -> bool:
+        """Whether it is replaced now."""
+        return bool(self._put)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `by` was called."""
+        return self._make is not None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether its modules are imported already."""
+        return all(place.partition(":")[0] in sys.modules for place in self.places)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """A block in which it is replaced, on all threads."""
+        token = object()
+        self._hold(token)
+        try:
+            yield
+        finally:
+            self._release(token)
+
+    def apply_while(self, owner: object) -> None:
+        """Replaces it as long as an object lives, or others need it."""
+        token = id(owner)
+        if token not in self._holders:
+            self._hold(token)
+            weakref.finalize(owner, self._release, token).atexit = False
+
+    def apply_for_good(self) -> None:
+        """Replaces it until the process ends."""
+        self._hold(None)
+
+    def _hold(self, token: object) -> None:
+        found = [_located(place) for place in self.places]  # May import, which takes locks of its own.
+        with _lock:
+            self._holders.add(token)
+            if not self._put:
+                self._apply(found)
+
+    def _release(self, token: object) -> None:
+        with _lock:
+            self._holders.discard(token)
+            if self._put and not self._holders:
+                self._undo()
+
+    def _apply(self, found: list[tuple[object, str]]) -> None:
+        assert self._make is not None  # Whoever applies it has imported who says so.
+        for place, (holder, name) in zip(self.places, found, strict=True):
+            before = _own(holder, name)
+            plain = getattr(holder, name) if before is _NOTHING else before
+            known = self._made.get(place)
+            if known is None or known[0] is not plain:
+                known = self._made[place] = (plain, self._make(plain))
+            _write(holder, name, known[1])
+            self._put.append((holder, name, before, known[1]))
+
+    def _undo(self) -> None:
+        while self._put:
+            holder, name, before, ours = self._put.pop()
+            # Somebody else's stays, and calls on to ours, which does what it is for and no more.
+            if _own(holder, name) is not ours:
+                continue
+            if before is _NOTHING:
+                delattr(holder, name)
+            else:
+                _write(holder, name, before)
+
+
+class Hook(Patch):
+    """A function in a list of those that TensorFlow calls; it stays there, and acts only while it is applied."""
+
+    # To take it out while TensorFlow goes through the list would leave the next one out.
+
+    def _apply(self, found: list[tuple[object, str]]) -> None:
+        for holder, name in found:
+            hooks = getattr(holder, name)
+            if self._called not in hooks:
+                hooks.append(self._called)
+            self._put.append((holder, name, None, self._called))
+
+    def _undo(self) -> None:
+        self._put.clear()
+
+    def _called(self, subject: object) -> None:
+        if self._put:
+            assert self._make is not None
+            self._make(subject)
+
+
+class Changes:
+    """Changes to modules and classes that can all be undone; not thread-safe."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[object, str, object]] = []
+        self._applied = contextlib.ExitStack()
+
+    def apply(self, patch: Patch) -> None:
+        """Applies a row of the table."""
+        self._applied.enter_context(patch.applied())
+
+    def put(self, holder: object, name: str, value: object) -> None:
+        """Sets an attribute of a module or class."""
+        self._before.append((holder, name, vars(holder).get(name, _NOTHING)))
+        setattr(holder, name, value)
+
+    def add(self, module: str, name: str, value: object) -> None:
+        """Gives a module a name that it lacks; one that it has stays as it is."""
+        holder = importlib.import_module(module)
+        if not hasattr(holder, name):
+            self.put(holder, name, value)
+
+    def undo(self) -> None:
+        """Undoes all changes, the last one first."""
+        self._applied.close()
+        while self._before:
+            holder, name, before = self._before.pop()
+            if before is _NOTHING:
+                delattr(holder, name)
+            else:
+                setattr(holder, name, before)
+
+
+def _located(place: str) -> tuple[object, str]:
+    """The module, class, object or dict that holds a place, and the name there."""
+    module, _, path = place.partition(":")
+    holder: object = importlib.import_module(module)
+    *way, name = path.split(".")
+    for step in way:
+        holder = holder[step] if isinstance(holder, dict) else getattr(holder, step)
+    return holder, name
+
+
+def _own(holder: object, name: str) -> Any:
+    """The value that a holder itself has; `_NOTHING` where a class inherits it."""
+    if isinstance(holder, dict):
+        return holder[name]
+    return vars(holder).get(name, _NOTHING) if inspect.isclass(holder) else getattr(holder, name)
+
+
+def _write(holder: object, name: str, value: object) -> None:
+    if isinstance(holder, dict):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
+
 
 __all__ = ["TABLE", "Changes", "Hook", "Lifetime", "Patch", "in_trace"]
 
+_NO_SCRIPTS = "no script is of IPU TensorFlow any more"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function"
 
 AUTOGRAPH_RULES = Patch(
     "tensorflow.python.autograph.core.config:CONVERSION_RULES",
-    why="AutoGraph leaves TensorFlow's own code alone by this list, and rewrites all else that a traced function calls."
-    " To rewrite the package takes seconds of the first trace, and gives the user its lines in the place of their own."
-    " The rule names this package, whose functions may be called in any trace: no other code is treated otherwise.",
+    why="To rewrite this package takes seconds of the first trace, and puts its lines in the place of the user's.",
     lasts=Lifetime.IMPORT,
     until="AutoGraph takes rules from packages",
 )
 
 JIT_COMPILE_AUTO = Patch(
     "keras.src.trainers.trainer:Trainer._resolve_auto_jit_compile",
-    why="Keras compiles models by itself where TensorFlow lists anything but CPUs, and IPUs are listed from the import on."
-    " This keeps plain models what they are without the package.",
+    why="Keras compiles models by itself where TensorFlow lists more than CPUs; this leaves plain models as they are.",
     lasts=Lifetime.IMPORT,
     until="Keras asks for the device of the model",
 )
 
 OPERATIONS = Patch(
     "tensorflow.python.framework.ops:Graph._create_op_helper",
-    why="Layers and checks of programs are marked for the host's kernels as they are put into a graph. Gradients, loops and"
-    " branches put theirs in on ways of their own, which all end here.",
+    why="Layers and checks are marked for the host's kernels as they come into a graph, on whatever way they do.",
     lasts=Lifetime.TRACE,
     until="graphs call a hook with each new operation",
 )
 
 CONVOLUTION_GRADIENT = Patch(
     "tensorflow.python.framework.ops:gradient_registry._registry.Conv2D.type",
-    why="XLA:CPU looks for convolutions that it has fast code for outside of loops alone; see `replicas/_convolutions.py`."
-    " A gradient is registered once and for all, so that the entry is replaced.",
+    why="XLA:CPU has fast code for convolutions outside of loops alone; see `replicas/_host_kernels.py`.",
     lasts=Lifetime.TRACE,
     until="https://github.com/openxla/xla/blob/main/xla/service/cpu/conv_canonicalization.cc looks into loops",
 )
 
 PRINT = Patch(
     "tensorflow.python.ops.gen_logging_ops:print_v2",
-    why="XLA compiles no print, so what `tf.print` ends in becomes a part of the program that the host runs. `tf.print` itself"
-    " stays: a script may bind it to a name of its own.",
+    why="XLA compiles no print, so the host runs the end of `tf.print`, to which a script may have a name of its own.",
     lasts=Lifetime.TRACE,
     until="TensorFlow's bridge to XLA hands `PrintV2` to the host",
 )
 
 PRINTED_TEXT = Patch(
     "tensorflow.python.ops.string_ops:string_format",
-    why="XLA has no strings either, so the host puts together what it prints. `tf.strings.format` itself stays.",
+    why="XLA has no strings either, so the host puts together what it prints.",
     lasts=Lifetime.TRACE,
     until="see `PRINT`",
 )
@@ -76,16 +257,14 @@ RANDOM_OPERATIONS = Patch(
             "truncated_normal",
         )
     ),
-    why="XLA draws what these ask for from a source of the executable, which nobody can seed, and which replicas share. In"
-    " programs they become stateless operations with the replica's own seeds.",
+    why="XLA draws from a source that nobody can seed and replicas share; programs use the replica's own seeds.",
     lasts=Lifetime.TRACE,
     until="XLA:CPU takes a seed by run and by device",
 )
 
 GENERATOR_REPLICAS = Patch(
     "tensorflow.python.ops.stateful_random_ops:get_replica_id",
-    why="A `tf.random.Generator` derives each replica's numbers from the replica's index, which goes on when all replicas are"
-    " to draw the same. In programs it asks for the replica's random stream.",
+    why="A `tf.random.Generator` asks for the replica's random stream, as all replicas may have to draw the same.",
     lasts=Lifetime.TRACE,
     until="`tf.distribute` has a context that says which random numbers a replica draws",
 )
@@ -96,115 +275,105 @@ FUSED_BATCH_NORMS = Patch(
         for name in ("_fused_batch_norm", "fused_batch_norm_v2", "fused_batch_norm_v3")
     ),
     *(f"tensorflow:raw_ops.FusedBatchNorm{version}" for version in ("", "V2", "V3")),
-    why="`norms.experimental.distributed_batch_norm_replica_group_size` has replicas share the statistics of what TensorFlow"
-    " makes one operation, which knows no replicas.",
+    why="`norms.experimental.distributed_batch_norm_replica_group_size` has replicas share statistics.",
     lasts=Lifetime.TRACE,
     until="TensorFlow's operation has a group of replicas",
 )
 
 KERAS_MOMENTS = Patch(
     "keras:layers.BatchNormalization._moments",
-    why="The same for Keras's layer, which is fused on IPUs. Its own `synchronized` knows no groups.",
+    why="The same for Keras's layer, whose own `synchronized` knows no groups.",
     lasts=Lifetime.TRACE,
     until="Keras's `synchronized` takes a number of replicas",
 )
 
 KERAS_SEEDS = Patch(
     "keras:random.SeedGenerator.next",
-    why="A seed generator's state is a variable, equal on all replicas; other units are to drop out on each.",
+    why="A seed generator's state is equal on all replicas; other units are to drop out on each.",
     lasts=Lifetime.TRACE,
     until="`SeedGenerator` asks the replica's context of `tf.distribute`",
 )
 
 GRADIENT_LOOKUPS = Patch(
     "tensorflow.python.framework.registry:Registry.lookup",
-    why="Gradients are placed on the shard of what they are the gradients of, and compute as it does: each that is looked"
-    " up, by `tf.gradients` or a tape, asks its operation. It lasts as long as any graph with shards or such scopes.",
+    why="Gradients are placed, and compute, as their operations do, as long as a graph with shards or such scopes lives.",
     lasts=Lifetime.OBJECT,
     until="gradients get the attributes of their operations, as `colocate_gradients_with_ops` gives them the device",
 )
 
 OWN_GRADIENTS = Patch(
     "tensorflow.python.framework.ops:get_gradient_function",
-    why="The same for operations with a gradient of their own, such as calls of functions, which nobody looks up.",
+    why="The same for operations with a gradient of their own, such as calls of functions.",
     lasts=Lifetime.OBJECT,
     until="see `GRADIENT_LOOKUPS`",
 )
 
 RECORDED_OPERATIONS = Patch(
     "tensorflow.python.eager.execute:record_gradient",
-    why="A tape's gradient sees what was recorded of an operation, and not the operation: its shard is recorded too.",
+    why="A tape's gradient sees what was recorded of an operation: its shard is recorded too.",
     lasts=Lifetime.OBJECT,
     until="see `GRADIENT_LOOKUPS`",
 )
 
 GRAPH_RANGES = Hook(
     f"{_FUNCTIONS}.transform:FUNC_GRAPH_TRANSFORMS",
-    why="Ranges that a program does not use are left out of its function: XLA would compile it anew for each of their"
-    " lengths. See `replicas/_ranges.py`.",
+    why="XLA would compile a program anew for each length of its unused ranges; see `replicas/_tracing.py`.",
     lasts=Lifetime.TRACE,
     until="TensorFlow's bridge to XLA does so itself",
 )
 
 COMPILED_CALLERS = Hook(
     f"{_FUNCTIONS}.transform:CONCRETE_FUNCTION_CALLBACKS",
-    why="A function that holds a program is not compiled for the host: TensorFlow would compile the program with it. It"
-    " lasts as long as such a function's graph.",
+    why="A function that holds a program is not compiled for the host along with it, as long as its graph lives.",
     lasts=Lifetime.OBJECT,
     until="TensorFlow leaves out what names a device that it does not compile for",
 )
 
 FUNCTION_CALLS = Patch(
     f"{_FUNCTIONS}.atomic_function:make_call_op_in_graph",
-    why="A loop gets the state of a feed by the function around it alone, be it for a function that it calls: one that had"
-    " it twice would lose what one of the two has become.",
+    why="A loop gets the state of a feed by the function around it alone: one that had it twice would lose one.",
     lasts=Lifetime.TRACE,
     until="loops capture what a called function captured by way of the function around",
 )
 
 CUSTOM_GRADIENTS = Patch(
     "tensorflow.python.framework.registry:Registry.register",
-    why="TensorFlow registers what `tf.custom_gradient` makes in a graph for ever, and with it the graph, the feeds that the"
-    " graph captured, and their pumps. Keras's optimizers and several activations do so in each trace. One of a"
-    " program goes with the graphs that it was made in.",
+    why="TensorFlow keeps what `tf.custom_gradient` makes in a graph for ever, with its feeds; it goes with its graphs.",
     lasts=Lifetime.TRACE,
     until="`custom_gradient._graph_mode_decorator` registers nothing that outlives its graph",
 )
 
 CAPTURES = Patch(
     "tensorflow.python.framework.func_graph:FuncGraph.capture",
-    why="Where a graph uses a tensor of a part of its program that the host runs, it gets what that is in the program. It"
-    " lasts as long as any such part.",
+    why="A graph gets a tensor of a part of its program on the host as what it is in the program.",
     lasts=Lifetime.OBJECT,
     until="graphs ask the graph of a tensor how they are to capture it",
 )
 
 PARTS_OF_HOST = Hook(
     f"{_FUNCTIONS}.transform:CONCRETE_FUNCTION_CALLBACKS",
-    why="When a program is traced to its end, the host gets the functions of its parts. It lasts as long as any such part.",
+    why="The host gets the functions of its parts of a program at the end of the trace.",
     lasts=Lifetime.OBJECT,
     until="no need to: TensorFlow has this hook for its debugger",
 )
 
 ACCUMULATION_LOOPS = Hook(
     f"{_FUNCTIONS}.transform:FUNC_GRAPH_TRANSFORMS",
-    why="Optimizers that accumulate have to be in a loop of as many iterations as that takes, which is known when the"
-    " outermost function is whole. It lasts as long as the graph of such a function.",
+    why="Optimizers that accumulate have to be in a loop of as many iterations, known when the outermost function is whole.",
     lasts=Lifetime.OBJECT,
     until="no need to: TensorFlow has this hook for graphs",
 )
 
 FUNCTION_ERRORS = Patch(
     f"{_FUNCTIONS}.atomic_function:InterpolateRuntimeError.__exit__",
-    why="An error of a program that a function runs begins with the message of the program, and not with where TensorFlow has"
-    " the node from, nor with its tags. Other errors are left to TensorFlow. It lasts as long as the graph of such a function.",
+    why="An error of a program begins with its message, and not with its node's place and tags.",
     lasts=Lifetime.OBJECT,
-    until="TensorFlow puts what it knows of a node behind the message",
+    until="TensorFlow puts what it knows of a node after the message",
 )
 
 SESSION_ERRORS = Patch(
     "tensorflow.python.framework.error_interpolation:interpolate_graph",
-    why="The same for sessions, as long as a graph lives that has a program.",
+    why="The same for sessions.",
     lasts=Lifetime.OBJECT,
     until="see `FUNCTION_ERRORS`",
 )
@@ -212,7 +381,7 @@ SESSION_ERRORS = Patch(
 DATASET_ITERATORS = Patch(
     "tensorflow.python.data.ops.dataset_ops:DatasetV2.__iter__",
     "tensorflow.python.data.ops.dataset_ops:DatasetV1Adapter.__iter__",
-    why="`iter(dataset)` in a scope feeds programs. TensorFlow 1's datasets hand the question on to the one inside.",
+    why="`iter(dataset)` in a scope feeds programs; TensorFlow 1's datasets pass the question to the one inside.",
     lasts=Lifetime.SCOPE,
     until="`tf.data` asks the strategy, as `tf.distribute` does for its own datasets",
 )
@@ -247,32 +416,30 @@ OLD_LOSS_SCALING = Patch(
 
 OLD_COMPILE = Patch(
     "keras.src.trainers.trainer:Trainer.compile",
-    why="Old scripts give `steps_per_execution` as a tensor, and optimizers of TensorFlow 1. It is the class behind `Model`,"
-    " since Keras compiles no model from a file whose class has another `compile` than that one.",
+    why="Old scripts pass `steps_per_execution` as a tensor, and optimizers of TensorFlow 1; Keras compares this method.",
     lasts=Lifetime.INSTALL,
-    until="no script is of IPU TensorFlow any more",
+    until=_NO_SCRIPTS,
 )
 
 OLD_OPTIMIZERS = Patch(
     "keras:optimizers.Optimizer.__init__",
-    why="Old scripts give optimizers `lr`.",
+    why="Old scripts pass `lr` to optimizers.",
     lasts=Lifetime.INSTALL,
-    until="no script is of IPU TensorFlow any more",
+    until=_NO_SCRIPTS,
 )
 
 OLD_APPLY_GRADIENTS = Patch(
     "keras:optimizers.Optimizer.apply_gradients",
-    why="Old scripts give it a `name`, and `experimental_aggregate_gradients`.",
+    why="Old scripts pass a `name` and `experimental_aggregate_gradients`.",
     lasts=Lifetime.INSTALL,
-    until="no script is of IPU TensorFlow any more",
+    until=_NO_SCRIPTS,
 )
 
 OLD_INPUTS = Patch(
     "keras:layers.InputLayer.__init__",
-    why="Old scripts write `Input(shape=(80))`. It is the class behind `Input`, since they have that function from many"
-    " modules.",
+    why="Old scripts write `Input(shape=(80))`, with that function from many modules.",
     lasts=Lifetime.INSTALL,
-    until="no script is of IPU TensorFlow any more",
+    until=_NO_SCRIPTS,
 )
 
 TABLE: tuple[Patch, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Patch))
@@ -280,7 +447,7 @@ TABLE: tuple[Patch, ...] = tuple(value for value in vars().copy().values() if is
 
 @contextlib.contextmanager
 def in_trace() -> Iterator[None]:
-    """A block that traces a program: all that lasts so long is replaced in it."""
+    """A block that traces a program, with all patches that last so long."""
     with contextlib.ExitStack() as stack:
         for patch in TABLE:
             if patch.lasts is Lifetime.TRACE and patch.is_known:

@@ -21,11 +21,8 @@ class Measured(NamedTuple):
 
 
 def start(logdir: str) -> None:
-    """Starts the profiler; it writes below `logdir`, in the form that TensorBoard's profile plugin opens.
-
-    All of it is public: see `tf.profiler.experimental.start`. Its defaults are wanted: operations of the host, and no Python.
-    TensorFlow 2.21 ignores `ProfilerOptions`, each of them with a warning that it "expects an i value".
-    """
+    """Starts the profiler, which writes below `logdir`; `tf.profiler.experimental.start` is public."""
+    # Its defaults are wanted: operations of the host, and no Python. TensorFlow 2.21 ignores `ProfilerOptions` with warnings.
     tf.profiler.experimental.start(logdir)
 
 
@@ -35,11 +32,8 @@ def stop() -> None:
 
 
 def measured(logdir: str) -> Iterator[Measured]:
-    """What the profiler wrote last below `logdir`: all events of the host's threads.
-
-    Stands on `tensorflow.tsl.profiler.protobuf.xplane_pb2`, the form of the file; TensorFlow has it in the wheel, for
-    TensorBoard, and no public name for it. When it is gone: the package `tensorboard-plugin-profile` has it too.
-    """
+    """All events of host threads that the profiler wrote last below `logdir`; stands on `xplane_pb2`."""
+    # TensorFlow has this form of the file in the wheel, for TensorBoard. Without it: `tensorboard-plugin-profile`.
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     files = sorted(Path(logdir).glob("plugins/profile/*/*.xplane.pb"), key=lambda file: file.stat().st_mtime)

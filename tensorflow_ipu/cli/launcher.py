@@ -29,20 +29,17 @@ _LONGEST = 1 << 16
 
 
 class Lines:
-    """One output of one process. What it is given in pieces, it writes in lines.
-
-    Of a line that its process has written over, as a bar of progress is, it writes what stands there in the end.
-    """
+    """Writes one output of one process in whole lines, each as it was last overwritten."""
 
     def __init__(self, prefix: str, target: BinaryIO, last: deque[str]) -> None:
-        """Takes what stands in front of each line, where lines go, and what keeps the last ones."""
+        """Takes the prefix of lines, their target, and the deque of the last ones."""
         self._prefix = prefix.encode()
         self._target = target
         self._last = last
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Takes what the process wrote, and writes the lines that are whole."""
+        """Takes what the process wrote, and writes complete lines."""
         *whole, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > _LONGEST:
             whole.append(self._rest)
@@ -50,7 +47,7 @@ class Lines:
         self._write(whole)
 
     def close(self) -> None:
-        """Writes what was left without a line's end."""
+        """Writes an incomplete last line."""
         if self._rest:
             self._write([self._rest])
             self._rest = b""
@@ -64,8 +61,8 @@ class Lines:
             self._target.flush()
 
 
-# Seconds that others have to say what they saw when one failed, to end when they are asked to, and after Ctrl-C.
-_TO_SAY = 2.0
+# Seconds for the others to write what they saw when one failed, to end after SIGTERM, and to end after Ctrl-C.
+_TO_WRITE = 2.0
 _TO_END = 5.0
 _TO_INTERRUPT = 10.0
 # How many lines of a process that failed are shown once more.
@@ -76,10 +73,10 @@ _OF_SIGNAL = 128  # What a shell adds to the number of a signal that ended a pro
 
 
 class Child:
-    """One process, with what it writes."""
+    """One process and its output."""
 
     def __init__(self, worker: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Starts it, as the leader of a group of its own: Ctrl-C reaches it through the launcher alone."""
+        """Starts it in a group of its own: Ctrl-C reaches it through the launcher alone."""
         self.worker = worker
         self.last: deque[str] = deque(maxlen=_SHOWN)
         self.since = time.monotonic()
@@ -114,14 +111,14 @@ class Child:
             os.killpg(self.process.pid, number)
 
     def has_ended(self) -> bool:
-        """Whether it has; then it ends what it had started, too."""
+        """Whether it has ended; then ends what it had started."""
         if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return False
         self.end()
         return True
 
     def end(self) -> None:
-        """Ends it, and what it started, at once; none of them runs when this returns."""
+        """Ends it, and what it started, at once."""
         if self.process.returncode is None:
             self.send(signal.SIGKILL)  # Before it is waited for: its number is its own until then.
             self.process.wait()
@@ -129,11 +126,8 @@ class Child:
             self._await_group()
 
     def _await_group(self) -> None:
-        """Waits for what it had started, which are the launcher's own children since it ended.
-
-        A signal is only sent when `killpg` returns: its receiver may still run. What changed its user cannot be ended
-        by this one, so there is a limit.
-        """
+        """Waits for the processes that it had started, now the launcher's own children."""
+        # `killpg` returns before its receivers end. A process that changed its user cannot be ended, so there is a limit.
         limit = time.monotonic() + _TO_END
         with suppress(ChildProcessError):  # No more of them.
             while time.monotonic() < limit:
@@ -141,7 +135,7 @@ class Child:
                     time.sleep(0.001)
 
     def fate(self) -> str:
-        """How it ended, as the end of a sentence."""
+        """The way it ended, as the end of a sentence."""
         code = self.process.returncode
         if code < 0:
             return f"was ended by {_name(-code)} after {self.seconds:.1f} s"
@@ -149,18 +143,18 @@ class Child:
 
 
 class Children:
-    """All of them."""
+    """All processes."""
 
     def __init__(self) -> None:
-        """Takes over the signals that end the launcher, and what its children leave behind, for good."""
+        """Takes over the signals that end the launcher, and becomes the parent of orphans."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
         self._children: list[Child] = []
         self._selector = selectors.DefaultSelector()
         self._failed: Child | None = None
         self._caught: list[int] = []
         self._ended_by: int | None = None
-        # What is sent to all that still run, and when.
-        self._sentences: deque[tuple[float, int]] = deque()
+        # The signals to send to all that still run, and when.
+        self._pending: deque[tuple[float, int]] = deque()
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(writer, False)
@@ -195,10 +189,9 @@ class Children:
         return [child for child in self._children if child.process.returncode is None]
 
     def _step(self) -> None:
-        """Waits for something to happen, and deals with it."""
         wait = None
-        if self._sentences:
-            wait = max(0.0, self._sentences[0][0] - time.monotonic())
+        if self._pending:
+            wait = max(0.0, self._pending[0][0] - time.monotonic())
         for key, _ in self._selector.select(wait):
             if key.data is None:
                 with suppress(BlockingIOError):
@@ -210,8 +203,8 @@ class Children:
         for child in self._running():
             if child.has_ended() and child.code and self._failed is None:
                 self._fail(child)
-        while self._sentences and self._sentences[0][0] <= time.monotonic():
-            self._send(self._sentences.popleft()[1])
+        while self._pending and self._pending[0][0] <= time.monotonic():
+            self._send(self._pending.popleft()[1])
 
     def _read(self, child: Child, source: Any, at_end: bool = False) -> None:
         lines = child.outputs.get(source)
@@ -235,25 +228,23 @@ class Children:
         del child.outputs[source]
 
     def _fail(self, child: Child) -> None:
-        """One has failed: the others may say what they saw of that, and end."""
+        """Gives the others time to write what they saw of a failure, and to end."""
         self._failed = child
         if self._ended_by is None:
-            now = time.monotonic()
-            self._sentences.append((now + _TO_SAY, signal.SIGTERM))
-            self._sentences.append((now + _TO_SAY + _TO_END, signal.SIGKILL))
+            self._end_all(_TO_WRITE)
 
     def _interrupt(self, number: int) -> None:
-        """Hands a signal on, and ends what does not end by it; at once when it comes a second time."""
-        now = time.monotonic()
+        """Passes a signal on, and ends what does not end by it; at once at the second time."""
         again = self._ended_by is not None
         self._ended_by = number
-        self._sentences.clear()
-        if again:
-            self._send(signal.SIGKILL)
-            return
-        self._send(number)
-        self._sentences.append((now + _TO_INTERRUPT, signal.SIGTERM))
-        self._sentences.append((now + _TO_INTERRUPT + _TO_END, signal.SIGKILL))
+        self._pending.clear()
+        self._send(signal.SIGKILL if again else number)
+        if not again:
+            self._end_all(_TO_INTERRUPT)
+
+    def _end_all(self, after: float) -> None:
+        end = time.monotonic() + after
+        self._pending += [(end, signal.SIGTERM), (end + _TO_END, signal.SIGKILL)]
 
     def _send(self, number: int) -> None:
         for child in self._running():
@@ -265,11 +256,11 @@ class Children:
             return _OF_SIGNAL + self._ended_by
         if self._failed is None:
             return 0
-        said = [f"worker {self._failed.worker} {self._failed.fate()}; its last lines:"]
-        said += [f"  {line}" for line in self._failed.last] or ["  (none)"]
+        lines = [f"worker {self._failed.worker} {self._failed.fate()}; its last lines:"]
+        lines += [f"  {line}" for line in self._failed.last] or ["  (none)"]
         others = [child for child in self._children if child is not self._failed]
-        said += [f"worker {child.worker} {child.fate()}" for child in others]
-        print("\n".join(said), file=sys.stderr, flush=True)  # noqa: T201  (The launcher's own output.)
+        lines += [f"worker {child.worker} {child.fate()}" for child in others]
+        print("\n".join(lines), file=sys.stderr, flush=True)  # noqa: T201  (The launcher's own output.)
         return self._failed.code or 1
 
     def _catch(self, number: int, frame: FrameType | None) -> None:
@@ -286,7 +277,6 @@ def _name(number: int) -> str:
 
 
 def _end_with_parent() -> None:
-    """In the new process: it ends where the launcher is killed, which then can end nobody."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -300,7 +290,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """A cluster."""
+    """A cluster to start."""
 
     addresses: tuple[str, ...]
     local_replicas: int | None = None
@@ -308,7 +298,7 @@ class LaunchPlan:
     timeout: float | None = None
 
     def variables(self, worker: int, count: int = 0) -> dict[str, str]:
-        """What the environment of a worker says."""
+        """The environment variables of a worker."""
         cluster = {"worker": list(self.addresses)}
         config = {"cluster": cluster, "task": {"type": "worker", "index": worker}}
         found = {"TF_CONFIG": json.dumps(config)}
@@ -325,7 +315,7 @@ class LaunchPlan:
 
 
 def addresses_of(hosts: Sequence[str], instances: int, port: int) -> tuple[str, ...]:
-    """The addresses of so many workers, divided evenly among hosts; those of one host have ports one after the other."""
+    """The addresses of so many workers, divided evenly among hosts, with consecutive ports on each."""
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise ValueError(
@@ -348,11 +338,7 @@ def addresses_of(hosts: Sequence[str], instances: int, port: int) -> tuple[str, 
 
 
 def hold_ports(instances: int, port: int | None) -> list[socket.socket]:
-    """Holds ports of the loopback for so many workers, so that no other process is given them.
-
-    The sockets are bound and do not listen: a server that allows the reuse of its address, as workers do, may listen on
-    the same port while they are open.
-    """
+    """Holds ports of the loopback for so many workers: the sockets are bound, and workers may listen there."""
     held: list[socket.socket] = []
     try:
         for index in range(instances):
@@ -445,14 +431,11 @@ def _print_hosts(options: argparse.Namespace, script: Sequence[str]) -> int:
     for worker, address in enumerate(addresses):
         command = ["python", "-m", "tensorflow_ipu", *_passed_on(options), *script]
         # What each host offers is not known here.
-        variables = _assignments(cluster.variables(worker, environment.DEFAULT_COUNT))
+        found = cluster.variables(worker, environment.DEFAULT_COUNT)
+        variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in found.items())
         print(f"# worker {worker}, on {address.rpartition(':')[0]}:")  # noqa: T201  (What was asked for.)
         print(f"{variables} {shlex.join(command)}")  # noqa: T201
     return 0
-
-
-def _assignments(variables: Mapping[str, str]) -> str:
-    return " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
 
 
 def _local_replicas(replicas: int | None, instances: int) -> int | None:
@@ -488,7 +471,6 @@ _VALUES = (
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The command's own words, and the script with its own."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-"):
         at += 2 if arguments[at] in _VALUES else 1

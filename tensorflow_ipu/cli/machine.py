@@ -1,4 +1,4 @@
-"""The command `python -m tensorflow_ipu report`: shows a saved report again, or compares two, without TensorFlow."""
+"""The command `python -m tensorflow_ipu report`, which shows a saved report or compares two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tensorflow_ipu.machine._report import Report
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line: the words behind `python -m tensorflow_ipu report`. See `command.run`."""
+    """Executes a command line."""
     words = "Shows a report that `report.save` wrote, or what changed from one to another."
     return reports.run("report", words, arguments, _show, compares=True)
 

@@ -1,4 +1,4 @@
-"""The command `python -m tensorflow_ipu pipeline`: plans a pipeline, without any model."""
+"""The command `python -m tensorflow_ipu pipeline`, which plans a pipeline."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ _UNITS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0}
 
 _SCHEDULES = {schedule.name.lower(): schedule for schedule in PipelineSchedule}
 _OTHERS = ("sharded", "serial-phases", "parallel-phases")
-_LIVENESS = {
-    "always": Liveness.AlwaysLive,
-    "forward": Liveness.OffChipAfterFwd,
-    "each": Liveness.OffChipAfterEachPhase,
-}
+_LIVENESS = {"always": Liveness.AlwaysLive, "forward": Liveness.OffChipAfterFwd, "each": Liveness.OffChipAfterEachPhase}
 _MODES = {
     "auto": RecomputationMode.Auto,
     "then": RecomputationMode.RecomputeThenBackpropagate,
@@ -56,17 +52,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         return _compare(options) if options.compare else _show(options)
     except Exception as exc:
-        if not _is_refusal(exc):
+        # The kind of a wrong multiple is TensorFlow's, which is not imported for this.
+        kinds = (ValueError, TypeError, NotImplementedError, ImportError, OSError)
+        if not isinstance(exc, kinds) and type(exc).__name__ != "FailedPreconditionError":
             raise
         message = getattr(exc, "message", None) or str(exc)
         print(f"{parser.prog}: {message}", file=sys.stderr)  # noqa: T201
         return _WRONG
-
-
-def _is_refusal(exc: Exception) -> bool:
-    # The kind of a wrong multiple is TensorFlow's, which is not imported for this.
-    kinds = (ValueError, TypeError, NotImplementedError, ImportError, OSError)
-    return isinstance(exc, kinds) or type(exc).__name__ == "FailedPreconditionError"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -299,7 +291,7 @@ def _costs(options: argparse.Namespace, stages: int) -> list[StageCost]:
 
 
 def _time_text(options: argparse.Namespace) -> Callable[[float], str]:
-    """How times are written: without a machine, they have no unit."""
+    """How times are written; without a machine, they have no unit."""
     return "{:.6g}".format if options.machine is None else format_seconds
 
 
@@ -343,7 +335,6 @@ def _times(text: str) -> list[float]:
 
 
 def _time(text: str) -> float:
-    """A time without a unit, or in seconds."""
     for unit, scale in _UNITS.items():
         if text.endswith(unit):
             return float(text[: -len(unit)]) * scale

@@ -1,4 +1,4 @@
-"""The command `python -m tensorflow_ipu precision`: shows a saved report on precision again, as text or as a page."""
+"""The command `python -m tensorflow_ipu precision`, which shows a saved report."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tensorflow_ipu.precision._report import PrecisionReport
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line: the words behind `python -m tensorflow_ipu precision`. See `command.run`."""
+    """Executes a command line."""
     return reports.run("precision", "Shows a report that `precision_report(...).save` wrote.", arguments, _show)
 
 

@@ -1,4 +1,4 @@
-"""A command that shows saved reports: its words, and what becomes of files that cannot be read or written."""
+"""Runs a command that shows saved reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compatibility layer: the module names of IPU TensorFlow, for scripts that were written for it."""
+"""The module names of IPU TensorFlow, for scripts that were written for it."""
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any

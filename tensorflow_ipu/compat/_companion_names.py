@@ -1,4 +1,4 @@
-"""Packages that come beside IPU TensorFlow, and serve programs of several instances."""
+"""The names of packages beside IPU TensorFlow: of several instances, and of add-ons to Keras."""
 
 from __future__ import annotations
 
@@ -13,25 +13,66 @@ _IN_STRATEGY = "`PopDistStrategy` and the optimizers of `ipu.optimizers` reduce 
 HOROVOD: dict[str, Target] = {
     **here(
         _HOROVOD,
-        "Average",
-        "Sum",
-        "allgather",
-        "allreduce",
-        "broadcast",
-        "broadcast_global_variables",
-        "broadcast_variables",
-        "init",
-        "is_homogeneous",
-        "is_initialized",
-        "local_rank",
-        "local_size",
-        "mpi_enabled",
-        "rank",
-        "shutdown",
-        "size",
+        "Average Sum allgather allreduce broadcast broadcast_global_variables broadcast_variables init",
+        "is_homogeneous is_initialized local_rank local_size mpi_enabled rank shutdown size",
     ),
     **absent("Adasum", reason="there are sums and means alone"),
-    **absent("DistributedGradientTape", "DistributedOptimizer", reason=_IN_STRATEGY),
+    **absent("DistributedGradientTape DistributedOptimizer", reason=_IN_STRATEGY),
+}
+
+PACKAGES = ("horovod", "popdist")
+ADDONS = "ipu_tensorflow_addons"
+_KERAS_LAYERS = "tensorflow_ipu.keras.layers"
+_KERAS_OPTIMIZERS = "tensorflow_ipu.keras.optimizers"
+
+_LAYERS: dict[str, dict[str, Target]] = {
+    "assume_equal_across_replicas": here(_KERAS_LAYERS, "AssumeEqualAcrossReplicas"),
+    "ctc": here(_KERAS_LAYERS, "CTCInferenceLayer CTCLoss CTCPredictionsLayer"),
+    "dense": here(_KERAS_LAYERS, "Dense SerialDense"),
+    "dropout": here(_KERAS_LAYERS, "Dropout"),
+    "effective_transformer": here(_KERAS_LAYERS, "EffectiveTransformer"),
+    "embedding_lookup": here(_KERAS_LAYERS, "Embedding"),
+    "f8_convert": here(_KERAS_LAYERS, "ConvertFromF8 ConvertToF8"),
+    "normalization": {
+        **here(_KERAS_LAYERS, "GroupNormalization InstanceNormalization LayerNormalization"),
+        "GroupNorm": f"{_KERAS_LAYERS}:GroupNormalization",
+        "InstanceNorm": f"{_KERAS_LAYERS}:InstanceNormalization",
+        "LayerNorm": f"{_KERAS_LAYERS}:LayerNormalization",
+    },
+    "recomputation": here(_KERAS_LAYERS, "RecomputationCheckpoint"),
+    "rnn": {
+        **here(_KERAS_LAYERS, "PopnnGRU PopnnLSTM"),
+        "GRU": f"{_KERAS_LAYERS}:PopnnGRU",
+        "LSTM": f"{_KERAS_LAYERS}:PopnnLSTM",
+    },
+}
+
+_OPTIMIZERS: dict[str, dict[str, Target]] = {
+    "adam_optimizer": here(_KERAS_OPTIMIZERS, "AdamIpuOptimizer"),
+    "ipu_optimizer_base": here(_KERAS_OPTIMIZERS, "IpuOptimizerBase"),
+    "lamb_optimizer": here(_KERAS_OPTIMIZERS, "LAMBIpuOptimizer"),
+    "sgd_optimizer": here(_KERAS_OPTIMIZERS, "SGDIpuOptimizer"),
+}
+
+_RNN_OPS: dict[str, Target] = here(
+    "tensorflow_ipu.ops.rnn_ops", "PopnnAUGRU PopnnDynamicGRU PopnnDynamicLSTM PopnnGRU PopnnLSTM"
+)
+
+
+def _all_of(modules: dict[str, dict[str, Target]]) -> dict[str, Target]:
+    return {name: target for names in modules.values() for name, target in names.items()}
+
+
+_ADDON_MODULES: dict[str, Module] = {
+    ADDONS: Module(),
+    f"{ADDONS}.keras": Module(),
+    f"{ADDONS}.keras.layers": Module(_all_of(_LAYERS)),
+    **{f"{ADDONS}.keras.layers.{name}": Module(names) for name, names in _LAYERS.items()},
+    f"{ADDONS}.keras.optimizers": Module(_all_of(_OPTIMIZERS)),
+    **{f"{ADDONS}.keras.optimizers.{name}": Module(names) for name, names in _OPTIMIZERS.items()},
+    f"{ADDONS}.v1": Module(),
+    f"{ADDONS}.v1.layers": Module(_RNN_OPS),
+    f"{ADDONS}.v1.layers.rnn_ops": Module(_RNN_OPS),
 }
 
 MODULES: dict[str, Module] = {
@@ -39,20 +80,9 @@ MODULES: dict[str, Module] = {
         {
             **here(
                 _POPDIST,
-                "checkNumIpusPerReplica",
-                "execute_on_instances",
-                "finalizeBackend",
-                "getDeviceId",
-                "getInstanceIndex",
-                "getLocalInstanceIndex",
-                "getNumInstances",
-                "getNumIpusPerReplica",
-                "getNumLocalReplicas",
-                "getNumTotalReplicas",
-                "getReplicaIndexOffset",
-                "init",
-                "isBackendInitialized",
-                "isPopdistEnvSet",
+                "checkNumIpusPerReplica execute_on_instances finalizeBackend getDeviceId getInstanceIndex",
+                "getLocalInstanceIndex getNumInstances getNumIpusPerReplica getNumLocalReplicas",
+                "getNumTotalReplicas getReplicaIndexOffset init isBackendInitialized isPopdistEnvSet",
                 "synchronize",
             ),
             "initializeBackend": f"{_POPDIST}:init",
@@ -61,6 +91,5 @@ MODULES: dict[str, Module] = {
     "popdist.tensorflow": Module(here(_POPDIST, "set_ipu_config")),
     "horovod": Module(),
     "horovod.tensorflow": Module(HOROVOD),
+    **_ADDON_MODULES,
 }
-
-PACKAGES = ("horovod", "popdist")

@@ -1,18 +1,16 @@
-"""`horovod.tensorflow`: what scripts for IPUs use of it, over the same means as `ipu.distributed`."""
+"""The names of `horovod.tensorflow` that scripts for IPUs use, over `tensorflow_ipu.distributed`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import distributed, hosts
+from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu.compat import _popdist
 from tensorflow_ipu.distributed import host_collectives
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import TensorLike
 
 # Kinds of reductions, with Horovod's own numbers.
 Average = 0
@@ -20,7 +18,7 @@ Sum = 1
 
 
 def init(comm: object = None) -> None:
-    """Joins all instances, if there are several; a second call does nothing."""
+    """Joins all instances, once, if there are several."""
     if comm is not None:
         raise ValueError(f"`comm` must be None, but is {comm!r}: all instances take part, and there is no MPI here")
     _popdist.init()
@@ -102,7 +100,7 @@ def allreduce(
 
 
 def allgather(tensor: TensorLike, name: str | None = None) -> tf.Tensor:
-    """Puts what all instances have one behind the other along the first axis."""
+    """Concatenates the tensors of all instances along the first axis."""
     return host_collectives.gather_rows(tensor, name)
 
 
@@ -122,7 +120,7 @@ def broadcast_variables(variables: Iterable[tf.Variable], root_rank: int = 0) ->
 
 
 def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
-    """Likewise, of all variables of a graph of TensorFlow 1."""
+    """The same for all variables of a graph of TensorFlow 1."""
     if tf.executing_eagerly():
         raise RuntimeError(
             "`broadcast_global_variables` is for graphs of TensorFlow 1; call `broadcast_variables(variables)`"

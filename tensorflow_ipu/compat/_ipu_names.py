@@ -1,7 +1,4 @@
-"""The modules of `tensorflow.python.ipu` and of its compiler plugin: which names they have, and where those are.
-
-To make an old name available, give its row a target.
-"""
+"""The modules of `tensorflow.python.ipu` and of its compiler plugin, with their names and the places of these."""
 
 from __future__ import annotations
 
@@ -15,133 +12,76 @@ _NO_ESTIMATOR = "it needs `tf.estimator`, which TensorFlow removed in 2.16; writ
 
 _CONFIG = here(
     "tensorflow_ipu.config",
-    "AttributeMetadata",
-    "DeviceConnectionType",
-    "ExecutionProfileType",
-    "IPUConfig",
-    "MergeRemoteBuffersBehaviour",
-    "SchedulingAlgorithm",
-    "SelectionOrder",
-    "StochasticRoundingBehaviour",
-    "configure_ipu_system",
-    "get_ipu_config",
-    "reset_ipu_configuration",
-    "running_on_ipu_model",
+    "AttributeMetadata DeviceConnectionType ExecutionProfileType IPUConfig",
+    "MergeRemoteBuffersBehaviour SchedulingAlgorithm SelectionOrder StochasticRoundingBehaviour",
+    "configure_ipu_system get_ipu_config reset_ipu_configuration running_on_ipu_model",
 )
 
-# Modules of operations. They are in `tensorflow.python.ipu.ops`, and in `tensorflow.python.ipu` itself.
+# Modules of operations whose names are in the module of `tensorflow_ipu.ops` of the same name.
+_SAME_OPS: dict[str, str] = {
+    "all_to_all_op": "all_gather all_to_all",
+    "control_flow_ops": "barrier",
+    "cross_replica_ops": "assume_equal_across_replicas cross_replica_mean cross_replica_sum",
+    "custom_ops": "codelet_expression_op cpu_user_operation precompiled_user_op",
+    "embedding_ops": (
+        "HostEmbedding HostEmbeddingOptimizerSpec HostEmbeddingSGDGAOptimizerSpec create_host_embedding"
+        " embedding_lookup"
+    ),
+    "functional_ops": "outlined_function",
+    "image_ops": "normalise_image",
+    "internal_ops": "fifo get_current_iteration_counter print_tensor remap remap_deduce",
+    "math_ops": "segment_sum serialized_matmul",
+    "nn_ops": (
+        "ctc_beam_search_decoder ctc_beam_search_decoder_with_log_probs ctc_loss_v2 ctc_loss_with_log_probs"
+        " gelu hard_sigmoid multi_conv nce_loss sampled_softmax_loss softmax swish"
+    ),
+    "normalization_ops": "group_norm instance_norm layer_norm",
+    "rand_ops": "dropout",
+    "reduce_scatter_op": "reduce_scatter",
+    "replication_ops": "replication_index",
+    "slicing_ops": "sequence_slice sequence_slice_pack sequence_slice_unpack",
+    "statistics_ops": "fixed_width_bins histogram histogram_normalize histogram_update",
+    "within_replica_ops": "all_gather all_reduce reduce_scatter",
+}
+
+# All modules of operations. They are in `tensorflow.python.ipu.ops`, and in `tensorflow.python.ipu` itself.
 _OPS: dict[str, dict[str, Target]] = {
-    "all_to_all_op": here("tensorflow_ipu.ops.all_to_all_op", "all_gather", "all_to_all"),
+    **{module: here(f"tensorflow_ipu.ops.{module}", names) for module, names in _SAME_OPS.items()},
     "application_compile_op": here(
         "tensorflow_ipu.executables.application_compile_op", "experimental_application_compile_op"
     ),
-    "control_flow_ops": here("tensorflow_ipu.ops.control_flow_ops", "barrier"),
-    "cross_replica_ops": here(
-        "tensorflow_ipu.ops.cross_replica_ops",
-        "assume_equal_across_replicas",
-        "cross_replica_mean",
-        "cross_replica_sum",
-    ),
-    "custom_ops": here(
-        "tensorflow_ipu.ops.custom_ops", "codelet_expression_op", "cpu_user_operation", "precompiled_user_op"
-    ),
     "embedded_runtime": here(
         "tensorflow_ipu.executables.embedded_runtime",
-        "RuntimeContext",
-        "embedded_runtime_call",
-        "embedded_runtime_start",
-        "embedded_runtime_start_and_call",
-        "embedded_runtime_stop",
-    ),
-    "embedding_ops": here(
-        "tensorflow_ipu.ops.embedding_ops",
-        "HostEmbedding",
-        "HostEmbeddingOptimizerSpec",
-        "HostEmbeddingSGDGAOptimizerSpec",
-        "create_host_embedding",
-        "embedding_lookup",
+        "RuntimeContext embedded_runtime_call embedded_runtime_start",
+        "embedded_runtime_start_and_call embedded_runtime_stop",
     ),
     "f8_ops": {
         **here(
             "tensorflow_ipu.ops.f8_ops",
-            "Format",
-            "QuarterTensor",
-            "convert_from_f8",
-            "convert_to_f8",
-            "create_metadata",
-            "f8_conv_1d",
-            "f8_conv_2d",
-            "f8_conv_3d",
-            "f8_matmul",
+            "Format QuarterTensor convert_from_f8 convert_to_f8 create_metadata f8_conv_1d f8_conv_2d",
+            "f8_conv_3d f8_matmul",
         ),
         **absent(
-            "canonicalise_input",
-            "canonicalise_output",
-            reason="it prepares operands for the SDK's kernels, not for users",
+            "canonicalise_input canonicalise_output", reason="it prepares operands for the SDK's kernels, not for users"
         ),
     },
-    "functional_ops": here("tensorflow_ipu.ops.functional_ops", "outlined_function"),
     "grad_util_ops": here("tensorflow_ipu.ops.gradient_capture", "capture_upstream_gradients"),
-    "image_ops": here("tensorflow_ipu.ops.image_ops", "normalise_image"),
-    "internal_ops": here(
-        "tensorflow_ipu.ops.internal_ops",
-        "fifo",
-        "get_current_iteration_counter",
-        "print_tensor",
-        "remap",
-        "remap_deduce",
-    ),
-    "math_ops": here("tensorflow_ipu.ops.math_ops", "segment_sum", "serialized_matmul"),
-    "nn_ops": here(
-        "tensorflow_ipu.ops.nn_ops",
-        "ctc_beam_search_decoder",
-        "ctc_beam_search_decoder_with_log_probs",
-        "ctc_loss_v2",
-        "ctc_loss_with_log_probs",
-        "gelu",
-        "hard_sigmoid",
-        "multi_conv",
-        "nce_loss",
-        "sampled_softmax_loss",
-        "softmax",
-        "swish",
-    ),
-    "normalization_ops": here("tensorflow_ipu.ops.normalization_ops", "group_norm", "instance_norm", "layer_norm"),
     "pipelining_ops": here(
         "tensorflow_ipu.pipelining",
-        "OptimizerFunctionOutput",
-        "PipelineSchedule",
-        "PipelineStageOptions",
-        "RecomputationMode",
-        "pipeline",
-        "recomputation_checkpoint",
+        "OptimizerFunctionOutput PipelineSchedule PipelineStageOptions RecomputationMode",
+        "pipeline recomputation_checkpoint",
     ),
-    "rand_ops": here("tensorflow_ipu.ops.rand_ops", "dropout"),
-    "reduce_scatter_op": here("tensorflow_ipu.ops.reduce_scatter_op", "reduce_scatter"),
-    "replication_ops": here("tensorflow_ipu.ops.replication_ops", "replication_index"),
-    "slicing_ops": here(
-        "tensorflow_ipu.ops.slicing_ops", "sequence_slice", "sequence_slice_pack", "sequence_slice_unpack"
-    ),
-    "statistics_ops": here(
-        "tensorflow_ipu.ops.statistics_ops",
-        "fixed_width_bins",
-        "histogram",
-        "histogram_normalize",
-        "histogram_update",
-    ),
-    "within_replica_ops": here("tensorflow_ipu.ops.within_replica_ops", "all_gather", "all_reduce", "reduce_scatter"),
 }
 
 # Modules of optimizers. They are in `tensorflow.python.ipu.optimizers`, and in `tensorflow.python.ipu` itself.
 _OPTIMIZERS: dict[str, dict[str, Target]] = {
     "cross_replica_optimizer": here(
-        "tensorflow_ipu.optimizers", "CrossReplicaOptimizer", "apply_cross_replica_op", "apply_cross_replica_op_single"
+        "tensorflow_ipu.optimizers", "CrossReplicaOptimizer apply_cross_replica_op apply_cross_replica_op_single"
     ),
     "gradient_accumulation_optimizer": here(
         "tensorflow_ipu.optimizers",
         "CrossReplicaGradientAccumulationOptimizer",
-        "CrossReplicaGradientAccumulationOptimizerV2",
-        "GradientAccumulationOptimizer",
+        "CrossReplicaGradientAccumulationOptimizerV2 GradientAccumulationOptimizer",
         "GradientAccumulationOptimizerV2",
     ),
     "ipu_optimizer": here("tensorflow_ipu.optimizers", "IpuOptimizer"),
@@ -152,7 +92,7 @@ _OPTIMIZERS: dict[str, dict[str, Target]] = {
 _REDUCTION: dict[str, Target] = here("tensorflow_ipu.optimizers", "GradientAccumulationReductionMethod")
 
 _WORKERS = "tensorflow_ipu.multi_worker_strategy"
-_HOST_COLLECTIVES: dict[str, Target] = here("tensorflow_ipu.distributed", "allgather", "allreduce", "broadcast")
+_HOST_COLLECTIVES: dict[str, Target] = here("tensorflow_ipu.distributed", "allgather allreduce broadcast")
 
 # The other modules, by their path below `tensorflow.python.ipu`.
 _MODULES: dict[str, dict[str, Target]] = {
@@ -160,13 +100,9 @@ _MODULES: dict[str, dict[str, Target]] = {
     "data": {},
     "data.ops": {},
     "data.ops.dataset_ops": here("tensorflow_ipu.feeds", "BufferDataset"),
-    "dataset_benchmark": here("tensorflow_ipu.feeds", "dataset_benchmark", "infeed_benchmark"),
+    "dataset_benchmark": here("tensorflow_ipu.feeds", "dataset_benchmark infeed_benchmark"),
     "dataset_extractor": here(
-        "tensorflow_ipu.feeds",
-        "dataset_extractor",
-        "export_variables",
-        "get_variable_handles",
-        "import_variables",
+        "tensorflow_ipu.feeds", "dataset_extractor export_variables get_variable_handles import_variables"
     ),
     "distributed": {**_HOST_COLLECTIVES, **here(_WORKERS, "PopDistStrategy")},
     "distributed.host_collective_ops": _HOST_COLLECTIVES,
@@ -174,63 +110,45 @@ _MODULES: dict[str, dict[str, Target]] = {
     "eager": {},
     "eager.backprop": here(
         "tensorflow_ipu.ops.gradient_capture",
-        "GradientCaptureContext",
-        "GradientCaptureTape",
-        "num_gradient_collection_tapes",
+        "GradientCaptureContext GradientCaptureTape num_gradient_collection_tapes",
     ),
     "gradient_accumulation": _REDUCTION,
     "horovod": HOROVOD,
     "horovod.ipu_multi_replica_strategy": {"IPUMultiReplicaStrategy": f"{_WORKERS}:PopDistStrategy"},
     "horovod.popdist_strategy": here(_WORKERS, "PopDistStrategy"),
     "ipu_compiler": here("tensorflow_ipu.compiler", "compile"),
-    "ipu_estimator": absent("IPUEstimator", "IPUEstimatorSpec", reason=_NO_ESTIMATOR),
-    "ipu_infeed_queue": here("tensorflow_ipu.feeds", "IPUInfeedQueue", "IPUIterator", "IPUOwnedIterator"),
-    "ipu_multi_worker_strategy": here(_WORKERS, "IPUMultiWorkerStrategy", "IPUMultiWorkerStrategyV1"),
+    "ipu_estimator": absent("IPUEstimator IPUEstimatorSpec", reason=_NO_ESTIMATOR),
+    "ipu_infeed_queue": here("tensorflow_ipu.feeds", "IPUInfeedQueue IPUIterator IPUOwnedIterator"),
+    "ipu_multi_worker_strategy": here(_WORKERS, "IPUMultiWorkerStrategy IPUMultiWorkerStrategyV1"),
     "ipu_outfeed_queue": here(
-        "tensorflow_ipu.feeds",
-        "IPUOutfeedMode",
-        "IPUOutfeedQueue",
-        "IPUOutfeedQueueIterator",
-        "ScopedIPUOutfeedQueue",
+        "tensorflow_ipu.feeds", "IPUOutfeedMode IPUOutfeedQueue IPUOutfeedQueueIterator ScopedIPUOutfeedQueue"
     ),
-    "ipu_pipeline_estimator": absent("IPUPipelineEstimator", "IPUPipelineEstimatorSpec", reason=_NO_ESTIMATOR),
-    "ipu_run_config": absent("IPURunConfig", "RunConfig", reason=_NO_ESTIMATOR),
+    "ipu_pipeline_estimator": absent("IPUPipelineEstimator IPUPipelineEstimatorSpec", reason=_NO_ESTIMATOR),
+    "ipu_run_config": absent("IPURunConfig RunConfig", reason=_NO_ESTIMATOR),
     "ipu_session_run_hooks": absent("IPULoggingTensorHook", reason=_NO_ESTIMATOR),
-    "ipu_strategy": here("tensorflow_ipu.strategy", "IPUStrategy", "IPUStrategyV1"),
-    "loops": here("tensorflow_ipu.loops", "repeat", "while_loop"),
+    "ipu_strategy": here("tensorflow_ipu.strategy", "IPUStrategy IPUStrategyV1"),
+    "loops": here("tensorflow_ipu.loops", "repeat while_loop"),
     "ops.experimental": {},
     "ops.experimental.popfloat_cast_to_gfloat": here("tensorflow_ipu.ops.popfloat_cast_to_gfloat", "GenericFloat"),
     "scopes": here(
         "tensorflow_ipu.scopes",
-        "frontend_attribute",
-        "ipu_jit_scope",
-        "ipu_scope",
-        "ipu_shard",
-        "outside_compilation_scope",
-        "partials_type",
-        "stochastic_rounding",
+        "frontend_attribute ipu_jit_scope ipu_scope ipu_shard outside_compilation_scope",
+        "partials_type stochastic_rounding",
     ),
-    "serving": here("tensorflow_ipu.serving", "export_keras", "export_pipeline", "export_single_step"),
+    "serving": here("tensorflow_ipu.serving", "export_keras export_pipeline export_single_step"),
     "sharding": here(
         "tensorflow_ipu.sharding",
-        "dependencies",
-        "enable_sharded_gradient_tape",
-        "get_shard_from_colocation",
-        "get_sharding",
-        "has_attr",
+        "dependencies enable_sharded_gradient_tape get_shard_from_colocation get_sharding has_attr",
         "propagate_sharding",
     ),
     "utils": {
         **_CONFIG,
         **here(
             "tensorflow_ipu.config",
-            "SyntheticDataCategory",
-            "get_num_of_ipus_in_device",
-            "move_variable_initialization_to_cpu",
-            "reset_ipu_seed",
-            "use_synthetic_data_for",
+            "SyntheticDataCategory get_num_of_ipus_in_device move_variable_initialization_to_cpu",
+            "reset_ipu_seed use_synthetic_data_for",
         ),
-        **here("tensorflow_ipu.feeds", "export_dataset_to_file", "export_inputs_to_file"),
+        **here("tensorflow_ipu.feeds", "export_dataset_to_file export_inputs_to_file"),
     },
     "vertex_edsl": {
         **absent("PlaceholderVertexExpr", reason="`codelet_expression_op` alone makes what an expression is given"),
@@ -279,18 +197,8 @@ MODULES: dict[str, Module] = {
     "libpvti": Module(
         here(
             "tensorflow_ipu.compat._pvti",
-            "Graph",
-            "HeatmapDouble",
-            "TraceChannel",
-            "Tracepoint",
-            "checkTraceChannel",
-            "createTraceChannel",
-            "disableTraceChannel",
-            "enableTraceChannel",
-            "instrument",
-            "instrument_fn",
-            "listTraceChannel",
-            "traceDrivers",
+            "Graph HeatmapDouble TraceChannel Tracepoint checkTraceChannel createTraceChannel",
+            "disableTraceChannel enableTraceChannel instrument instrument_fn listTraceChannel traceDrivers",
             "tracePoplar",
         )
     ),

@@ -1,27 +1,23 @@
-"""What scripts ask of Keras in ways that Keras 3 no longer takes."""
+"""Forms of calls of Keras that scripts use and Keras 3 no longer takes."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tensorflow_ipu import optimizers, strategy
 from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._base.types import Gradient, Shape, Variable
 from tensorflow_ipu._tensorflow import old_keras, patches, variables
 from tensorflow_ipu._tensorflow.old_keras import setting
 from tensorflow_ipu._tensorflow.patches import Changes
 from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tensorflow_ipu._base.types import Gradient, Initializer, LearningRate, Shape, Variable
 
 _train: Any = tf.compat.v1.train
 
@@ -44,11 +40,22 @@ def for_keras(optimizer: object) -> Any:
         return optimizer
     equal = _EQUALS.get(type(optimizer))
     if equal is None:
-        raise ValueError(f"Keras has no optimizer like `{type(optimizer).__name__}`{_way_out(optimizer)}")
-    return equal(optimizer)
+        raise ValueError(f"Keras has no optimizer like `{type(optimizer).__name__}`{_remedy(optimizer)}")
+    kind, names = equal
+    settings: dict[str, Any] = {new: _hyperparameter(optimizer, old) for new, old in names.items()}
+    if kind is keras.optimizers.Adagrad:
+        settings["epsilon"] = 0.0  # TensorFlow 1 adds nothing to what it takes the root of.
+    made: Any = kind(**settings)
+    if kind is keras.optimizers.RMSprop:
+        # TensorFlow 1 starts the mean of squares at 1. No class of its own: plain Keras reads the model's file.
+        add = made.add_optimizer_variables
+        made.add_optimizer_variables = lambda variables, name, initializer="zeros": add(
+            variables, name, initializer="ones" if name == "velocity" else initializer
+        )
+    return made
 
 
-def _way_out(optimizer: object) -> str:
+def _remedy(optimizer: object) -> str:
     if isinstance(optimizer, _ACCUMULATING):
         return "; call `model.set_gradient_accumulation_options(...)` and give `compile` the optimizer inside"
     if isinstance(optimizer, optimizers.CrossReplicaOptimizer):
@@ -60,89 +67,59 @@ def _way_out(optimizer: object) -> str:
     )
 
 
-def _adadelta(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
-    return keras.optimizers.Adadelta(_number(old, "lr"), rho=_number(old, "rho"), epsilon=_number(old, "epsilon"))
-
-
-def _adagrad(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
-    # TensorFlow 1 adds nothing to what it takes the root of.
-    return keras.optimizers.Adagrad(
-        _number(old, "learning_rate"),
-        initial_accumulator_value=_number(old, "initial_accumulator_value"),
-        epsilon=0.0,
-    )
-
-
-def _adam(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
-    return keras.optimizers.Adam(
-        _number(old, "lr"),
-        beta_1=_number(old, "beta1"),
-        beta_2=_number(old, "beta2"),
-        epsilon=_number(old, "epsilon"),
-    )
-
-
-def _ftrl(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
-    names = (
-        "learning_rate_power",
-        "initial_accumulator_value",
-        "l1_regularization_strength",
-        "l2_regularization_strength",
-        "l2_shrinkage_regularization_strength",
-        "beta",
-    )
-    settings: dict[str, Any] = {name: _number(old, name) for name in names}
-    return keras.optimizers.Ftrl(_number(old, "learning_rate"), **settings)
-
-
-def _gradient_descent(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
-    return keras.optimizers.SGD(_number(old, "learning_rate"))
-
-
-def _momentum(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
-    return keras.optimizers.SGD(
-        _number(old, "learning_rate"), momentum=_number(old, "momentum"), nesterov=setting(old, "use_nesterov")
-    )
-
-
-def _rmsprop(old: tf.compat.v1.train.Optimizer) -> keras.optimizers.Optimizer:
-    new: Any = keras.optimizers.RMSprop(
-        _number(old, "learning_rate"),
-        rho=_number(old, "decay"),
-        momentum=_number(old, "momentum"),
-        epsilon=_number(old, "epsilon"),
-        centered=setting(old, "centered"),
-    )
-    add = new.add_optimizer_variables
-
-    def add_variables(
-        variables: Sequence[Variable], name: str | Sequence[str], initializer: Initializer = "zeros"
-    ) -> list[keras.Variable]:
-        # TensorFlow 1 starts the mean of squares at 1. No class of its own: plain Keras reads the model's file.
-        return add(variables, name, initializer="ones" if name == "velocity" else initializer)
-
-    new.add_optimizer_variables = add_variables
-    return new
-
-
-_EQUALS: dict[type, Callable[[tf.compat.v1.train.Optimizer], keras.optimizers.Optimizer]] = {
-    _train.AdadeltaOptimizer: _adadelta,
-    _train.AdagradOptimizer: _adagrad,
-    _train.AdamOptimizer: _adam,
-    _train.FtrlOptimizer: _ftrl,
-    _train.GradientDescentOptimizer: _gradient_descent,
-    _train.MomentumOptimizer: _momentum,
-    _train.RMSPropOptimizer: _rmsprop,
+# Each with its class in Keras, and the hyperparameters by their new and old names.
+_EQUALS: dict[type, tuple[Any, dict[str, str]]] = {
+    _train.AdadeltaOptimizer: (keras.optimizers.Adadelta, {"learning_rate": "lr", "rho": "rho", "epsilon": "epsilon"}),
+    _train.AdagradOptimizer: (
+        keras.optimizers.Adagrad,
+        {"learning_rate": "learning_rate", "initial_accumulator_value": "initial_accumulator_value"},
+    ),
+    _train.AdamOptimizer: (
+        keras.optimizers.Adam,
+        {"learning_rate": "lr", "beta_1": "beta1", "beta_2": "beta2", "epsilon": "epsilon"},
+    ),
+    _train.FtrlOptimizer: (
+        keras.optimizers.Ftrl,
+        {
+            name: name
+            for name in [
+                "learning_rate",
+                "learning_rate_power",
+                "initial_accumulator_value",
+                "l1_regularization_strength",
+                "l2_regularization_strength",
+                "l2_shrinkage_regularization_strength",
+                "beta",
+            ]
+        },
+    ),
+    _train.GradientDescentOptimizer: (keras.optimizers.SGD, {"learning_rate": "learning_rate"}),
+    _train.MomentumOptimizer: (
+        keras.optimizers.SGD,
+        {"learning_rate": "learning_rate", "momentum": "momentum", "nesterov": "use_nesterov"},
+    ),
+    _train.RMSPropOptimizer: (
+        keras.optimizers.RMSprop,
+        {
+            "learning_rate": "learning_rate",
+            "rho": "decay",
+            "momentum": "momentum",
+            "epsilon": "epsilon",
+            "centered": "centered",
+        },
+    ),
 }
 
 
-def _number(optimizer: tf.compat.v1.train.Optimizer, name: str) -> float:
-    """A hyperparameter, which TensorFlow 1 keeps as it was given."""
-    given = setting(optimizer, name)
-    value = None if callable(given) or isinstance(given, (tf.Variable, keras.Variable)) else tf.get_static_value(given)
+def _hyperparameter(optimizer: tf.compat.v1.train.Optimizer, name: str) -> float | bool:
+    """A hyperparameter of TensorFlow 1, which has to be known now."""
+    kept = setting(optimizer, name)
+    if isinstance(kept, bool):
+        return kept
+    value = None if callable(kept) or isinstance(kept, (tf.Variable, keras.Variable)) else tf.get_static_value(kept)
     if value is None:
         raise ValueError(
-            f"the `{'learning_rate' if name == 'lr' else name}` of `{type(optimizer).__name__}` is `{given!r}`, which Keras"
+            f"the `{'learning_rate' if name == 'lr' else name}` of `{type(optimizer).__name__}` is `{kept!r}`, which Keras"
             " cannot follow from step to step; give a number, or make a `keras.optimizers` optimizer with a schedule of"
             " `keras.optimizers.schedules`"
         )
@@ -154,7 +131,7 @@ _FULLER = ("backend", "layers", "losses", "metrics", "preprocessing")
 
 
 def bridge(changes: Changes) -> None:
-    """Makes Keras take these; each is undone with `changes`."""
+    """Changes Keras for such scripts; each change is undone with `changes`."""
     _place_old_modules(changes)
     for name in _FULLER:
         fuller, holder = (importlib.import_module(f"{keras_name}.{name}") for keras_name in (TF_KERAS, "keras"))
@@ -162,12 +139,14 @@ def bridge(changes: Changes) -> None:
             changes.put(holder, lost, vars(fuller)[lost])
     for patch in (patches.OLD_COMPILE, patches.OLD_OPTIMIZERS, patches.OLD_APPLY_GRADIENTS, patches.OLD_INPUTS):
         changes.apply(patch)
-    lr = property(_learning_rate, _set_learning_rate, doc="The learning rate.")
+    rate = "learning_rate"
+    lr = property(
+        lambda self: getattr(self, rate), lambda self, value: setattr(self, rate, value), doc="The learning rate."
+    )
     changes.put(keras.optimizers.Optimizer, "lr", lr)
 
 
 def _place_old_modules(changes: Changes) -> None:
-    """Makes the old modules attributes of every module that is Keras, so that they need no import of their own."""
     for root in ROOTS:
         old = importlib.import_module(root)
         parent, _, name = root.rpartition(".")
@@ -180,7 +159,7 @@ def _place_old_modules(changes: Changes) -> None:
 
 
 def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`steps_per_execution` may be a tensor, such as `dataset.cardinality()`, and the optimizer one of TensorFlow 1."""
+    """Takes a tensor as `steps_per_execution`, and an optimizer of TensorFlow 1."""
 
     @functools.wraps(original)
     def compile(self: keras.Model, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
@@ -196,7 +175,7 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Optimizers may be given `lr` for `learning_rate`."""
+    """Takes `lr` for `learning_rate`."""
 
     @functools.wraps(original)
     def init(self: object, *args: Any, **kwargs: Any) -> None:
@@ -209,7 +188,7 @@ def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _apply_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`apply_gradients` may be given a `name`, and `experimental_aggregate_gradients`; both say nothing to Keras 3."""
+    """Takes a `name` and `experimental_aggregate_gradients`, without effect in Keras 3."""
 
     @functools.wraps(original)
     def apply_gradients(
@@ -225,7 +204,7 @@ def _apply_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`Input(shape=80)`, as it comes of `shape=(80)`, means `Input(shape=(80,))`."""
+    """Takes `Input(shape=80)`, as written `shape=(80)`, for `Input(shape=(80,))`."""
 
     @functools.wraps(original)
     def init(self: object, shape: Shape | int | None = None, *args: Any, **kwargs: Any) -> None:
@@ -233,17 +212,9 @@ def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
             shape = (shape,)
         original(self, shape, *args, **kwargs)
 
-    # Keras reads the signature of a layer in two ways, of which one looks behind a wrapper.
+    # Keras reads the signature of a layer in two ways, one of which follows a wrapper.
     del init.__wrapped__
     return init
-
-
-def _learning_rate(optimizer: keras.optimizers.Optimizer) -> tf.Tensor | keras.Variable:
-    return optimizer.learning_rate
-
-
-def _set_learning_rate(optimizer: keras.optimizers.Optimizer, value: LearningRate) -> None:
-    optimizer.learning_rate = value
 
 
 patches.OLD_COMPILE.by(_compile)
@@ -253,7 +224,7 @@ patches.OLD_INPUTS.by(_input_layer_init)
 
 
 def bridge_tensorflow(changes: Changes) -> None:
-    """Makes TensorFlow take these; each is undone with `changes`."""
+    """Changes TensorFlow for such scripts; each change is undone with `changes`."""
     # Variables on devices derived from `VariableV1` once, and had its methods.
     old: Any = tf.compat.v1.Variable
     changes.put(variables.ResourceVariable, "initialized_value", vars(old)["initialized_value"])
@@ -261,7 +232,7 @@ def bridge_tensorflow(changes: Changes) -> None:
 
 
 def _supports_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:
-    """`LossScaleOptimizer` of `tensorflow.python.keras` goes by a list of TensorFlow's own strategies."""
+    """Lets strategies for IPUs into TensorFlow's own list for `LossScaleOptimizer`."""
 
     def supports() -> bool:
         current = tf.distribute.get_strategy()

@@ -10,25 +10,19 @@ _OWN = "tensorflow_ipu.keras.optimizers"
 
 _IPU_OPTIMIZERS: dict[str, dict[str, Target]] = {
     "adam": here(_OWN, "ALSOptimizerAdam"),
-    "als_optimizer": here(_OWN, "ALSDefaults", "ALSGradientAccumulationOptimizer", "ALSOptimizer"),
+    "als_optimizer": here(_OWN, "ALSDefaults ALSGradientAccumulationOptimizer ALSOptimizer"),
     "gradient_accumulation_optimizer": here(_OWN, "GradientAccumulationOptimizer"),
     "gradient_descent": here(_OWN, "ALSOptimizerSGD"),
     "rmsprop": here(_OWN, "ALSOptimizerRMSProp"),
 }
 
-_LAYERS: dict[str, Target] = here(
-    "tensorflow_ipu.keras.layers", "CaptureActivationGradients", "CaptureUpstreamGradients"
-)
+_LAYERS: dict[str, Target] = here("tensorflow_ipu.keras.layers", "CaptureActivationGradients CaptureUpstreamGradients")
 
 _STAGES: dict[str, Target] = here(
     "tensorflow_ipu.keras",
-    "FunctionalLayerPipelineStageAssignment",
-    "FunctionalNestedModelPipelineStageAssignment",
-    "ModelLayerPipelineStageAssignment",
-    "NestedModelPipelineStageAssignment",
-    "PipelineStage",
-    "SequentialLayerPipelineStageAssignment",
-    "SequentialNestedModelPipelineStageAssignment",
+    "FunctionalLayerPipelineStageAssignment FunctionalNestedModelPipelineStageAssignment",
+    "ModelLayerPipelineStageAssignment NestedModelPipelineStageAssignment PipelineStage",
+    "SequentialLayerPipelineStageAssignment SequentialNestedModelPipelineStageAssignment",
 )
 
 _METHOD: dict[str, Target] = here("tensorflow_ipu.keras", "ReplicatedMetricReductionMethod")
@@ -67,14 +61,14 @@ _BEFORE_3: dict[str, Module] = {
     "keras.engine": Module(note=_NOTE),
     "keras.engine.base_layer": Module(here("keras.layers", "Layer"), _NOTE),
     "keras.engine.functional": Module(here("tensorflow_ipu.keras._keras_internals", "Functional"), _NOTE),
-    "keras.engine.input_layer": Module(here("keras.layers", "Input", "InputLayer"), _NOTE),
+    "keras.engine.input_layer": Module(here("keras.layers", "Input InputLayer"), _NOTE),
     "keras.engine.input_spec": Module(here("keras.layers", "InputSpec"), _NOTE),
     "keras.engine.keras_tensor": Module(here("keras", "KerasTensor"), _NOTE),
     "keras.engine.sequential": Module(here("keras", "Sequential"), _NOTE),
     "keras.engine.training": Module(here("keras", "Model"), _NOTE),
     "keras.mixed_precision.policy": Module(
         {
-            **here("keras.mixed_precision", "Policy", "global_policy", "set_global_policy"),
+            **here("keras.mixed_precision", "Policy global_policy set_global_policy"),
             "set_policy": "keras.mixed_precision:set_global_policy",
         },
         _NOTE,
@@ -84,20 +78,13 @@ _BEFORE_3: dict[str, Module] = {
     "keras.optimizer_v2.learning_rate_schedule": Module(
         here(
             "keras.optimizers.schedules",
-            "CosineDecay",
-            "CosineDecayRestarts",
-            "ExponentialDecay",
-            "InverseTimeDecay",
-            "LearningRateSchedule",
-            "PiecewiseConstantDecay",
-            "PolynomialDecay",
-            "deserialize",
-            "serialize",
+            "CosineDecay CosineDecayRestarts ExponentialDecay InverseTimeDecay LearningRateSchedule",
+            "PiecewiseConstantDecay PolynomialDecay deserialize serialize",
         ),
         _NOTE,
     ),
     "keras.optimizer_v2.optimizer_v2": Module({"OptimizerV2": "keras.optimizers:Optimizer"}, _NOTE),
-    "keras.utils.np_utils": Module(here("keras.utils", "normalize", "to_categorical"), _NOTE),
+    "keras.utils.np_utils": Module(here("keras.utils", "normalize to_categorical"), _NOTE),
 }
 
 MODULES: dict[str, Module] = {**{f"keras.ipu{module}": Module(names) for module, names in _IPU.items()}, **_BEFORE_3}

@@ -1,4 +1,4 @@
-"""All names of the API, and what each is here: as lines, or in Markdown."""
+"""All names of the API and their states, as lines or in Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tensorflow_ipu.compat import _addons_names, _companion_names, _effects, _ipu_names, _names
+from tensorflow_ipu.compat import _companion_names, _ipu_names, _names, _table
 from tensorflow_ipu.compat._table import NOT_YET, Absent, Target
 from tensorflow_ipu.config import IPUConfig
 
@@ -19,7 +19,7 @@ _MANY = 4
 
 
 class State(Enum):
-    """What a name is; the value is how the list calls it."""
+    """The state of a name, as the list calls it."""
 
     WORKS = "works"
     RECORDED = "recorded"
@@ -43,7 +43,7 @@ class ListedName:
 
 
 def entries() -> list[ListedName]:
-    """All names of `ipu`, `keras.ipu` and the packages beside, and all options of `IPUConfig`, by module and name."""
+    """All names of `ipu`, `keras.ipu`, the other packages and options of `IPUConfig`, by module and name."""
     found = [
         _entry(module, name, target)
         for module, old in _names.MODULES.items()
@@ -59,7 +59,7 @@ def entries() -> list[ListedName]:
 
 
 def lines(words: Iterable[str] = ()) -> list[str]:
-    """The names that have one of the words in them, or all, a line each; and how many of them are what."""
+    """The names that contain one of the words, or all, a line each, and the number in each state."""
     parts = [word.lower() for word in words]
     chosen = [entry for entry in entries() if not parts or any(part in entry.full.lower() for part in parts)]
     width = max((len(entry.full) for entry in chosen), default=0)
@@ -71,7 +71,7 @@ def lines(words: Iterable[str] = ()) -> list[str]:
 
 
 def markdown() -> str:
-    """The names in Markdown: those that work by module, the others by what becomes of them or why there are none."""
+    """The names in Markdown: those that work by module, the others by effect or reason."""
     listed = [
         entry for entry in entries() if not entry.name.startswith("IPUConfig.")
     ]  # Options have a page of their own.
@@ -88,7 +88,7 @@ def markdown() -> str:
 
 
 def _working(listed: list[ListedName]) -> Iterator[str]:
-    """An item for each module, which refers to modules whose names it has, and one for all modules of a single name."""
+    """An item for each module, which may refer to others, and one for all modules of a single name."""
     modules: dict[str, dict[str, str]] = {}
     for entry in listed:
         if entry.state is State.WORKS:
@@ -117,7 +117,7 @@ def _entry(module: str, name: str, target: Target) -> ListedName:
     if isinstance(target, Absent):
         state = State.NOT_YET if target.reason == NOT_YET else State.CANNOT
         return ListedName(_short(module), name, state, target.reason)
-    what = _effects.recorded(target)
+    what = _table.recorded(target)
     if what is not None:
         return ListedName(_short(module), name, State.RECORDED, what)
     home, _, attribute = target.partition(":")
@@ -128,7 +128,7 @@ def _options() -> Iterator[ListedName]:
     config = IPUConfig()
     for option in config.to_dict():
         effect = config.get_attribute_metadata(option).effect
-        what = _effects.of_option(effect.name if effect is not None else "")
+        what = _table.of_option(effect.name if effect is not None else "")
         name = f"IPUConfig.{option}"
         if what is None:
             yield ListedName(_short(_CONFIG), name, State.WORKS, f"tensorflow_ipu.config.{name}")
@@ -137,7 +137,7 @@ def _options() -> Iterator[ListedName]:
 
 
 def _is_listed(module: str) -> bool:
-    roots = (_IPU, "keras.ipu", _addons_names.ADDONS, "libpvti", *_companion_names.PACKAGES)
+    roots = (_IPU, "keras.ipu", _companion_names.ADDONS, "libpvti", *_companion_names.PACKAGES)
     return any(module == root or module.startswith(f"{root}.") for root in roots)
 
 

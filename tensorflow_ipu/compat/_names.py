@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import difflib
 
-from tensorflow_ipu.compat import _addons_names, _companion_names, _ipu_names, _keras_names, _tensorflow_names
+from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_names, _tensorflow_names
 from tensorflow_ipu.compat._table import Absent, Module, Target
 
 MODULES: dict[str, Module] = {
     **_ipu_names.MODULES,
     **_tensorflow_names.MODULES,
     **_keras_names.MODULES,
-    **_addons_names.MODULES,
     **_companion_names.MODULES,
 }
 ALIASES: dict[str, str] = {**_ipu_names.ALIASES, **_keras_names.ALIASES}
@@ -31,11 +30,8 @@ def module_exists(name: str) -> bool:
 
 
 def original(name: str) -> str | None:
-    """The module that one of this full name is a second name of; None where it is a first name.
-
-    TensorFlow runs Keras's public modules once more for `import tensorflow.keras`, and then has two modules behind
-    `tf.keras`, of which one lacks what the other was given. All spellings lead to the first.
-    """
+    """The module that a full name is a second name of, or None."""
+    # `import tensorflow.keras` runs Keras's public modules once more, and would make two modules for `tf.keras`.
     if name in ALIASES:
         return ALIASES[name]
     for spelling in _keras_names.SPELLINGS:
@@ -45,12 +41,12 @@ def original(name: str) -> str | None:
 
 
 def is_ours(name: str) -> bool:
-    """Whether it is for the tables to say if there is a module of this full name."""
+    """Whether the tables say if there is a module of this full name."""
     return module_exists(name) or name in GONE or module_exists(name.rpartition(".")[0])
 
 
 def target(module: str, name: str) -> Target | None:
-    """Where a name of an old module is, or why it is nowhere; None for one that the table does not have."""
+    """The place of a name of an old module, or why it has none; None for an unknown name."""
     return MODULES[ALIASES.get(module, module)].names.get(name)
 
 
@@ -61,14 +57,14 @@ def homes(module: str) -> list[str]:
 
 
 def existing(module: str) -> list[str]:
-    """The names of an old module that can be used, and its modules that have any such name, sorted."""
+    """The usable names of an old module, and its modules with such names, sorted."""
     full = ALIASES.get(module, module)
     names = {name for name, target in MODULES[full].names.items() if not isinstance(target, Absent)}
     return sorted(names | {child for child in _children(full) if existing(f"{full}.{child}")})
 
 
 def missing_module(name: str) -> str | None:
-    """What to say of a module that is the tables' and does not exist; None for every other."""
+    """The message for a module of the tables that does not exist; None for every other."""
     if module_exists(name) or not is_ours(name):
         return None
     parent, _, child = name.rpartition(".")
@@ -79,7 +75,7 @@ def missing_module(name: str) -> str | None:
 
 
 def missing_name(module: str, name: str) -> str | None:
-    """What to say of a name that an old module does not have; None for one that it has."""
+    """The message for a name that an old module does not have; None for one that it has."""
     found = target(module, name)
     if isinstance(found, Absent):
         return f"`{module}.{name}` cannot be used: {found.reason}"

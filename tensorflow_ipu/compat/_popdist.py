@@ -1,4 +1,4 @@
-"""`popdist` and `popdist.tensorflow`: which instance of how many this process is, and how many replicas there are."""
+"""The names of `popdist` and `popdist.tensorflow`: instances and replicas."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def init() -> None:
-    """Joins all instances, if there are several; a second call does nothing."""
+    """Joins all instances, once, if there are several."""
     if getNumInstances() > 1:
         hosts.join()
 
@@ -35,7 +35,7 @@ def synchronize() -> None:
 
 
 def isPopdistEnvSet() -> bool:  # noqa: N802
-    """Whether something says how many instances there are: `TF_CONFIG`, or `python -m tensorflow_ipu run`."""
+    """Whether `TF_CONFIG` or `python -m tensorflow_ipu run` says how many instances there are."""
     return hosts.identity() is not None or environment.local_replicas() is not None
 
 
@@ -59,14 +59,10 @@ def getLocalInstanceIndex() -> int:  # noqa: N802
 
 
 def getNumLocalReplicas() -> int:  # noqa: N802
-    """How many replicas an instance has.
-
-    What `TENSORFLOW_IPU_REPLICAS` says, which `run --replicas` sets; else as many as the configured device has room for;
-    else 1.
-    """
-    said = environment.local_replicas()
-    if said is not None:
-        return said
+    """The replicas of an instance by `TENSORFLOW_IPU_REPLICAS`, else by the configured device, else 1."""
+    count = environment.local_replicas()
+    if count is not None:
+        return count
     return max(1, _state.ipus_of_device(0) // getNumIpusPerReplica()) if _state.records() else 1
 
 
@@ -81,7 +77,7 @@ def getReplicaIndexOffset() -> int:  # noqa: N802
 
 
 def getNumIpusPerReplica() -> int:  # noqa: N802
-    """How many IPUs a replica has: what `TENSORFLOW_IPU_IPUS_PER_REPLICA` says, which `run` sets; 1 where it is unset."""
+    """How many IPUs a replica has by `TENSORFLOW_IPU_IPUS_PER_REPLICA`; 1 where it is unset."""
     return environment.ipus_per_replica() or 1
 
 
@@ -100,14 +96,11 @@ def getDeviceId(ipusPerReplica: int = 0) -> int:  # noqa: N802, N803
             f"no id names a device of {wanted} IPUs in a machine of {machine}; ids name 1, 2, 4, 8 ... of them. Choose such a"
             f" number of replicas, set `{environment.COUNT_VARIABLE}`, or use `auto_select_ipus`"
         )
-    return sum(machine >> smaller for smaller in range(size))  # Behind the ids of all smaller devices.
+    return sum(machine >> smaller for smaller in range(size))  # After the ids of all smaller devices.
 
 
 def execute_on_instances(instances: Collection[int], func: Callable[..., _T], *args: Any, **kwargs: Any) -> _T | None:
-    """Calls a function on some instances alone.
-
-    What it exchanges by `ipu.distributed` and `horovod`, it exchanges among those.
-    """
+    """Calls a function on some instances, among which it exchanges by `ipu.distributed` and `horovod`."""
     chosen = host_collectives.checked(instances, "instances")
     if getInstanceIndex() not in chosen:
         return None
@@ -116,10 +109,7 @@ def execute_on_instances(instances: Collection[int], func: Callable[..., _T], *a
 
 
 def set_ipu_config(config: IPUConfig, ipus_per_replica: int | None = None, configure_device: bool = True) -> IPUConfig:
-    """Puts this instance's place among all into a configuration.
-
-    Sets `experimental.multi_replica_distribution`, and `auto_select_ipus` to the IPUs of all replicas of the instance.
-    """
+    """Sets a configuration's `multi_replica_distribution`, and its `auto_select_ipus` for all replicas here."""
     if not isinstance(config, IPUConfig):
         raise TypeError(f"`config` must be an `IPUConfig`, but is {config!r}")
     check_bool("configure_device", configure_device)
@@ -128,10 +118,10 @@ def set_ipu_config(config: IPUConfig, ipus_per_replica: int | None = None, confi
         raise TypeError(f"`ipus_per_replica` must be a number, but is {ipus_per_replica!r}")
     if ipus < 1:
         raise ValueError(f"`ipus_per_replica` must be 1 or more, but is {ipus_per_replica!r}")
-    said = environment.ipus_per_replica()
-    if said not in (None, ipus):
+    wanted = environment.ipus_per_replica()
+    if wanted not in (None, ipus):
         raise ValueError(
-            f"`ipus_per_replica` is {ipus}, and `{environment.IPUS_PER_REPLICA_VARIABLE}` says {said}: run with"
+            f"`ipus_per_replica` is {ipus}, and `{environment.IPUS_PER_REPLICA_VARIABLE}` says {wanted}: run with"
             f" `--ipus-per-replica {ipus}`"
         )
     processes = config.experimental.multi_replica_distribution

@@ -1,4 +1,4 @@
-"""`libpvti`: the points by which a program marks its own phases, for `tensorflow_ipu.trace` to show."""
+"""The names of `libpvti`, by which programs mark phases for `tensorflow_ipu.trace`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _channels: dict[str, TraceChannel] = {}  # In the order in which they were made.
 
 
 def createTraceChannel(name: str) -> TraceChannel:  # noqa: N802  (The name that scripts call it by.)
-    """Makes a channel of this name, which is a track of the trace; or gives the one that there is."""
+    """The channel of this name, a track of the trace, made where there is none."""
     channel = TraceChannel(name)
     return _channels.setdefault(name, channel)
 
@@ -48,13 +48,13 @@ tracePoplar = createTraceChannel("Poplar")  # noqa: N816
 
 
 def enableTraceChannel(channel: TraceChannel) -> None:  # noqa: N802
-    """Has what is marked in the channel recorded again, from now on."""
+    """Records marks of the channel from now on."""
     _check(channel)
     channel.enabled = True
 
 
 def disableTraceChannel(channel: TraceChannel) -> None:  # noqa: N802
-    """Has nothing of what is marked in the channel recorded, from now on."""
+    """Records no marks of the channel from now on."""
     _check(channel)
     channel.enabled = False
 
@@ -65,7 +65,7 @@ def listTraceChannel() -> list[list[str | bool]]:  # noqa: N802
 
 
 def checkTraceChannel(channel: TraceChannel) -> bool:  # noqa: N802
-    """Whether what is marked in the channel is recorded now."""
+    """Whether marks of the channel are recorded now."""
     _check(channel)
     return channel.enabled and tracepoints.is_recording()
 
@@ -77,7 +77,7 @@ class Tracepoint:
     _begun = threading.local()
 
     def __init__(self, channel: TraceChannel, label: str) -> None:
-        """Takes the channel, and what the block is called in the trace."""
+        """Takes the channel, and the name of the block in the trace."""
         _check(channel)
         self._channel = channel
         self._label = label
@@ -139,11 +139,7 @@ def instrument_fn(channel: TraceChannel) -> Callable[[_F], _F]:
 
 
 def instrument(obj: object, methods: Iterable[str], channel: TraceChannel) -> None:
-    """Marks the calls of these methods of an object, each by its name, from now on.
-
-    A method that Python calls by itself, such as `__len__`, is marked where it is called by its name alone, as Python looks
-    for it in the object's class.
-    """
+    """Marks the calls of these methods of an object by name, from now on, unless Python calls them itself."""
     _check(channel)
     names = [methods] if isinstance(methods, str) else list(methods)
     if isinstance(methods, str) or not all(isinstance(name, str) for name in names):
@@ -157,7 +153,7 @@ def instrument(obj: object, methods: Iterable[str], channel: TraceChannel) -> No
 
 
 class GraphSeries:
-    """One of the numbers of a graph; see `Graph.addSeries`."""
+    """A number of a graph; see `Graph.addSeries`."""
 
     def __init__(self, graph: str, name: str) -> None:
         """Names the number."""
@@ -182,11 +178,7 @@ class Graph:
 
 
 class HeatmapDouble:
-    """How many of some values lie where, over time.
-
-    Perfetto has no such picture: the trace has a counter of quantiles, which are a band over time, and at each moment a mark
-    whose details are the numbers in each bin.
-    """
+    """The distribution of values over time: a counter of quantiles, and marks with the counts of bins."""
 
     _QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 
@@ -198,7 +190,7 @@ class HeatmapDouble:
         self._name = f"{name} [{unit}]" if unit else name
 
     def add(self, values: Iterable[float]) -> None:
-        """Notes what the values are now. Those outside of all bins are in none."""
+        """Records the values of now; those outside of all bins are in none."""
         if not tracepoints.is_recording():
             return
         found = sorted(float(value) for value in values)

@@ -1,4 +1,4 @@
-"""What a file of Python imports, binds and uses, scope by scope."""
+"""Finds the old names that files of Python use."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tensorflow_ipu.compat import _effects, _names
+from tensorflow_ipu.compat import _names, _table
 from tensorflow_ipu.compat._table import Absent
 
-# Who catches one of these around an import or a use has thought of the case.
+# A handler of one of these around an import or a use expects the case.
 _GUARDS = frozenset({"AttributeError", "BaseException", "Exception", "ImportError", "ModuleNotFoundError"})
 
 _IMPORTERS = frozenset({"__import__", "import_module"})
@@ -51,7 +51,7 @@ class Reading(ast.NodeVisitor):
     """Reads a file."""
 
     def __init__(self, tree: ast.Module, package: str = "") -> None:
-        """Takes what `ast.parse` gives, and the full name of the package around, which relative imports begin at."""
+        """Takes a syntax tree, and the full name of the package that relative imports begin at."""
         self.scope = Scope()
         self.imports: list[Import] = []
         self.uses: list[Use] = []
@@ -59,7 +59,7 @@ class Reading(ast.NodeVisitor):
         self._package = package
         self._here = self.scope
         self._guarded = False
-        self._is_fallback = False  # In a handler of a failed import: `module = None` says that it is not there.
+        self._is_fallback = False  # In a handler of a failed import, as with `module = None`.
         self.visit(tree)
 
     def visit_Import(self, node: ast.Import) -> None:
@@ -153,7 +153,7 @@ class Reading(ast.NodeVisitor):
             self._here.elsewhere[name] = scope or self.scope
 
     def visit_Try(self, node: ast.Try) -> None:
-        is_guard = any(map(_catches, node.handlers))
+        is_guard = any(handler.type is None or _is_guard(handler.type) for handler in node.handlers)
         with self._guard(is_guard):
             self._visit_all(node.body)
         before, self._is_fallback = self._is_fallback, self._is_fallback or is_guard
@@ -226,7 +226,7 @@ class Reading(ast.NodeVisitor):
             self.uses.append(Use(place.end_lineno or place.lineno, node, self._here))
 
     def _absolute(self, node: ast.ImportFrom) -> str:
-        """The full name of the module that a `from` names; empty where it leads out of the package that is known."""
+        """The full name of the module that a `from` names; empty outside of the known package."""
         if not node.level:
             return node.module or ""
         words = self._package.split(".") if self._package else []
@@ -248,19 +248,19 @@ class Reading(ast.NodeVisitor):
 
 
 def imported_by(node: ast.expr) -> str | None:
-    """The module that a call such as `importlib.import_module("a.b")` imports; None for every other expression."""
+    """The module that a call such as `importlib.import_module("a.b")` imports, or None."""
     if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
         return None
     name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-    given = node.args[0]
-    if name in _IMPORTERS and isinstance(given, ast.Constant) and isinstance(given.value, str):
+    argument = node.args[0]
+    if name in _IMPORTERS and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
         # `__import__` gives the package at the top.
-        return given.value.partition(".")[0] if name == "__import__" else given.value
+        return argument.value.partition(".")[0] if name == "__import__" else argument.value
     return None
 
 
 def _attribute(node: ast.Call) -> ast.expr:
-    """What `getattr(value, "name")` reads, as `value.name`; the call itself where the name is not written there."""
+    """The attribute that `getattr(value, "name")` reads; the call itself for a computed name."""
     value, name = node.args
     if isinstance(name, ast.Constant) and isinstance(name.value, str):
         return ast.copy_location(ast.Attribute(value, name.value, ast.Load()), node)
@@ -277,10 +277,6 @@ def _pairs_with(target: ast.List | ast.Tuple, value: ast.expr) -> bool:
     return not any(isinstance(each, ast.Starred) for each in (*target.elts, *value.elts))
 
 
-def _catches(handler: ast.ExceptHandler) -> bool:
-    return handler.type is None or _is_guard(handler.type)
-
-
 def _suppresses(context: ast.expr) -> bool:
     return (
         isinstance(context, ast.Call)
@@ -295,7 +291,7 @@ def _is_guard(node: ast.expr) -> bool:
 
 
 def _asks(test: ast.expr) -> bool:
-    """Whether a condition asks if a name is there, or holds for type checkers alone."""
+    """Whether a condition asks for a name by `hasattr`, or holds for type checkers alone."""
     return any(
         _is_call(node, "hasattr") or "TYPE_CHECKING" in (getattr(node, "id", None), getattr(node, "attr", None))
         for node in ast.walk(test)
@@ -306,10 +302,10 @@ _MAIN = "__main__"
 
 
 class Project:
-    """The files, read; names lead through all of them, up to modules that are none of theirs."""
+    """Files, read together; names lead through all of them to modules outside."""
 
     def __init__(self, script: Path, folders: Sequence[Path]) -> None:
-        """Reads them. A file that does not parse is left out: running it will tell."""
+        """Reads a script and its imports; a file that does not parse is left out."""
         self.files: dict[Path, Reading] = {}  # In the order of imports.
         self._modules: dict[str, Reading] = {}
         queue, seen = [(script, "", _MAIN)], set[Path]()
@@ -326,11 +322,11 @@ class Project:
             queue += [found for module in sorted(reading.modules) for found in _files(folders, module)]
 
     def meanings(self, use: Use) -> set[str]:
-        """All full names that an expression can stand for; none where it can be something that no import brought."""
+        """All full names that an expression can stand for; none where it may be anything else."""
         return self._of(use.node, use.scope, frozenset())
 
     def full(self, name: str) -> str:
-        """What a full name stands for where a module of the project has it from another one."""
+        """What a full name stands for where a module of the project imports it."""
         for _ in range(len(self._modules) + 1):  # Two modules can have a name from each other.
             words = name.split(".")
             for end in range(len(words) - 1, 0, -1):
@@ -344,7 +340,7 @@ class Project:
         return name
 
     def sources(self, use: Use) -> Iterator[str]:
-        """The old modules that a name without a binding can only come from, by `from module import *`."""
+        """The old modules that an unbound name can only come from, by `from module import *`."""
         if not isinstance(use.node, ast.Name) or _scope_of(use.node.id, use.scope) is not None:
             return
         seen = set[str]()
@@ -371,7 +367,7 @@ class Project:
         return set() if module is None else {module}
 
     def _bound(self, scope: Scope, name: str, asked: frozenset[tuple[int, str]]) -> set[str]:
-        """What a name of a scope stands for: by its bindings, or by what the scope imports all of."""
+        """What a name of a scope stands for, by its bindings or by star imports."""
         if (id(scope), name) in asked:  # It is bound to itself, by way of another.
             return set()
         asked |= {(id(scope), name)}
@@ -392,7 +388,7 @@ class Project:
 
 
 def _scope_of(name: str, scope: Scope) -> Scope | None:
-    """The scope whose name an expression in `scope` means; None where no scope binds it."""
+    """The scope that binds a name for an expression in `scope`, or None."""
     scope = scope.elsewhere.get(name, scope)
     around: Scope | None = scope
     while around is not None and (name not in around.bound or (around.is_class and around is not scope)):
@@ -407,7 +403,7 @@ def _outermost(scope: Scope) -> Scope:
 
 
 def _files(folders: Sequence[Path], module: str) -> Iterator[tuple[Path, str, str]]:
-    """The files of a module and of the packages around it: each with the package that it is in, and its full name."""
+    """The files of a module and of the packages around it, each with its package and full name."""
     words = module.split(".")
     for folder in folders:
         for end in range(1, len(words) + 1):
@@ -421,7 +417,7 @@ def _files(folders: Sequence[Path], module: str) -> Iterator[tuple[Path, str, st
 
 @dataclass(frozen=True, order=True)
 class Found:
-    """A place of which there is something to say."""
+    """A place with a message."""
 
     path: str
     line: int
@@ -429,19 +425,17 @@ class Found:
 
 
 def scan(script: Path) -> list[Found]:
-    """Reads a script, and the modules in its folder that it imports, for what does not exist.
-
-    What stands in a `try` that catches the error, or below a question by `hasattr`, is left out. So are uses of a name
-    that its scope also binds otherwise than by an import or a renaming, since they may mean the other thing.
-    """
+    """Finds what does not exist of what a script, and the modules of its folder that it imports, use."""
+    # Left out is what stands in a `try` that catches the error, or below `hasattr`; so are uses of a name that its scope
+    # also binds otherwise than by an import or a renaming.
     return list(_found(Project(script, [script.parent]), _missing))
 
 
 def scan_all(paths: Iterable[Path]) -> tuple[list[Found], list[Found]]:
-    """Reads scripts, and all Python files of folders, each with what it imports of its own folder and of those."""
-    given = list(paths)
-    folders = [path for path in given if path.is_dir()]
-    files = [file for path in given for file in (sorted(path.rglob("*.py")) if path in folders else [path])]
+    """Finds what does not exist, and what has no effect, in scripts and in the Python files of folders."""
+    roots = list(paths)
+    folders = [path for path in roots if path.is_dir()]
+    files = [file for path in roots for file in (sorted(path.rglob("*.py")) if path in folders else [path])]
     missing: dict[Found, None] = {}
     recorded: dict[Found, None] = {}
     for file in files:
@@ -457,13 +451,12 @@ def _found(project: Project, say: Callable[[Project, Reading], Iterator[tuple[in
 
 
 def _missing(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
-    """Lines, and what is missing there."""
     for needed in reading.imports:
         message = _missing_import(needed.module, needed.name)
         if message is not None:
             yield needed.line, message
     for use in reading.uses:
-        # What is missing of the name that it begins with was said where that one was imported.
+        # What is missing of its first name is told at the import.
         if isinstance(use.node, ast.Attribute) and not _all_missing(project.meanings(_begin(use))):
             messages = _all_missing(project.meanings(use))
             if messages:
@@ -474,7 +467,7 @@ def _missing(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
 
 
 def _all_missing(names: set[str]) -> list[str]:
-    """What to say of names of which one has to be there; nothing where one is."""
+    """The messages for names of which one has to exist; none where one does."""
     messages = [_missing_use(full) for full in sorted(names)]
     return [] if None in messages else [message for message in messages if message]
 
@@ -487,11 +480,10 @@ def _begin(use: Use) -> Use:
 
 
 def _recorded(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
-    """Lines, and what a name that is used there does not do."""
     for use in reading.uses:
         for full in sorted(project.meanings(use)):
             module, name = _split(full)
-            what = _effects.recorded(_names.target(module, name)) if name else None
+            what = _table.recorded(_names.target(module, name)) if name else None
             if what is not None:
                 yield use.line, f"`{module}.{name}` changes no result: {what}"
 
@@ -520,7 +512,7 @@ def _missing_use(full: str) -> str | None:
 
 
 def _split(full: str) -> tuple[str, str]:
-    """The innermost old module that a full name leads through, and the word behind it; empty where there is neither."""
+    """The innermost old module in a full name, and the word after it; empty where there is neither."""
     words = full.split(".")
     for end in range(len(words) - 1, 0, -1):
         module = ".".join(words[:end])

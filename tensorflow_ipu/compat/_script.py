@@ -1,31 +1,126 @@
-"""Runs a script as `python script.py` would, with the old names in place."""
+"""Installs the old names, and runs a script with them."""
 
 from __future__ import annotations
 
 import builtins
+import dis
+import importlib
+import importlib.util
 import io
 import os
 import sys
 import threading
 from collections.abc import Sequence
-from importlib.machinery import SourceFileLoader
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
+from typing import Any
 
 from tensorflow_ipu._tensorflow.patches import Changes
-from tensorflow_ipu.compat import _modules, _names
+from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._table import resolve
 
+_IMPORT_FROM = dis.opmap["IMPORT_FROM"]
+
+
+class OldModule(ModuleType):
+    """A module whose names are those of its row in the table."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Finds a name."""
+        if name == "__all__":
+            return _names.existing(self.__name__)
+        message = None if name.startswith("__") else _names.missing_name(self.__name__, name)
+        if message is not None:
+            caller = sys._getframe(1)
+            # `from` turns an AttributeError into an ImportError with words of its own.
+            if caller.f_lasti >= 0 and caller.f_code.co_code[caller.f_lasti] == _IMPORT_FROM:
+                raise ImportError(message, name=self.__name__)
+            raise AttributeError(message, name=name, obj=self)
+        target = None if name.startswith("__") else _names.target(self.__name__, name)
+        if isinstance(target, str):
+            value = resolve(target)
+        elif _names.module_exists(f"{self.__name__}.{name}"):
+            value = importlib.import_module(f"{self.__name__}.{name}")
+        else:
+            raise AttributeError(f"module `{self.__name__}` has no attribute `{name}`", name=name, obj=self)
+        setattr(self, name, value)
+        return value
+
+    def __dir__(self) -> list[str]:
+        """The names that exist."""
+        return _names.existing(self.__name__)
+
+
+class _OldModuleLoader(Loader):
+    """Makes a module of the tables, or hands out the original of a second name."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return OldModule(spec.name, f"`{spec.name}`, as tensorflow_ipu has it.")
+
+    def exec_module(self, module: ModuleType) -> None:
+        original = _names.original(module.__name__)
+        if original is not None:
+            # The import system takes what stands there in the end.
+            sys.modules[module.__name__] = importlib.import_module(original)
+
+
+class OldModuleFinder(MetaPathFinder):
+    """Finds the modules of the tables, and Keras by all its names."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of an old module or of a second name of Keras; None for other modules."""
+        del path, target
+        if (
+            fullname.partition(".")[0] in _names.YIELDING
+            and PathFinder.find_spec(fullname.partition(".")[0]) is not None
+        ):
+            return None
+        if _names.module_exists(fullname) or _is_second_name(fullname):
+            # All are packages, so that imports below them come here too.
+            return ModuleSpec(fullname, _OldModuleLoader(), is_package=True)
+        message = _names.missing_module(fullname)
+        if message is None:
+            return None
+        raise ModuleNotFoundError(message, name=fullname)
+
+
+def remove_all() -> None:
+    """Removes all old modules and second names from `sys.modules`."""
+    for name in [name for name, module in sys.modules.items() if isinstance(module, OldModule)]:
+        del sys.modules[name]
+        parent, _, child = name.rpartition(".")
+        above = sys.modules.get(parent)
+        if isinstance(vars(above).get(child) if above is not None else None, OldModule):
+            delattr(above, child)
+    for name, module in list(sys.modules.items()):
+        original = _names.original(name)
+        # TensorFlow's own module of the name, made before the installation, stays.
+        if original is not None and module is sys.modules.get(original):
+            del sys.modules[name]
+
+
+def _is_second_name(fullname: str) -> bool:
+    original = _names.original(fullname)
+    try:
+        return original is not None and importlib.util.find_spec(original) is not None
+    except ModuleNotFoundError:  # Nor is there the module above.
+        return False
+
+
 _lock = threading.Lock()
-_finder = _modules.OldModuleFinder()
+_finder = OldModuleFinder()
 _changes = Changes()
 
 
 def install() -> None:
     """Makes the names of IPU TensorFlow importable: `from tensorflow.python import ipu` and so on.
 
-    It also gives TensorFlow and Keras 3 back the names and arguments that such scripts use and that were lost since:
-    docs/porting.md lists them. A second call does nothing. Thread-safe.
+    It also gives TensorFlow and Keras 3 back the names and arguments that such scripts use and that were lost since, as
+    docs/porting.md lists. A second call does nothing. Thread-safe.
     """
     with _lock:
         if _finder in sys.meta_path:
@@ -45,10 +140,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes back what `install` did; where it did nothing, neither does this.
-
-    Modules and names that a script has imported stay in its hands. Thread-safe.
-    """
+    """Takes back what `install` did; modules and names that a script has imported stay. Thread-safe."""
     with _lock:
         if _finder in sys.meta_path:
             _close()
@@ -56,7 +148,7 @@ def uninstall() -> None:
 
 def _close() -> None:
     _changes.undo()
-    _modules.remove_all()
+    remove_all()
     sys.meta_path.remove(_finder)
 
 
@@ -65,7 +157,7 @@ _INTERRUPTED = 130
 
 
 def run(script: Path, arguments: Sequence[str]) -> int:
-    """Runs a script as the main module of this process, which is given over to it."""
+    """Runs a script as the main module of this process."""
     install()
     sys.argv = [str(script), *arguments]
     if not getattr(sys.flags, "safe_path", False):  # As of Python 3.11.
@@ -84,9 +176,9 @@ def run(script: Path, arguments: Sequence[str]) -> int:
     except SystemExit:
         raise
     except BaseException as exc:
-        # The frames of this file are of no interest to the script's author.
-        below = exc.with_traceback(_below_this_file(exc.__traceback__))
-        sys.excepthook(type(below), below, below.__traceback__)
+        # The script's author has no use for the frames of this file.
+        shortened = exc.with_traceback(_below_this_file(exc.__traceback__))
+        sys.excepthook(type(shortened), shortened, shortened.__traceback__)
         return _INTERRUPTED if isinstance(exc, KeyboardInterrupt) else 1
     return 0
 

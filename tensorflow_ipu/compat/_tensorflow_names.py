@@ -8,103 +8,58 @@ _TF = "tensorflow.python"
 _DATASETS = f"{_TF}.keras.datasets"
 _TRACKING = f"{_TF}.training.tracking"
 
-_DATASET_NAMES: dict[str, tuple[str, ...]] = {
-    "boston_housing": ("load_data",),
-    "cifar10": ("load_data",),
-    "cifar100": ("load_data",),
-    "fashion_mnist": ("load_data",),
-    "imdb": ("get_word_index", "load_data"),
-    "mnist": ("load_data",),
-    "reuters": ("get_label_names", "get_word_index", "load_data"),
+_DATASET_NAMES: dict[str, str] = {
+    **dict.fromkeys(("boston_housing", "cifar10", "cifar100", "fashion_mnist", "mnist"), "load_data"),
+    "imdb": "get_word_index load_data",
+    "reuters": "get_label_names get_word_index load_data",
+}
+
+# Modules below `tensorflow.python`: where their names are now, and which.
+_MOVED: dict[str, tuple[str, ...]] = {
+    "distribute.distribution_strategy_context": (
+        "distribute.distribute_lib",
+        "enter_or_assert_strategy experimental_set_strategy get_cross_replica_context get_replica_context get_strategy",
+        "get_strategy_and_replica_context has_strategy in_cross_replica_context in_variable_sync_on_read_context",
+        "variable_sync_on_read_context",
+    ),
+    "training.tracking.asset": ("trackable.asset", "Asset"),
+    "training.tracking.base": (
+        "trackable.base",
+        "CheckpointInitialValue CheckpointInitialValueCallable NoRestoreSaveable Trackable TrackableReference",
+        "no_automatic_dependency_tracking no_automatic_dependency_tracking_scope no_manual_dependency_tracking_scope",
+    ),
+    "training.tracking.data_structures": (
+        "trackable.data_structures",
+        "List ListWrapper Mapping NoDependency TrackableDataStructure set_list_item set_tuple_item",
+        "sticky_attribute_assignment wrap_or_unwrap",
+    ),
+    "training.tracking.graph_view": ("checkpoint.graph_view", "ObjectGraphView"),
+    "training.tracking.layer_utils": (
+        "trackable.layer_utils",
+        "AttributeSentinel MutationSentinel filter_empty_layer_containers has_weights is_layer",
+    ),
+    "training.tracking.python_state": ("trackable.python_state", "PythonState"),
+    "training.tracking.util": (
+        "checkpoint.checkpoint",
+        "Checkpoint CheckpointV1 TrackableSaver add_variable capture_dependencies frozen_saver gather_initializers",
+        "list_objects",
+    ),
 }
 
 MODULES: dict[str, Module] = {
-    f"{_TF}.distribute.distribution_strategy_context": Module(
-        here(
-            f"{_TF}.distribute.distribute_lib",
-            "enter_or_assert_strategy",
-            "experimental_set_strategy",
-            "get_cross_replica_context",
-            "get_replica_context",
-            "get_strategy",
-            "get_strategy_and_replica_context",
-            "has_strategy",
-            "in_cross_replica_context",
-            "in_variable_sync_on_read_context",
-            "variable_sync_on_read_context",
-        )
-    ),
     _DATASETS: Module(),
-    **{
-        f"{_DATASETS}.{name}": Module(here(f"keras.datasets.{name}", *functions))
-        for name, functions in _DATASET_NAMES.items()
-    },
+    **{f"{_DATASETS}.{name}": Module(here(f"keras.datasets.{name}", names)) for name, names in _DATASET_NAMES.items()},
     _TRACKING: Module(),
-    f"{_TRACKING}.asset": Module(here(f"{_TF}.trackable.asset", "Asset")),
-    f"{_TRACKING}.base": Module(
-        here(
-            f"{_TF}.trackable.base",
-            "CheckpointInitialValue",
-            "CheckpointInitialValueCallable",
-            "NoRestoreSaveable",
-            "Trackable",
-            "TrackableReference",
-            "no_automatic_dependency_tracking",
-            "no_automatic_dependency_tracking_scope",
-            "no_manual_dependency_tracking_scope",
-        )
-    ),
-    f"{_TRACKING}.data_structures": Module(
-        here(
-            f"{_TF}.trackable.data_structures",
-            "List",
-            "ListWrapper",
-            "Mapping",
-            "NoDependency",
-            "TrackableDataStructure",
-            "set_list_item",
-            "set_tuple_item",
-            "sticky_attribute_assignment",
-            "wrap_or_unwrap",
-        )
-    ),
-    f"{_TRACKING}.graph_view": Module(here(f"{_TF}.checkpoint.graph_view", "ObjectGraphView")),
-    f"{_TRACKING}.layer_utils": Module(
-        here(
-            f"{_TF}.trackable.layer_utils",
-            "AttributeSentinel",
-            "MutationSentinel",
-            "filter_empty_layer_containers",
-            "has_weights",
-            "is_layer",
-        )
-    ),
-    f"{_TRACKING}.python_state": Module(here(f"{_TF}.trackable.python_state", "PythonState")),
+    **{f"{_TF}.{old}": Module(here(f"{_TF}.{new}", *names)) for old, (new, *names) in _MOVED.items()},
     f"{_TRACKING}.tracking": Module(
         {
             **here(f"{_TF}.trackable.asset", "Asset"),
             **here(f"{_TF}.trackable.autotrackable", "AutoTrackable"),
             **here(
                 f"{_TF}.trackable.resource",
-                "CapturableResource",
-                "ResourceTracker",
-                "TrackableResource",
-                "resource_tracker_scope",
+                "CapturableResource ResourceTracker TrackableResource resource_tracker_scope",
             ),
         }
-    ),
-    f"{_TRACKING}.util": Module(
-        here(
-            f"{_TF}.checkpoint.checkpoint",
-            "Checkpoint",
-            "CheckpointV1",
-            "TrackableSaver",
-            "add_variable",
-            "capture_dependencies",
-            "frozen_saver",
-            "gather_initializers",
-            "list_objects",
-        )
     ),
 }
 

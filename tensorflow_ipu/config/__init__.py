@@ -9,11 +9,16 @@ from tensorflow_ipu.config._enums import (
     StochasticRoundingBehaviour,
     SyntheticDataCategory,
 )
-from tensorflow_ipu.config._files import load, save
-from tensorflow_ipu.config._ipu_config import IPUConfig
-from tensorflow_ipu.config._metadata import AttributeMetadata
-from tensorflow_ipu.config._options import IpuOptions
-from tensorflow_ipu.config._system import configure_ipu_system, get_ipu_config, reset_ipu_configuration
+from tensorflow_ipu.config._ipu_config import (
+    IPUConfig,
+    configure_ipu_system,
+    get_ipu_config,
+    load,
+    reset_ipu_configuration,
+    save,
+)
+from tensorflow_ipu.config._state import IpuOptions
+from tensorflow_ipu.config._tree import AttributeMetadata
 from tensorflow_ipu.config.utils import (
     get_num_of_ipus_in_device,
     move_variable_initialization_to_cpu,

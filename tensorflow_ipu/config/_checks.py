@@ -1,20 +1,58 @@
-"""What a configuration must satisfy before the system takes it."""
+"""Checks of a configuration before the system takes it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._base import environment, poplar_options
 from tensorflow_ipu._base.checks import Faults
-from tensorflow_ipu.config import _selection
 from tensorflow_ipu.config._enums import DeviceConnectionType, StochasticRoundingBehaviour
-from tensorflow_ipu.config._options import IpuOptions
-from tensorflow_ipu.config._tree import Option, options_of
-from tensorflow_ipu.config._values import listing, show
+from tensorflow_ipu.config._state import IpuOptions
+from tensorflow_ipu.config._tree import listing, options_of, show
 from tensorflow_ipu.errors import DeviceLimitError
 
 if TYPE_CHECKING:
     from tensorflow_ipu.config._ipu_config import IPUConfig
+
+
+def as_tuple(selection: Any) -> tuple[int, ...]:
+    """The selection as a tuple; a number means a single device."""
+    return (selection,) if type(selection) is int else tuple(selection)
+
+
+def multi_ipu(index: int, machine: int) -> range | None:
+    """The IPUs of a MultiIPU id, or None."""
+    # In a machine of N IPUs the ids 0 to N-1 are the single IPUs; then come N/2 pairs of neighbours, N/4 fours, and so on,
+    # each row with as many groups as are complete. Of four IPUs, 4 is (0, 1), 5 is (2, 3), and 6 all.
+    size = 1
+    while index >= 0 and size <= machine:
+        groups = machine // size
+        if index < groups:
+            return range(index * size, (index + 1) * size)
+        index -= groups
+        size *= 2
+    return None
+
+
+def machine_for(index: int) -> int:
+    """The IPUs, a power of two, of the smallest machine that knows the MultiIPU id `index`."""
+    machine = 1
+    while 2 * machine - 2 < index:
+        machine *= 2
+    return machine
+
+
+def overlaps(ids: Sequence[int], machine: int) -> list[tuple[int, int]]:
+    """Pairs of known MultiIPU ids that share an IPU, in the order of `ids`."""
+    groups = {index: group for index in dict.fromkeys(ids) if (group := multi_ipu(index, machine)) is not None}
+    known = list(groups)
+    return [
+        (first, second)
+        for at, first in enumerate(known)
+        for second in known[at + 1 :]
+        if groups[first].start < groups[second].stop and groups[second].start < groups[first].stop
+    ]
 
 
 def check_host_device(device: object) -> None:
@@ -24,10 +62,7 @@ def check_host_device(device: object) -> None:
 
 
 def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
-    """Checks a configuration and gives what each device will have.
-
-    A number alone in `auto_select_ipus` or `select_ipus` becomes a list in place, as programs for IPUs expect.
-    """
+    """Checks a configuration and returns what each device gets; a selection by a number becomes a list in place."""
     _check_types(config)
     if isinstance(config.auto_select_ipus, int):
         config.auto_select_ipus = [config.auto_select_ipus]
@@ -47,7 +82,7 @@ def resolve(config: IPUConfig) -> tuple[IpuOptions, ...]:
 
 
 def check_values(config: IPUConfig) -> None:
-    """Checks what can be said of each attribute alone, whatever the others say and whatever machine there is."""
+    """Checks each attribute alone."""
     _check_types(config)
     faults = Faults()
     _check_values(config, faults)
@@ -56,8 +91,8 @@ def check_values(config: IPUConfig) -> None:
 
 def _check_selection(config: IPUConfig, on_model: bool, faults: Faults) -> list[int]:
     """The IPUs of each device; wrong entries are recorded as faults and left out."""
-    auto = _selection.as_tuple(config.auto_select_ipus)
-    chosen = _selection.as_tuple(config.select_ipus)
+    auto = as_tuple(config.auto_select_ipus)
+    chosen = as_tuple(config.select_ipus)
     if auto and chosen:
         faults.add(
             ValueError,
@@ -86,7 +121,6 @@ def _check_selection(config: IPUConfig, on_model: bool, faults: Faults) -> list[
 
 
 def _check_replicas(config: IPUConfig, ipus: int, faults: Faults) -> None:
-    """Whether the first device has the IPUs for as many replicas as the environment says."""
     replicas, each = environment.local_replicas(), environment.ipus_per_replica()
     if replicas is None:
         return
@@ -96,14 +130,13 @@ def _check_replicas(config: IPUConfig, ipus: int, faults: Faults) -> None:
     name = "auto_select_ipus" if config.auto_select_ipus else "select_ipus"
     faults.add(
         ValueError,
-        f"`{name}={list(_selection.as_tuple(getattr(config, name)))}` gives `/device:IPU:0` {ipus} IPUs, and"
+        f"`{name}={list(as_tuple(getattr(config, name)))}` gives `/device:IPU:0` {ipus} IPUs, and"
         f" `{environment.REPLICAS_VARIABLE}`, which `run --replicas` sets, says {replicas} replicas a worker, which"
         f" need {wanted}: leave out `{name}`, or run with other `--replicas`",
     )
 
 
 def _check_batch_norm_groups(config: IPUConfig, counts: list[int], faults: Faults) -> None:
-    """Whether replicas can be in the groups that share statistics: their number divides that of the IPUs."""
     group = config.norms.experimental.distributed_batch_norm_replica_group_size
     if group < 1:
         return  # A fault already.
@@ -119,10 +152,7 @@ def _check_batch_norm_groups(config: IPUConfig, counts: list[int], faults: Fault
 def _check_counts(counts: tuple[int, ...], machine: int, faults: Faults) -> list[int]:
     wrong = [count for count in counts if count < 1]
     if wrong:
-        faults.add(
-            ValueError,
-            f"`auto_select_ipus` has {listing(map(str, wrong))}; each device needs at least 1 IPU",
-        )
+        faults.add(ValueError, f"`auto_select_ipus` has {listing(map(str, wrong))}; each device needs at least 1 IPU")
     right = [count for count in counts if count >= 1]
     if sum(right) > machine:
         faults.add(
@@ -137,7 +167,7 @@ def _check_ids(ids: tuple[int, ...], machine: int, faults: Faults) -> list[int]:
     repeated = [index for index in dict.fromkeys(ids) if ids.count(index) > 1]
     if repeated:
         faults.add(ValueError, f"`select_ipus` has {listing(map(str, repeated))} more than once; name each id once")
-    for first, second in _selection.overlaps(ids, machine):
+    for first, second in overlaps(ids, machine):
         faults.add(
             ValueError,
             f"the ids `{first}` and `{second}` in `select_ipus` share IPUs; choose ids that have none in common",
@@ -145,19 +175,19 @@ def _check_ids(ids: tuple[int, ...], machine: int, faults: Faults) -> list[int]:
     for index in dict.fromkeys(ids):
         if index < 0:
             faults.add(ValueError, f"`{index}` in `select_ipus` is no id; ids start at 0")
-        elif _selection.multi_ipu(index, machine) is None:
+        elif multi_ipu(index, machine) is None:
             faults.add(
                 DeviceLimitError,
                 f"the machine of {machine} IPUs has no id `{index}` for `select_ipus`; "
-                + environment.way_out(environment.COUNT_VARIABLE, _selection.machine_for(index))
+                + environment.way_out(environment.COUNT_VARIABLE, machine_for(index))
                 + "; the ids of groups depend on how many IPUs there are",
             )
-    groups = (_selection.multi_ipu(index, machine) for index in ids)
+    groups = (multi_ipu(index, machine) for index in ids)
     return [len(group) for group in groups if group is not None]
 
 
 def _check_types(config: IPUConfig) -> None:
-    """Checks once more what assignments checked, since lists and dictionaries may have changed in place."""
+    """Checks the types again, since lists and dictionaries may have changed in place."""
     faults = Faults()
     for name, option, at in options_of(config):
         value = getattr(at, option.name)
@@ -177,24 +207,20 @@ def _check_types(config: IPUConfig) -> None:
 
 def _check_values(config: IPUConfig, faults: Faults) -> None:
     for name, option, at in options_of(config):
-        _check_value(name, option, getattr(at, option.name), faults)
-
-
-def _check_value(name: str, option: Option[Any], value: Any, faults: Faults) -> None:
-    for fault in poplar_options.faults(name, value) if option.hint is dict else ():
-        faults.add(ValueError, fault)
-    if option.choices is not None and value not in option.choices:
-        allowed = listing(show(choice) for choice in option.choices)
-        faults.add(ValueError, f"`{name}={show(value)}` is not known; choose from {allowed}")
-    # Written so that a NaN fails both.
-    if option.at_least is not None and not value >= option.at_least:
-        faults.add(ValueError, f"`{name}={value}` is too low; it must be at least {option.at_least}")
-    elif option.at_most is not None and not value <= option.at_most:
-        faults.add(ValueError, f"`{name}={value}` is too high; it must be at most {option.at_most}")
+        value = getattr(at, option.name)
+        for fault in poplar_options.faults(name, value) if option.hint is dict else ():
+            faults.add(ValueError, fault)
+        if option.choices is not None and value not in option.choices:
+            allowed = listing(show(choice) for choice in option.choices)
+            faults.add(ValueError, f"`{name}={show(value)}` is not known; choose from {allowed}")
+        # Written so that a NaN fails both.
+        if option.at_least is not None and not value >= option.at_least:
+            faults.add(ValueError, f"`{name}={value}` is too low; it must be at least {option.at_least}")
+        elif option.at_most is not None and not value <= option.at_most:
+            faults.add(ValueError, f"`{name}={value}` is too high; it must be at most {option.at_most}")
 
 
 def _check_rules(config: IPUConfig, on_model: bool, faults: Faults) -> None:
-    """The rules that hold between attributes."""
     tiles = config.io_tiles
     if tiles.place_ops_on_io_tiles and tiles.num_io_tiles == 0:
         faults.add(

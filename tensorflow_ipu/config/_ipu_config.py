@@ -1,47 +1,44 @@
-"""The configuration object that users fill in."""
+"""The configuration object that users fill in, its files, and its application to the system."""
 
 from __future__ import annotations
 
+import json
+import os
+from pathlib import Path
 from typing import Any
 
-from tensorflow_ipu.config import _state
-from tensorflow_ipu.config._checks import check_host_device, resolve
+from tensorflow_ipu.config import _categories, _state
+from tensorflow_ipu.config._checks import as_tuple, check_host_device, check_values, resolve
 from tensorflow_ipu.config._enums import SelectionOrder
-from tensorflow_ipu.config._metadata import Effect
-from tensorflow_ipu.config._selection import as_tuple
-from tensorflow_ipu.config._tree import Category, Option, Subcategory
-from tensorflow_ipu.config.categories.compiler import Optimizations, Scheduling
-from tensorflow_ipu.config.categories.libraries import Convolutions, Matmuls, Pooling, Slices
-from tensorflow_ipu.config.categories.machine import DeviceConnection, Experimental, IOTiles, IPUModel
-from tensorflow_ipu.config.categories.numerics import FloatingPointBehaviour, Norms
+from tensorflow_ipu.config._state import IpuOptions
+from tensorflow_ipu.config._tree import Category, Effect, Option, Subcategory
+from tensorflow_ipu.errors import NotConfiguredError
+
+__all__ = ["load", "save"]
 
 _SELECTION = int | list[int] | tuple[int, ...]
 _NO_OPTIONS: dict[str, Any] = {}
 
 
 class IPUConfig(Category):
-    """What the IPU system should look like: a tree of attributes, each with its default in a new object.
+    """The configuration of the IPU system: a tree of attributes, each with its default in a new object.
 
         config = IPUConfig()
         config.auto_select_ipus = 2
         config.io_tiles.num_io_tiles = 32
         config.configure_ipu_system()
 
-    An assignment must have exactly the type of the attribute (`True` is no `int`, `1` no `float`), and names that do
-    not exist are refused. `get_attribute_metadata` tells the type, the default and the meaning of an attribute.
-    Equal objects describe the same system; `copy` and `deepcopy` both give an independent one.
+    An assignment must have exactly the type of the attribute (`True` is no `int`, `1` no `float`), and unknown names are
+    refused. `get_attribute_metadata` tells the type, the default and the meaning of an attribute. Equal objects describe
+    the same system; `copy` and `deepcopy` both give an independent one.
     """
 
     allow_recompute = Option(
-        False,
-        "Computes activations again in the backward pass: less memory, more time.",
-        effect=Effect.MODEL,
+        False, "Computes activations again in the backward pass: less memory, more time.", effect=Effect.MODEL
     )
     selection_order = Option(SelectionOrder.AUTO, "Order in which the shards of a program get the IPUs of a device.")
     serialization_output_folder = Option(
-        "",
-        'Folder of compiled programs; `""` for that of `TF_POPLAR_FLAGS`, if any.',
-        effect=Effect.ACTS,
+        "", 'Folder of compiled programs; `""` for that of `TF_POPLAR_FLAGS`, if any.', effect=Effect.ACTS
     )
     compilation_poplar_options = Option(_NO_OPTIONS, "Options of the Poplar compiler, as text.")
     gcl_poplar_options = Option(_NO_OPTIONS, "Options of collective operations, as text.")
@@ -63,32 +60,146 @@ class IPUConfig(Category):
         hint=_SELECTION,
         canonical=as_tuple,
     )
-    convolutions = Subcategory(Convolutions)
-    device_connection = Subcategory(DeviceConnection)
-    slices = Subcategory(Slices)
-    experimental = Subcategory(Experimental)
-    floating_point_behaviour = Subcategory(FloatingPointBehaviour)
-    io_tiles = Subcategory(IOTiles)
-    ipu_model = Subcategory(IPUModel)
-    matmuls = Subcategory(Matmuls)
-    norms = Subcategory(Norms)
-    optimizations = Subcategory(Optimizations)
-    pooling = Subcategory(Pooling)
-    scheduling = Subcategory(Scheduling)
+    convolutions = Subcategory(_categories.Convolutions)
+    device_connection = Subcategory(_categories.DeviceConnection)
+    slices = Subcategory(_categories.Slices)
+    experimental = Subcategory(_categories.Experimental)
+    floating_point_behaviour = Subcategory(_categories.FloatingPointBehaviour)
+    io_tiles = Subcategory(_categories.IOTiles)
+    ipu_model = Subcategory(_categories.IPUModel)
+    matmuls = Subcategory(_categories.Matmuls)
+    norms = Subcategory(_categories.Norms)
+    optimizations = Subcategory(_categories.Optimizations)
+    pooling = Subcategory(_categories.Pooling)
+    scheduling = Subcategory(_categories.Scheduling)
 
     def __init__(self) -> None:
         super().__init__()
 
     def configure_ipu_system(self, device: str = "cpu") -> None:
-        """Applies this configuration; see `tensorflow_ipu.config.configure_ipu_system`.
-
-        Args:
-          device: The host device next to the IPUs. The emulator has a single host, so it makes no difference.
-
-        Raises:
-          TypeError: `device` is no string, or a list or dictionary holds values of the wrong type.
-          ValueError: Attributes contradict each other or hold values that make no sense.
-          DeviceLimitError: More IPUs or devices are asked for than there are.
-        """
+        """Applies this configuration as `tensorflow_ipu.config.configure_ipu_system` does, with its errors."""
         check_host_device(device)
         _state.configure(resolve(self))
+
+
+def configure_ipu_system(config: IPUConfig | IpuOptions, device: str = "cpu", reset_configuration: bool = True) -> None:
+    """Applies a configuration.
+
+    The same configuration again changes nothing. A different one first resets the system, with a warning in the log, once
+    no program runs.
+
+    Args:
+      config: The configuration, or one of the records of `get_ipu_config`, which brings that configuration back.
+      device: The host device next to the IPUs. The emulator has a single host, so it makes no difference.
+      reset_configuration: Whether a different configuration may replace the one in force.
+
+    Raises:
+      TypeError: An argument has the wrong type, or a list or dictionary holds values of the wrong type.
+      ValueError: Attributes contradict each other or hold values that make no sense.
+      DeviceLimitError: More IPUs or devices are asked for than there are.
+      tf.errors.FailedPreconditionError: `reset_configuration` is false, and another configuration is in force.
+    """
+    if isinstance(config, IpuOptions):
+        config = IPUConfig().from_dict(config.to_dict())
+    if not isinstance(config, IPUConfig):
+        raise TypeError(f"`config` must be an `IPUConfig` or one of `get_ipu_config()`, and `{config!r}` is neither")
+    check_host_device(device)
+    if type(reset_configuration) is not bool:
+        raise TypeError(f"`reset_configuration` must be `True` or `False`, and `{reset_configuration!r}` is neither")
+    _state.configure(resolve(config), reset_configuration)
+
+
+def reset_ipu_configuration() -> None:
+    """Forgets the configuration and the seeds of devices, so that there is one device of one IPU again.
+
+    Waits until no program runs; programs that other threads start meanwhile are not waited for.
+    """
+    _state.reset()
+
+
+def get_ipu_config(session: object = None) -> list[IpuOptions]:
+    """The configuration in force, one record for each device, in order; `session` makes no difference.
+
+    Raises:
+      NotConfiguredError: Nothing was configured; it is a `RuntimeError`.
+    """
+    del session
+    records = _state.records()
+    if not records:
+        raise NotConfiguredError(
+            "No IPU devices configured. Call `configure_ipu_system()` of an `IPUConfig` before asking for it"
+        )
+    return list(records)
+
+
+FilePath = str | os.PathLike[str]
+
+
+def load(path: FilePath) -> IPUConfig:
+    """Reads a configuration from a JSON file.
+
+        config = load("ipu.json")
+        config.configure_ipu_system()
+
+    The file is one JSON object: values by the full names of attributes, as `save` and `IPUConfig.to_json` write them.
+    Other attributes have their defaults. Nothing is configured.
+
+    Args:
+      path: The file.
+
+    Raises:
+      OSError: The file cannot be read.
+      TypeError: A value has the wrong type, or the file holds JSON but no object; the error names file and attribute.
+      ValueError: The file is not JSON, names an attribute twice or one that does not exist, or has a value that no
+        attribute of that name takes. Rules *between* attributes are checked when the system is configured.
+    """
+    _check_path(path)
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_object)
+        if not isinstance(values, dict):
+            raise TypeError(f"it holds `{values!r:.60}`, and must hold a JSON object: attributes by name")
+        config = IPUConfig().from_dict(values)
+        check_values(config)
+    except json.JSONDecodeError as exc:
+        raise ValueError(f"`{path}` is not JSON ({exc}); write one object, as `save` does") from exc
+    except UnicodeDecodeError as exc:
+        raise ValueError(f"`{path}` is not JSON, since it is no UTF-8 text ({exc}); write it as `save` does") from exc
+    except (TypeError, ValueError) as exc:
+        kind = TypeError if isinstance(exc, TypeError) else ValueError
+        raise kind(f"in the file `{path}`: {exc}") from exc
+    return config
+
+
+def save(path: FilePath, config: IPUConfig | None = None) -> None:
+    """Writes a configuration to a JSON file, an attribute a line, which `load` reads.
+
+    Args:
+      path: The file; one that is there is replaced.
+      config: The configuration; without one, that in force, or all defaults where nothing was configured.
+
+    Raises:
+      OSError: The file cannot be written.
+      TypeError: An argument has the wrong type, or an option of a library is neither text nor a number.
+    """
+    _check_path(path)
+    if config is None:
+        records = _state.records()
+        config = IPUConfig().from_dict(records[0].to_dict()) if records else IPUConfig()
+    elif not isinstance(config, IPUConfig):
+        raise TypeError(f"`config` must be an `IPUConfig`, or `None` for the one in force, and `{config!r}` is neither")
+    text = json.dumps(config.to_dict(), indent=2)  # First, so that what cannot be written leaves the file as it is.
+    Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, which may have each key only once."""
+    names = [name for name, _ in pairs]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            raise ValueError(f"`{name}` is there {names.count(name)} times; keep one of them")
+    return dict(pairs)
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"`path` must be the path of a file, and `{path!r}` is none")

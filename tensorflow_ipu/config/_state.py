@@ -1,20 +1,88 @@
-"""Which IPU devices exist now."""
+"""The configured system: which IPU devices exist now."""
 
 from __future__ import annotations
 
+import copy
 import logging
+import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tensorflow_ipu._base import environment
-from tensorflow_ipu.config._devices import device_name
 from tensorflow_ipu.config._enums import DeviceConnectionType
-from tensorflow_ipu.config._options import IpuOptions
+from tensorflow_ipu.config._tree import encode
 from tensorflow_ipu.errors import NotConfiguredError
 
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, repr=False)
+class IpuOptions:
+    """The configuration in force for `/device:IPU:<device_ordinal>`; immutable.
+
+    Attributes:
+      device_ordinal: The number of the TensorFlow device.
+      ipu_count: How many IPUs the device has.
+      options: Every attribute by its full name, with the value in force: `floating_point_behaviour.set_all` shows in the
+        attributes that it sets. Lists are tuples here.
+    """
+
+    __hash__ = None  # type: ignore[assignment]  # The mapping has no hash.
+
+    device_ordinal: int
+    ipu_count: int
+    options: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, device_ordinal: int, ipu_count: int, values: Mapping[str, object]) -> IpuOptions:
+        """Freezes a copy of `values`."""
+        return cls(
+            device_ordinal, ipu_count, MappingProxyType({name: _frozen(value) for name, value in values.items()})
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as plain data of its own, in the form of `IPUConfig.to_dict`."""
+        return {name: encode(_thawed(value)) for name, value in self.options.items()}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A mapping proxy can be neither copied nor pickled.
+        values = {name: _thawed(value) for name, value in self.options.items()}
+        return IpuOptions.of, (self.device_ordinal, self.ipu_count, values)
+
+    def __repr__(self) -> str:
+        return f"IpuOptions(device_ordinal={self.device_ordinal}, ipu_count={self.ipu_count})"
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, dict):
+        return MappingProxyType(copy.deepcopy(value))
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _thawed(value: object) -> object:
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+_NAME = re.compile(r"(?:.*/)?(?:device:)?IPU(?::(?P<ordinal>\d+))?", re.IGNORECASE)
+
+
+def device_name(ordinal: int) -> str:
+    """The name of the TensorFlow device with this number."""
+    return f"/device:IPU:{ordinal}"
+
+
+def device_ordinal(name: str, argument: str = "device") -> int:
+    """The number of an IPU device."""
+    if not isinstance(name, str):
+        raise TypeError(f"`{argument}` must be a string such as `/device:IPU:0`, and `{name!r}` is not")
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ValueError(f"`{argument}={name}` names no IPU device; write it as in `/device:IPU:0`")
+    return int(found["ordinal"] or 0)
+
 
 _T = TypeVar("_T")
 
@@ -22,7 +90,6 @@ DeviceListener = Callable[[Sequence[int], Sequence[DeviceConnectionType]], None]
 SeedListener = Callable[["int | None", "DeviceSeed | None"], None]
 Hook = Callable[[], None]
 
-# What there is before anything was configured; and one device, see `_ipus`.
 _DEFAULT_CONNECTIONS = (DeviceConnectionType.ALWAYS,)
 
 
@@ -35,14 +102,11 @@ class DeviceSeed:
 
 
 class ConfiguredSystem:
-    """The configured system. Thread-safe.
-
-    Two locks: `_changing` is held by whoever reconfigures, through all waiting, so that changes do not
-    interleave; `_lock` guards the fields and is held for a moment only, so that running programs, which a change waits
-    for, can still read them.
-    """
+    """The configured system; thread-safe."""
 
     def __init__(self) -> None:
+        # Whoever reconfigures holds `_changing` to the end. `_lock` guards the fields for a moment only, so that running
+        # programs, which a change waits for, can read them.
         self._changing = threading.RLock()
         self._lock = threading.Lock()
         self._records: tuple[IpuOptions, ...] = ()
@@ -55,7 +119,7 @@ class ConfiguredSystem:
         self._idle_waits: list[Hook] = []
 
     def configure(self, records: tuple[IpuOptions, ...], reset_configuration: bool = True) -> None:
-        """Makes `records`, one a device, the configuration in force; see the function of the same name."""
+        """Makes `records`, one a device, the configuration in force."""
         with self._changing:
             current = self.records()
             if current == records:
@@ -77,7 +141,7 @@ class ConfiguredSystem:
             self._install(records)
 
     def reset(self) -> None:
-        """Waits until no program runs, then forgets the configuration; where there is none, only the seeds go."""
+        """Waits until no program runs, then forgets the configuration and the seeds."""
         with self._changing:
             if not self.records():
                 self._forget_seeds()
@@ -91,7 +155,7 @@ class ConfiguredSystem:
             return self._records
 
     def ipus(self) -> tuple[int, ...]:
-        """How many IPUs each device has; one device of `default_ipus()` where nothing was configured."""
+        """The IPUs of each device; one device of `default_ipus()` where nothing was configured."""
         return self._ipus  # Without the lock: each run asks.
 
     def ipus_of_device(self, ordinal: int) -> int:
@@ -99,7 +163,7 @@ class ConfiguredSystem:
         return _of_device(self._ipus, ordinal)
 
     def options_of_device(self, ordinal: int) -> Mapping[str, Any] | None:
-        """What is configured for a device, by full names; None where nothing is."""
+        """The options of a device by full names; None where nothing is configured."""
         records = self.records()
         return records[ordinal].options if ordinal < len(records) else None
 
@@ -108,7 +172,7 @@ class ConfiguredSystem:
         return _of_device(self._connections, ordinal)  # Without the lock: each run asks.
 
     def set_device_seed(self, ordinal: int, seed: DeviceSeed) -> None:
-        """Records the seed of a device; a reset of the configuration forgets it."""
+        """Records the seed of a device, until the configuration is reset."""
         with self._lock:
             _of_device(_ipus(self._records), ordinal)
             self._seeds[ordinal] = seed
@@ -122,18 +186,18 @@ class ConfiguredSystem:
             return self._seeds.get(ordinal)
 
     def set_device_listener(self, listener: DeviceListener | None) -> None:
-        """Has `listener` called with the IPUs and the connection of each device, now and before each change takes effect."""
+        """Has `listener` called with the IPUs and connection of each device, now and before each change."""
         with self._changing:
             if listener is not None:
                 listener(self.ipus(), _connections(self.records()))
             self._listener = listener
 
     def set_seed_listener(self, listener: SeedListener | None) -> None:
-        """Has `listener` called with each device and seed that is set, and with None for both when all are forgotten."""
+        """Has `listener` called with each device and seed that is set, and with None for both at a reset."""
         self._seed_listener = listener
 
     def add_record_listener(self, listener: Hook) -> None:
-        """Has `listener` called now and after each change, to look at the records; where it fails, the change is undone."""
+        """Has `listener` called now and after each change, which is undone if it fails."""
         with self._changing:
             listener()
             self._record_listeners.append(listener)
@@ -172,13 +236,10 @@ class ConfiguredSystem:
             self._seed_listener(None, None)
 
     def _wait_until_idle(self) -> None:
-        for wait in self._snapshot(self._idle_waits):
-            wait()
-
-    def _snapshot(self, hooks: list[Hook]) -> tuple[Hook, ...]:
-        # Hooks run without the lock, since they may read the configuration.
         with self._lock:
-            return tuple(hooks)
+            waits = tuple(self._idle_waits)
+        for wait in waits:  # Without the lock, since they may read the configuration.
+            wait()
 
 
 def _ipus(records: tuple[IpuOptions, ...]) -> tuple[int, ...]:
@@ -190,7 +251,6 @@ def _connections(records: tuple[IpuOptions, ...]) -> tuple[DeviceConnectionType,
 
 
 def _of_device(values: tuple[_T, ...], ordinal: int) -> _T:
-    """What a device has of values that all have."""
     if not 0 <= ordinal < len(values):
         last = f"`{device_name(len(values) - 1)}`"
         there_is = f"there is only {last}" if len(values) == 1 else f"the last of the {len(values)} devices is {last}"

@@ -1,29 +1,199 @@
-"""How classes that declare options become a tree of strictly typed attributes."""
+"""Makes classes that declare options a tree of strictly typed attributes."""
 
 from __future__ import annotations
 
 import copy
+import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, overload
+import logging
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_origin, overload
 
 from tensorflow_ipu._base.checks import Faults
-from tensorflow_ipu.config._metadata import AttributeMetadata, Effect
-from tensorflow_ipu.config._values import decode, did_you_mean, encode, show
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+_logger = logging.getLogger(__name__)
+
+
+class Effect(Enum):
+    """What the emulator does with an attribute; the value is the sentence that ends the attribute's documentation."""
+
+    ACTS = "The emulator acts on it."
+    MODEL = (
+        "The emulator checks it and records it for its picture of the machine (memory, time and plans);"
+        " the results of a program do not depend on it."
+    )
+    RECORDED = "The emulator checks it and records it, and nothing changes by it."
+
+
+def conforms(value: object, hint: object) -> bool:
+    """Whether `value` has exactly the type `hint`; subclasses do not count, so `True` is no `int`."""
+    if isinstance(hint, types.UnionType):
+        return any(conforms(value, option) for option in get_args(hint))
+    container = get_origin(hint)
+    if container is None:
+        return type(value) is hint
+    element = get_args(hint)[0]
+    return type(value) is container and all(conforms(item, element) for item in value)  # type: ignore[attr-defined]
+
+
+class AttributeMetadata:
+    """The metadata of one attribute or category of a configuration; its documentation is also its `__doc__`."""
+
+    def __init__(
+        self,
+        name: str,
+        doc: str = "",
+        depth: int = 0,
+        *,
+        default: object = None,
+        deprecated_msg: str | None = None,
+        attr_type: object = None,
+        effect: Effect | None = None,
+    ) -> None:
+        """Describes an attribute.
+
+        Args:
+          name: Full name from the root of the configuration, such as `io_tiles.num_io_tiles`.
+          doc: What the attribute means.
+          depth: How many names deep the attribute is, 1 at the root.
+          default: Its default value; `None` for a category.
+          deprecated_msg: Why it should no longer be used and what takes its place; `None` if it is current.
+          attr_type: The type hint that values must have exactly; `None` for a category, which takes no value.
+          effect: What the emulator does with it; `None` for a category.
+        """
+        self._name = name
+        self._depth = depth
+        self._default = default
+        self._deprecated_msg = deprecated_msg
+        self._hint = attr_type
+        self._effect = effect
+        self.__doc__ = doc
+
+    @property
+    def name(self) -> str:
+        """The full name from the root of the configuration."""
+        return self._name
+
+    @property
+    def doc(self) -> str:
+        """What the attribute means, with its unit and with what the emulator does with it."""
+        return self.__doc__ or ""
+
+    @property
+    def depth(self) -> int:
+        """How many names deep the attribute is, 1 at the root."""
+        return self._depth
+
+    @property
+    def type(self) -> str | None:
+        """The type that values must have exactly, as text; `None` for a category."""
+        if self._hint is None:
+            return None
+        return self._hint.__name__ if isinstance(self._hint, type) else str(self._hint)
+
+    @property
+    def default(self) -> Any:
+        """A fresh copy of the default value; `None` for a category."""
+        return copy.deepcopy(self._default)
+
+    @property
+    def effect(self) -> Effect | None:
+        """What the emulator does with the attribute; `None` for a category."""
+        return self._effect
+
+    @property
+    def deprecated(self) -> bool:
+        """Whether the attribute should no longer be used."""
+        return self._deprecated_msg is not None
+
+    @property
+    def deprecated_msg(self) -> str | None:
+        """What takes the place of a deprecated attribute; `None` if it is current."""
+        return self._deprecated_msg
+
+    def check_type(self, value: object) -> None:
+        """Checks that `value` has exactly the type of this attribute.
+
+        Raises:
+          TypeError: It has not, or this is a category, which takes no value.
+        """
+        if self._hint is None:
+            raise TypeError(f"`{self._name}` is a category and takes no value; assign one of its attributes")
+        if not conforms(value, self._hint):
+            raise TypeError(
+                f"`{self._name}` takes exactly `{self.type}`, and `{value!r}` is of type"
+                f" `{value.__class__.__name__}`{self._advice(value)}"
+            )
+
+    def warn_if_deprecated(self) -> None:
+        """Logs a warning if this attribute is deprecated."""
+        if self.deprecated:
+            _logger.warning("`%s` is deprecated: %s", self._name, self._deprecated_msg)
+
+    def __repr__(self) -> str:
+        return f"AttributeMetadata(name={self._name!r}, type={self.type!r}, default={self._default!r})"
+
+    def _advice(self, value: object) -> str:
+        if self._hint is float and type(value) is int:
+            return f"; write `{float(value)}`"
+        if self._hint is bool and type(value) is int and value in (0, 1):
+            return f"; write `{bool(value)}`"
+        if self._hint is int and type(value) is bool:
+            return f"; write `{int(value)}`"
+        if isinstance(self._hint, type) and issubclass(self._hint, Enum):
+            return f"; assign one of {', '.join(f'`{member}`' for member in self._hint)}"
+        return ""
+
+
+def encode(value: object) -> Any:
+    """Plain data for `value`: the name of an enumerator, a list for a tuple, otherwise a copy."""
+    if isinstance(value, Enum):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else copy.deepcopy(value)
+
+
+def decode(name: str, value: object, hint: object) -> Any:
+    """The value of attribute `name` that `encode` wrote as `value`."""
+    if not (isinstance(hint, type) and issubclass(hint, Enum) and type(value) is str):
+        return copy.deepcopy(value)
+    spelled = value.removeprefix(f"{hint.__name__}.")
+    if spelled not in hint.__members__:
+        known = {member.name: str(member) for member in hint}
+        raise ValueError(f"`{name}` has no enumerator `{value}`{did_you_mean(spelled, known)}")
+    return hint[spelled]
+
+
+def did_you_mean(name: str, known: dict[str, str]) -> str:
+    """The end of a message about the unknown `name`."""
+    nearest = difflib.get_close_matches(name, known, n=1)
+    if nearest:
+        return f"; did you mean `{known[nearest[0]]}`?"
+    return f"; known are {listing(known.values())}"
+
+
+def listing(names: Iterable[str], most: int = 12) -> str:
+    """Up to `most` of `names` in backticks, with a word on how many there are beyond."""
+    unique = list(dict.fromkeys(names))
+    text = ", ".join(f"`{name}`" for name in unique[:most])
+    return text if len(unique) <= most else f"{text} and {len(unique) - most} more"
+
+
+def show(value: object) -> str:
+    """`value` as a user would write it."""
+    return str(value) if isinstance(value, Enum) else repr(value)
+
 
 T = TypeVar("T")
 C = TypeVar("C", bound="Category")
 
 
 class UnknownAttributeError(ValueError, AttributeError):
-    """A name that no attribute of the configuration has.
-
-    IPU users know it as a `ValueError`; as an `AttributeError` too it keeps `hasattr` and the tools that probe objects
-    (debuggers, notebooks, `copy`) working.
-    """
+    """A name that no attribute has; an `AttributeError` too, for `hasattr` and tools that probe objects."""
 
 
 class Option(Generic[T]):
@@ -130,10 +300,7 @@ class Category:
             state[name] = member.category(f"{prefix}{name}.") if below else copy.deepcopy(member.default)
 
     def get_attribute_metadata(self, attr: str) -> AttributeMetadata:
-        """What is known of one attribute or category.
-
-        Args:
-          attr: Its name relative to this category, such as `"io_tiles.num_io_tiles"`.
+        """The metadata of an attribute or category, by its name from here, such as `"io_tiles.num_io_tiles"`.
 
         Raises:
           TypeError: `attr` is no string.
@@ -152,20 +319,14 @@ class Category:
         return members_of(type(category))[last].metadata(category)
 
     def to_dict(self) -> dict[str, Any]:
-        """The attributes of this category and of those below as a flat dict of plain data.
-
-        Returns:
-          Values by full name; enumerators as text (`"SelectionOrder.AUTO"`), tuples as lists.
-        """
+        """The attributes from here on as a flat dict of plain data: enumerators as text, tuples as lists."""
         return {name: encode(getattr(at, option.name)) for name, option, at in options_of(self)}
 
     def from_dict(self, dct: Mapping[str, Any]) -> Self:
-        """Sets the attributes that `dct` names and leaves the others as they are.
-
-        Either all of them are set or none.
+        """Sets the attributes that `dct` names, either all or none, and leaves the others as they are.
 
         Args:
-          dct: Values by full name, as `to_dict` writes them; enumerators may also be given as they are.
+          dct: Values by full name, as `to_dict` writes them; enumerators may also be passed as they are.
 
         Returns:
           This object.
@@ -206,13 +367,7 @@ class Category:
         return json.dumps(self.to_dict())
 
     def from_json(self, json_cfg: str) -> Self:
-        """Sets the attributes that the JSON text names; see `from_dict`.
-
-        Args:
-          json_cfg: A JSON object, as `to_json` writes it.
-
-        Returns:
-          This object.
+        """Sets the attributes that a JSON object names, as `to_json` writes it, and returns this object; see `from_dict`.
 
         Raises:
           TypeError: The text is not that of a JSON object, or a value has the wrong type.
@@ -260,12 +415,12 @@ class Category:
 
 
 def prefix_of(category: Category) -> str:
-    """What stands before the names of a category's attributes: `""` at the root, otherwise `"a."` or `"a.b."`."""
+    """The prefix of the names of a category's attributes: `""` at the root, otherwise `"a."` or `"a.b."`."""
     return vars(category)["_prefix"]
 
 
 def members_of(category: type[Category]) -> dict[str, Option[Any] | Subcategory[Any]]:
-    """The options and sections of a category and its base classes by name, in the order of their declaration."""
+    """The options and subcategories of a category and its base classes, in the order of declaration."""
     return {
         name: member
         for cls in reversed(category.__mro__)
@@ -275,7 +430,7 @@ def members_of(category: type[Category]) -> dict[str, Option[Any] | Subcategory[
 
 
 def options_of(category: Category) -> Iterator[tuple[str, Option[Any], Category]]:
-    """Each option of a category and of those below: its full name, the option, and the category that holds it."""
+    """The full name of each option of a category and of those below, the option, and its category."""
     for name, member in members_of(type(category)).items():
         if isinstance(member, Subcategory):
             yield from options_of(getattr(category, name))
@@ -292,7 +447,7 @@ def _title(category: Category) -> str:
 
 
 def _names(category: Category) -> dict[str, str]:
-    """Full names by what a user may have meant them by: the name from the category on, or the last part alone."""
+    """Full names by what a user may have meant: the name from the category on, or its last part."""
     prefix = prefix_of(category)
     names = {name: prefix + name for name in members_of(type(category))}
     for full, _, _ in options_of(category):

@@ -8,8 +8,8 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import as_int
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.config._checks import check_host_device
-from tensorflow_ipu.config._devices import device_ordinal
 from tensorflow_ipu.config._enums import SyntheticDataCategory
+from tensorflow_ipu.config._state import device_ordinal
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
-    """How many IPUs a TensorFlow device has; 1 for each of them where nothing was configured.
+    """How many IPUs a TensorFlow device has; 1 where nothing was configured.
 
     Args:
       ipu_device: The IPU device, such as `"/device:IPU:0"`.
@@ -43,11 +43,7 @@ def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
 
 
 def running_on_ipu_model() -> bool:
-    """Whether `TF_POPLAR_FLAGS` asks for the IPU Model (`--use_ipu_model`) at this moment.
-
-    Raises:
-      ValueError: The variable has a malformed value.
-    """
+    """Whether `TF_POPLAR_FLAGS` has `--use_ipu_model` now; raises `ValueError` where it is malformed."""
     return environment.poplar_flags().use_ipu_model
 
 
@@ -60,9 +56,8 @@ def reset_ipu_seed(
     """Has the random numbers of a device start anew from `seed`: the same seed gives the same numbers afterwards.
 
     It governs `tf.random.uniform`, `normal` and the like, `tf.nn.dropout` and all else that draws through them in
-    programs of the device, each replica from a stream of its own; without a seed, no two processes draw the same. Besides,
-    `tf.random.set_seed(seed)` is called, for TensorFlow's own random operations outside of programs. `tf.random.Generator`
-    and Keras's `SeedGenerator` keep a seed of their own, from which each replica derives its own, unless all draw the same.
+    programs of the device, each replica from a stream of its own. `tf.random.set_seed(seed)` is called too, for operations
+    outside of programs. `tf.random.Generator` and Keras's `SeedGenerator` keep a seed of their own.
 
     Args:
       seed: Any whole number of 64 bits, with or without a sign.
@@ -75,7 +70,11 @@ def reset_ipu_seed(
       ValueError: `seed` does not fit into 64 bits, or `device` names no IPU device.
       NotConfiguredError: There is no such device.
     """
-    number = _whole_number(seed)
+    number = as_int(seed)
+    if number is None:
+        raise TypeError(f"`seed` must be a whole number, and `{seed!r}` is not")
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(f"`seed={number}` does not fit into 64 bits; choose it from -2**63 to 2**64 - 1")
     check_host_device(cpu_device)
     if type(experimental_identical_replicas) is not bool:
         raise TypeError(
@@ -92,13 +91,10 @@ def reset_ipu_seed(
 
 
 def move_variable_initialization_to_cpu(graph: tf.Graph | None = None) -> None:
-    """Does nothing, since the emulator computes the initial values of variables on the host anyway.
-
-    Args:
-      graph: A `tf.Graph`, or `None` for the current one.
+    """Does nothing, since initial values of variables are computed on the host anyway, for whatever `graph`.
 
     Raises:
-      TypeError: `graph` is neither.
+      TypeError: `graph` is neither a `tf.Graph` nor None.
     """
     if graph is None:
         return
@@ -110,15 +106,10 @@ def move_variable_initialization_to_cpu(graph: tf.Graph | None = None) -> None:
 
 
 def use_synthetic_data_for(synthetic_data_category: SyntheticDataCategory) -> bool:
-    """Whether `TF_POPLAR_FLAGS` keeps data of a kind from passing between host and device at this moment.
-
-    `--use_synthetic_data` does so for every kind, `--synthetic_data_categories=infeed,outfeed` for those it names.
-
-    Args:
-      synthetic_data_category: The kind of data.
+    """Whether `TF_POPLAR_FLAGS` keeps data of a category from passing between host and device at this moment.
 
     Raises:
-      TypeError: It is no `SyntheticDataCategory`.
+      TypeError: The category is no `SyntheticDataCategory`.
       ValueError: The variable has a malformed value.
     """
     if not isinstance(synthetic_data_category, SyntheticDataCategory):
@@ -126,12 +117,3 @@ def use_synthetic_data_for(synthetic_data_category: SyntheticDataCategory) -> bo
             f"`synthetic_data_category` must be a `SyntheticDataCategory`, and `{synthetic_data_category!r}` is not"
         )
     return environment.poplar_flags().synthetic(synthetic_data_category.name)
-
-
-def _whole_number(seed: SupportsIndex) -> int:
-    number = as_int(seed)
-    if number is None:
-        raise TypeError(f"`seed` must be a whole number, and `{seed!r}` is not")
-    if not -(2**63) <= number < 2**64:
-        raise ValueError(f"`seed={number}` does not fit into 64 bits; choose it from -2**63 to 2**64 - 1")
-    return number

@@ -1,4 +1,4 @@
-"""`allreduce`, `allgather`, `broadcast`: tensors of the host, over all instances."""
+"""Reduces, gathers and broadcasts tensors of the host over all instances."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import contextlib
 import re
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import hosts, replicas
 from tensorflow_ipu._base.checks import as_int
+from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu.hosts import exchange
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import TensorLike
 
 _block: ContextVar[tuple[int, ...] | None] = ContextVar("participants", default=None)
 
 
 def instances() -> tuple[int, int]:
-    """The number of this instance, from 0, and how many there are; without joining them."""
+    """The number of this instance, from 0, and how many there are, without joining them."""
     cluster = hosts.joined()
     if cluster is not None:
         return cluster.worker, cluster.workers
@@ -30,13 +28,13 @@ def instances() -> tuple[int, int]:
 
 
 def current() -> tuple[int, ...]:
-    """Those that take part now, in order."""
+    """The instances that take part now, in order."""
     within = _block.get()
     return tuple(range(instances()[1])) if within is None else within
 
 
 def checked(chosen: Collection[int], name: str) -> tuple[int, ...]:
-    """A choice of instances, in order."""
+    """A selection of instances, in order."""
     if isinstance(chosen, str) or not isinstance(chosen, Collection):
         raise TypeError(f"`{name}` must be a set of numbers of instances, but is {chosen!r}")
     numbers = [as_int(one) for one in chosen]
@@ -51,7 +49,7 @@ def checked(chosen: Collection[int], name: str) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def among(chosen: tuple[int, ...]) -> Iterator[None]:
-    """A block in which these alone exchange."""
+    """A block in which these instances alone exchange."""
     token = _block.set(chosen)
     try:
         yield
@@ -60,18 +58,16 @@ def among(chosen: tuple[int, ...]) -> Iterator[None]:
 
 
 def allreduce(value: TensorLike, reduce_op: tf.distribute.ReduceOp | str, tensor_name: str | None = None) -> tf.Tensor:
-    """Reduces a tensor over all instances.
+    """Reduces a tensor of the host over all instances; one instance gets its value back.
 
-    All instances call it in the same order, in graphs too; in a session of TensorFlow 1, which keeps none, names tell
-    tensors apart. A difference in what they give is an error. With one instance it gives the
-    value back. It is for tensors of the host: in a program for an IPU, `ops.cross_replica_ops.cross_replica_sum` reduces over
-    all replicas of all instances.
+    All instances call it in the same order, in graphs too; in a session of TensorFlow 1, names tell tensors apart. In a
+    program, `ops.cross_replica_ops.cross_replica_sum` reduces over all replicas of all instances.
 
     Args:
       value: A tensor of numbers, of the same type and shape on all instances.
       reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`. A mean of integers is cut to one. Numbers of 16 bits are added in
         float32.
-      tensor_name: By what the instances know this tensor from others. None: in a graph, by the name of `value`.
+      tensor_name: The name by which the instances know this tensor. None: in a graph, the name of `value`.
 
     Returns:
       A tensor of the same type and shape, equal on all instances.
@@ -80,55 +76,47 @@ def allreduce(value: TensorLike, reduce_op: tf.distribute.ReduceOp | str, tensor
       ValueError: There is no such reduction.
       TypeError: The tensor holds no numbers.
       RuntimeError: It is called in a program.
-      tf.errors.InvalidArgumentError: Another instance gives something else, which the error says.
+      tf.errors.InvalidArgumentError: Another instance passes something else, which the error says.
       tf.errors.OpError: An instance is lost, or did not call in time.
       ClusterError: The instances cannot be joined.
     """
-    mean = _is_mean(reduce_op)
+    name = getattr(reduce_op, "value", reduce_op)
+    if not isinstance(name, str) or name.upper() not in ("SUM", "MEAN"):
+        raise ValueError(f"`reduce_op` must be `tf.distribute.ReduceOp.SUM` or `MEAN`, but is {reduce_op!r}")
     tensor = _tensor("allreduce", value)
     if not (tensor.dtype.is_floating or tensor.dtype.is_integer or tensor.dtype.is_complex):
         raise TypeError(f"`value` must hold numbers, and is of type {tensor.dtype.name}")
-
     if not _several():
         return tensor
-    return exchange.all_reduce(hosts.join(), tensor, mean, **_named("AllReduce", tensor, tensor_name))
+    return exchange.all_reduce(hosts.join(), tensor, name.upper() == "MEAN", **_named("AllReduce", tensor, tensor_name))
 
 
 def allgather(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
-    """Stacks what all instances have, along a new first axis.
-
-    Called as `allreduce` is.
+    """Stacks the tensors of all instances along a new first axis; called as `allreduce` is, with its errors.
 
     Args:
       value: A tensor of the same type and shape on all instances; not of text.
-      tensor_name: By what the instances know this tensor from others. None: in a graph, by the name of `value`.
+      tensor_name: As for `allreduce`.
 
     Returns:
       A tensor of the same type with one more axis, the first: that of the instances, in order.
 
     Raises:
       TypeError: The tensor holds text.
-      RuntimeError: It is called in a program.
-      tf.errors.InvalidArgumentError: Another instance gives something else, which the error says.
-      tf.errors.OpError: An instance is lost, or did not call in time.
-      ClusterError: The instances cannot be joined.
     """
     tensor = _tensor("allgather", value)
     if not _several():
         return tensor[tf.newaxis]
-
     return exchange.all_gather(hosts.join(), tensor[tf.newaxis], **_named("AllGather", tensor, tensor_name))
 
 
 def broadcast(value: TensorLike, root_rank: int = 0, tensor_name: str | None = None) -> tf.Tensor:
-    """Gives all instances the value of one of them.
-
-    Called as `allreduce` is.
+    """Gives all instances the value of one of them; called as `allreduce` is, with its errors.
 
     Args:
       value: A tensor of the same type and shape on all instances; not of text.
       root_rank: The instance whose value it is.
-      tensor_name: By what the instances know this tensor from others. None: in a graph, by the name of `value`.
+      tensor_name: As for `allreduce`.
 
     Returns:
       A tensor of the same type and shape.
@@ -136,33 +124,24 @@ def broadcast(value: TensorLike, root_rank: int = 0, tensor_name: str | None = N
     Raises:
       ValueError: There is no such instance.
       TypeError: The tensor holds text, or `root_rank` is no number.
-      RuntimeError: It is called in a program.
-      tf.errors.InvalidArgumentError: Another instance gives something else, which the error says.
-      tf.errors.OpError: An instance is lost, or did not call in time.
-      ClusterError: The instances cannot be joined.
     """
     number = as_int(root_rank)
     if number is None:
         raise TypeError(f"`root_rank` must be the number of an instance, but is {root_rank!r}")
     (root,) = checked([number], "root_rank")
     tensor = _tensor("broadcast", value)
-
     if not _several():
         return tensor
     return exchange.broadcast(hosts.join(), tensor, root=root, **_named("Broadcast", tensor, tensor_name))
 
 
 def gather_rows(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
-    """Puts what all instances have one behind the other along the first axis, which may differ in length.
-
-    Otherwise as `allgather`, and with the same errors.
-    """
+    """Concatenates the tensors of all instances along the first axis, which may differ in length; see `allgather`."""
     tensor = _tensor("allgather", value)
     if tensor.shape.rank == 0:
         tensor = tensor[tf.newaxis]
     if not _several():
         return tensor
-
     cluster, named = hosts.join(), _named("AllGather", tensor, tensor_name)
     rows = exchange.all_gather(cluster, tf.shape(tensor, tf.int64)[:1], **named)
     missing = tf.reduce_max(rows) - tf.shape(tensor, tf.int64)[0]
@@ -173,13 +152,6 @@ def gather_rows(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
 
 def _several() -> bool:
     return len(current()) > 1
-
-
-def _is_mean(reduce_op: object) -> bool:
-    name = getattr(reduce_op, "value", reduce_op)
-    if not isinstance(name, str) or name.upper() not in ("SUM", "MEAN"):
-        raise ValueError(f"`reduce_op` must be `tf.distribute.ReduceOp.SUM` or `MEAN`, but is {reduce_op!r}")
-    return name.upper() == "MEAN"
 
 
 def _tensor(function: str, value: TensorLike) -> tf.Tensor:
@@ -193,7 +165,7 @@ def _tensor(function: str, value: TensorLike) -> tf.Tensor:
 
 
 def _named(kind: str, tensor: tf.Tensor, tensor_name: str | None) -> dict[str, Any]:
-    """How `exchange` is told which tensor it is, and of whom."""
+    """The arguments by which `exchange` knows the tensor and its members."""
     if tensor_name is None:
         eagerly = tf.executing_eagerly()
         tensor_name = "Default" if eagerly else f"PopDist{kind}_{re.sub('[^a-zA-Z0-9_]', '_', tensor.name)}"

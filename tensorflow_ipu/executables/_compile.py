@@ -1,4 +1,4 @@
-"""`compile`: a program as an executable, before it runs."""
+"""Compiles programs before they run, and keeps executables on disk."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu.replicas import executable_cache
 from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1
 from tensorflow_ipu.strategy.scope import PreparedProgram
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Nested
 
 # The folder of executables of this process alone; made when the first is.
 _own_folder: list[str] = []
@@ -34,7 +31,7 @@ def compile(  # noqa: A001
 
     Args:
       program: As `fn` of `IPUStrategy.run`.
-      args: The arguments that it is going to be run with; of tensors and queues, types and shapes alone matter.
+      args: The arguments of later runs; of tensors and queues, types and shapes alone matter.
       kwargs: Keyword arguments, likewise.
 
     Returns:
@@ -44,7 +41,7 @@ def compile(  # noqa: A001
       RuntimeError: A graph is being built, where nothing is compiled.
       ValueError: As for `IPUStrategy.run`.
       TypeError: As for `IPUStrategy.run`.
-      tf.errors.InvalidArgumentError: XLA cannot compile the program: the message says what of it, and the way out.
+      tf.errors.InvalidArgumentError: XLA cannot compile the program; the message says what, and a remedy.
     """
     strategy = current_strategy()
     prepared = strategy.prepare(program, args, kwargs)
@@ -77,9 +74,9 @@ DEFAULT_MAX_BYTES = executable_cache.DEFAULT_MAX_BYTES
 def set_cache(folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
     """Keeps compiled programs in a folder from now on, and looks for them there before it compiles.
 
-    Any number of processes can share a folder. An executable is found where the program is the same, with the same
-    versions of TensorFlow and of this package's kernels, on the same kind of processor. It takes the place of what
-    `IPUConfig.serialization_output_folder` and `TF_POPLAR_FLAGS=--executable_cache_path=...` say.
+    Any number of processes can share a folder. An executable serves the same program, versions of TensorFlow and of this
+    package's kernels, and kind of processor. The folder replaces those of `IPUConfig.serialization_output_folder` and
+    `TF_POPLAR_FLAGS=--executable_cache_path=...`.
 
     Args:
       folder: The folder, which is made where there is none; None to keep nothing.

@@ -1,22 +1,176 @@
-"""Compiles a function into a file that another process runs: see `embedded_runtime`."""
+"""Compiles a function into a file that another process runs; see `embedded_runtime`."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import io
+import json
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu.executables import _application
+from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.executables._compile import current_strategy
+from tensorflow_ipu.feeds import stored as stored_feeds
+from tensorflow_ipu.ops import sites as stored_states
+from tensorflow_ipu.pipelining import pipelines_of
+from tensorflow_ipu.replicas import Prepared, executable_cache
 
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Nested
+_FORMAT = 2
+# An operation of programs that compute with the machine's numbers.
+_NUMBERS = b"IpuHalfPrecision"
+_MANIFEST, _FUNCTIONS, _WEIGHTS, _EXECUTABLES = "application.json", "functions.pb", "weights.npz", "executables/"
+
+
+@dataclass(frozen=True)
+class Application:
+    """The contents of the file."""
+
+    name: str
+    functions: bytes
+    arguments: list[dict[str, Any]]
+    results: list[dict[str, Any]]
+    shards: int
+    ipus: int
+    ahead: bool
+    weights: dict[int, np.ndarray]
+    key: str
+    executables: dict[str, bytes]
+
+    @property
+    def by_itself(self) -> bool:
+        """Whether it runs on one IPU whatever the device has; with traps, a run ends differently."""
+        return self.ipus == 1 and _NUMBERS not in self.functions
+
+    @property
+    def inputs(self) -> list[tf.TensorSpec]:
+        """The tensors that the program is started with: its function's arguments, then its variables."""
+        return stored_feeds.specs_of([self.arguments[at] for at in self.started_with])
+
+    @property
+    def started_with(self) -> list[int]:
+        """The positions of those among the arguments."""
+        numbered = list(enumerate(self.arguments))
+        first = [at for at, one in numbered if one["kind"] == "input"]
+        return first + [at for at, one in numbered if one["kind"] == "variable" and at not in self.weights]
+
+    def elements(self, kind: str) -> list[list[tf.TensorSpec]]:
+        """The tensors of an element of each `infeed` or `outfeed`, in the order of the arguments."""
+        return [stored_feeds.specs_of(one["elements"]) for one in self.arguments if one["kind"] == kind]
+
+
+def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str], frozen: bool) -> Application:
+    """Compiles a program into an application."""
+    program, inputs = prepared
+    variables = {id(variable.handle): variable for variable in program.variables}
+    arguments: list[dict[str, Any]] = []
+    weights: dict[int, np.ndarray] = {}
+    for at, tensor in enumerate([*inputs, *program.captured_inputs]):
+        variable = variables.get(id(tensor))
+        if variable is not None:
+            name = variable.name.removesuffix(":0")
+            shape = variable.shape.as_list()
+            arguments.append({"kind": "variable", "name": name, "dtype": variable.dtype.name, "shape": shape})
+            if frozen:
+                weights[at] = variable.numpy()
+        elif tensor.dtype != tf.resource:
+            name = names[at] if at < len(names) else f"input_{at}"
+            arguments.append(
+                {"kind": "input", "name": name, "dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
+            )
+        else:
+            arguments.append(_state(tensor))
+    kinds = [one["kind"] for one in arguments]
+    if "infeed" not in kinds or "outfeed" not in kinds:
+        raise ValueError(
+            f"`func` uses {kinds.count('infeed')} infeeds and {kinds.count('outfeed')} outfeeds: a program that others call"
+            " takes an element of each of its infeeds for each call, and enqueues the answer to each of its outfeeds, of"
+            " which it has to have one at least"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        with tf.device(device):
+            replicas.compile_only(prepared, folder, executable_cache.key())
+        executables = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    shards = replicas.ipus_of_replica(program)
+    return Application(
+        name=os.urandom(8).hex(),
+        functions=functions.definitions_of(program),
+        arguments=arguments,
+        results=[{"dtype": one.dtype.name, "shape": one.shape.as_list()} for one in program.outputs],
+        shards=shards,
+        ipus=ipus,
+        ahead=ipus > shards or bool(pipelines_of(program)),
+        weights=weights,
+        key=executable_cache.key(),
+        executables=executables,
+    )
+
+
+def save(application: Application, path: str) -> None:
+    """Writes the file, whole or not at all."""
+    saved = ("name", "arguments", "results", "shards", "ipus", "ahead", "key")
+    manifest = {"format": _FORMAT, **{name: getattr(application, name) for name in saved}}
+    weights = io.BytesIO()
+    np.savez(weights, allow_pickle=False, **{str(at): value for at, value in application.weights.items()})
+    unfinished = f"{path}.{os.getpid()}.tmp"
+    with zipfile.ZipFile(unfinished, "w") as file:
+        file.writestr(_MANIFEST, json.dumps(manifest))
+        file.writestr(_FUNCTIONS, application.functions)
+        file.writestr(_WEIGHTS, weights.getvalue())
+        for name, contents in application.executables.items():
+            file.writestr(_EXECUTABLES + name, contents)
+    os.replace(unfinished, path)
+
+
+def load(path: str | os.PathLike[str]) -> Application:
+    """Reads a file."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            manifest = json.loads(file.read(_MANIFEST))
+            if manifest.pop("format") != _FORMAT:
+                raise ValueError("another release of tensorflow_ipu wrote it")
+            names = [name for name in file.namelist() if name.startswith(_EXECUTABLES)]
+            with np.load(io.BytesIO(file.read(_WEIGHTS)), allow_pickle=False) as found:
+                weights = {int(name): found[name] for name in found.files}
+            return Application(
+                functions=file.read(_FUNCTIONS),
+                weights=weights,
+                executables={name.removeprefix(_EXECUTABLES): file.read(name) for name in names},
+                **manifest,
+            )
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as exc:
+        raise ValueError(
+            f"`executable_file` is `{os.fspath(path)}`, which is no program of `experimental_application_compile_op`: {exc}."
+            " Compile it again"
+        ) from exc
+
+
+def _state(tensor: tf.Tensor) -> dict[str, Any]:
+    known = stored_feeds.described(tensor)
+    if known is not None and known["kind"] == "other":
+        kind = stored_states.kind(tensor)
+        known = None if kind is None else {"kind": kind}
+    if known is None:
+        raise ValueError(
+            "`func` uses what another process does not have: a part of the host, a C++ function of the user's, or a variable"
+            " that was made outside of the strategy's scope. Leave it out of the program that is compiled for others"
+        )
+    if known["kind"] == "outfeed" and known["mode"] != "ALL":
+        raise ValueError(
+            "`func` enqueues to an outfeed of mode `LAST`, which would lose answers: make one of mode `ALL`"
+        )
+    return known
+
 
 __all__ = ["experimental_application_compile_op"]
 
@@ -31,15 +185,15 @@ def experimental_application_compile_op(
     """Compiles a function into a file, without running it.
 
     The function is a program as `IPUStrategy.run` runs one: it takes elements of an infeed, in a loop or a pipeline, and
-    enqueues an answer to each to an outfeed. With several infeeds a call brings an element of each; with several outfeeds its
-    answer is an element of each. The data of these queues do not matter. It is compiled for the strategy whose scope is
+    enqueues an answer to each to an outfeed. With several of these, a call brings an element of each infeed, and its answer
+    is an element of each outfeed. The data of these queues do not matter. It is compiled for the strategy whose scope is
     around, or else for `/device:IPU:0`, and for as many IPUs as that has now.
 
     Args:
       func: The function.
       inputs: Its arguments, tensors, of which types and shapes alone matter.
-      output_path: Where to put the file; one in a new temporary folder if omitted.
-      freeze_variables: Whether the values of variables go into the file. Otherwise they are given at the start.
+      output_path: The path of the file; in a new temporary folder if omitted.
+      freeze_variables: Whether the values of variables go into the file. Otherwise they are passed at the start.
       name: A name for the temporary file.
 
     Returns:
@@ -48,14 +202,13 @@ def experimental_application_compile_op(
     Raises:
       RuntimeError: A graph is being built, where nothing is compiled.
       ValueError: The function has no infeed or no outfeed, or uses what only this process has.
-      tf.errors.InvalidArgumentError: XLA cannot compile it: the message says what of it, and the way out.
+      tf.errors.InvalidArgumentError: XLA cannot compile it; the message says what, and a remedy.
     """
     if not tf.executing_eagerly():
         raise RuntimeError("an application is compiled in eager execution, and a graph is being built: call it outside")
     program = func if replicas.is_graph_function(func) else tf.function(_without_operation(func), jit_compile=True)
     strategy = current_strategy()
-    given = [tf.convert_to_tensor(value) for value in inputs or ()]
-    prepared = strategy.prepare(program, given)._prepared
+    prepared = strategy.prepare(program, [tf.convert_to_tensor(value) for value in inputs or ()])._prepared
     extended = strategy.extended
     path = (
         os.path.join(tempfile.mkdtemp(), f"{name or 'application'}.poplar_exec") if output_path is None else output_path
@@ -64,15 +217,15 @@ def experimental_application_compile_op(
         names = list(inspect.signature(getattr(func, "python_function", func)).parameters)
     except (TypeError, ValueError):
         names = []
-    application = _application.of_program(
+    application = of_program(
         prepared, extended.ipu_device, replicas.ipus_or_one(extended.ordinal), names, bool(freeze_variables)
     )
-    _application.save(application, os.fspath(path))
+    save(application, os.fspath(path))
     return tf.constant(os.fspath(path))
 
 
 def _without_operation(func: Callable[..., Nested]) -> Callable[..., Nested]:
-    """The function, returning nothing where it returns an operation, as loops do whose body returns nothing."""
+    """The function, returning nothing in place of an operation, which loops return without results."""
 
     @functools.wraps(func)
     def program(*args: tf.Tensor) -> Nested:

@@ -1,25 +1,250 @@
-"""Runs a program that another process has compiled into a file, for any number of threads that call it."""
+"""Runs a program from a file of another process, for any number of threads that call it."""
 
 from __future__ import annotations
 
+import atexit
 import collections
 import concurrent.futures
+import itertools
 import os
+import shutil
+import tempfile
+import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import is_int
-from tensorflow_ipu.executables import _application
+from tensorflow_ipu._base.types import TensorLike
+from tensorflow_ipu._native.library import native, ops
+from tensorflow_ipu._tensorflow import functions, op_errors
+from tensorflow_ipu.executables import application_compile_op
 from tensorflow_ipu.executables._compile import current_strategy
-from tensorflow_ipu.executables._engine import Engine
+from tensorflow_ipu.executables.application_compile_op import Application
+from tensorflow_ipu.feeds import stored as stored_feeds
+from tensorflow_ipu.ops import sites as stored_states
 from tensorflow_ipu.replicas import ipus_or_one
 
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import TensorLike
+# How long the answering thread waits natively for an answer before it checks whether the engine was stopped.
+_WAIT_US = 20_000
+
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+
+
+@dataclass(eq=False)
+class _Call:
+    elements: list[tuple[np.ndarray, ...]]
+    future: Future | None
+    taken: bool = False
+
+
+class Engine:
+    """A stored program that runs until it is stopped; thread-safe, and answers come in the order of calls."""
+
+    def __init__(
+        self, application: Application, values: Sequence[tf.Tensor], device: str, ipus: int, timeout_us: int
+    ) -> None:
+        """Starts it."""
+        self._application = application
+        self._device = device
+        self._timeout = timeout_us / 1e6
+        self._condition = threading.Condition()
+        # Calls without an answer, in order, and for each infeed those of them that it has yet to take.
+        self._calls: collections.deque[_Call] = collections.deque()
+        self._inputs = [len(specs) for specs in application.elements("infeed")]
+        self._waiting: list[collections.deque[_Call]] = [collections.deque() for _ in self._inputs]
+        self._stopped = False
+        self._failure: BaseException = RuntimeError()  # Where it was stopped.
+        self._infeeds: list[Any] = []
+        self._results: list[stored_feeds.StoredResults] = []
+        used = [other._application.ipus for other in list(_engines) if other._device == device and not other._stopped]
+        if ipus > 1 and sum(used) + application.ipus > ipus:  # A program does not end, and shares no IPUs.
+            raise RuntimeError(
+                f"`{device}` has {ipus} IPUs, of which other applications use {sum(used)}, and this one wants"
+                f" {application.ipus}: stop one first, by `embedded_runtime_stop`"
+            )
+        self._define(values)
+        self._threads = [
+            threading.Thread(target=target, name=f"ipu-application-{name}", daemon=True)
+            for name, target in (("program", self._run), ("answers", self._answer))
+        ]
+        for thread in self._threads:
+            thread.start()
+        _engines.add(self)
+
+    def call(self, values: list[np.ndarray]) -> Future:
+        """Adds an element; the answer comes in the future, as a list of arrays."""
+        future: Future = Future()
+        with self._condition:
+            if self._stopped:
+                raise self._failure
+            self._add(values, future)
+        return future
+
+    def _add(self, values: Sequence[np.ndarray], future: Future | None) -> None:
+        rest = iter(values)
+        call = _Call([tuple(itertools.islice(rest, count)) for count in self._inputs], future)
+        self._calls.append(call)
+        for waiting in self._waiting:
+            waiting.append(call)
+        self._condition.notify_all()
+
+    def stop(self) -> None:
+        """Ends the program, and fails the calls that it has not answered."""
+        self._end(RuntimeError("the application was stopped: start it again"))
+        current = threading.current_thread()
+        for thread in self._threads:
+            if thread is not current:
+                thread.join()
+        with self._condition:
+            infeeds, self._infeeds = self._infeeds, []
+        for infeed in infeeds:
+            infeed.deleter  # noqa: B018  (The access ends it.)
+
+    def _define(self, values: Sequence[tf.Tensor]) -> None:
+        application = self._application
+        folder = tempfile.mkdtemp(prefix="ipu_application_")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        for name, contents in application.executables.items():
+            Path(folder, name).write_bytes(contents)
+        native.ipu_add_executables(folder.encode(), application.key.encode())
+        self._function = functions.define(application.functions, application.name)
+        started_with = dict(zip(application.started_with, values, strict=True))
+        self._kept: list[Any] = []
+        self._arguments = [
+            self._argument(at, argument, started_with) for at, argument in enumerate(application.arguments)
+        ]
+
+    def _argument(self, at: int, argument: dict[str, Any], started_with: dict[int, tf.Tensor]) -> tf.Tensor:
+        kind = argument["kind"]
+        if kind == "variable":
+            with tf.device(self._device):
+                value: Any = started_with[at] if at in started_with else self._application.weights[at]
+                self._kept.append(tf.Variable(value, dtype=argument["dtype"], shape=argument["shape"]))
+            return self._kept[-1].handle
+        if kind == "input":
+            return started_with[at]
+        if kind == "order":
+            return stored_feeds.order(self._device)
+        if kind == "outfeed":
+            self._results.append(stored_feeds.StoredResults(argument, self._device))
+            return self._results[-1].state
+        if kind == "infeed":
+            specs = tuple(tf.TensorSpec(spec.shape, spec.dtype) for spec in stored_feeds.specs_of(argument["elements"]))
+            reference: weakref.ref[Engine] = weakref.ref(self)
+            number = len(self._infeeds)
+            dataset = tf.data.Dataset.from_generator(lambda: _elements(reference, number), output_signature=specs)
+            infeed, state = stored_feeds.infeed_of(dataset, self._device)
+            self._infeeds.append(infeed)
+            return state
+        self._kept.append(stored_states.feed_of(kind, self._device))
+        return self._kept[-1].state(self._device)
+
+    def _next(self, infeed: int) -> tuple[np.ndarray, ...] | None:
+        """The next element for the program from one of its infeeds; None at the end."""
+        waiting = self._waiting[infeed]
+        with self._condition:
+            # A pipeline that waits for calls holds back the answers to earlier ones.
+            holding = self._application.ahead and any(call.taken and call.future is not None for call in self._calls)
+            self._condition.wait_for(lambda: self._stopped or waiting, self._timeout if holding else None)
+            if self._stopped:
+                return None
+            if not waiting:
+                specs = itertools.chain.from_iterable(self._application.elements("infeed"))
+                self._add([tf.zeros(spec.shape, spec.dtype).numpy() for spec in specs], None)
+            call = waiting.popleft()
+            call.taken = True
+            self._condition.notify_all()
+            return call.elements[infeed]
+
+    def _run(self) -> None:
+        application = self._application
+        try:
+            while not self._stopped:
+                with tf.device(self._device):
+                    if application.by_itself:
+                        functions.call_defined(self._function, self._arguments, len(application.results))
+                        continue
+                    ops.ipu_replicated_run(
+                        self._arguments,
+                        Tout=[tf.as_dtype(one["dtype"]) for one in application.results],
+                        f=self._function,
+                        shards=application.shards,
+                        shapes=[one["shape"] for one in application.results],
+                    )
+        except tf.errors.InvalidArgumentError as exc:
+            reason = replicas.why_stopped(None, exc.message)
+            told = op_errors.told_plainly(exc)
+            self._end(told if reason is None else tf.errors.InvalidArgumentError(None, None, reason))
+        except tf.errors.OpError as exc:
+            self._end(op_errors.told_plainly(exc))
+        except BaseException as exc:
+            self._end(exc)
+
+    def _answer(self) -> None:
+        answers: list[collections.deque[list[np.ndarray]]] = [collections.deque() for _ in self._results]
+        try:
+            while True:
+                with self._condition:
+                    self._condition.wait_for(lambda: self._stopped or any(call.taken for call in self._calls))
+                    if self._stopped:
+                        return
+                for results, rows in zip(self._results, answers, strict=True):
+                    if not rows:
+                        rows.extend(self._rows(results))
+                while all(answers):
+                    answer = [one for rows in answers for one in rows.popleft()]
+                    with self._condition:
+                        future = self._calls.popleft().future if self._calls else None  # None: it was stopped.
+                    if future is not None:
+                        future.set_result(answer)
+        except BaseException as exc:
+            self._end(exc)
+
+    def _rows(self, results: stored_feeds.StoredResults) -> Iterator[list[np.ndarray]]:
+        rows = [row.numpy() for row in results.take(_WAIT_US)]
+        if not rows or not len(rows[0]):
+            return iter(())
+        if self._application.ipus > self._application.shards:  # A row has the results of all replicas, in order.
+            rows = [row.reshape([-1, *row.shape[2:]]) for row in rows]
+        return ([row[at] for row in rows] for at in range(len(rows[0])))
+
+    def _end(self, failure: BaseException) -> None:
+        with self._condition:
+            if self._stopped:
+                return
+            self._stopped, self._failure = True, failure
+            left = [call.future for call in self._calls if call.future is not None]
+            for calls in (self._calls, *self._waiting):
+                calls.clear()
+            self._condition.notify_all()
+        for future in left:
+            future.set_exception(failure)
+
+
+def _elements(reference: weakref.ref[Engine], infeed: int) -> Iterator[tuple[np.ndarray, ...]]:
+    """The elements of the program's dataset, which must not keep the engine alive."""
+    while True:
+        engine = reference()
+        element = None if engine is None else engine._next(infeed)
+        del engine
+        if element is None:
+            return
+        yield element
+
+
+@atexit.register
+def _stop_all() -> None:
+    for engine in list(_engines):
+        engine.stop()
+
 
 __all__ = [
     "RuntimeContext",
@@ -35,13 +260,13 @@ _DEFAULT_TIMEOUT_US = 5000
 
 @dataclass(frozen=True)
 class Signature:
-    """What a program takes and gives, each a list of `tf.TensorSpec` with names.
+    """The inputs and outputs of a program, each a list of `tf.TensorSpec` with names.
 
     Attributes:
       inputs: What it is started with: its function's arguments, then its variables, if they are not frozen.
-      streamed_inputs: What each call brings: an element of its infeed; of several infeeds, of one after the other. A name
-        that several have is preceded by the number of the infeed, as in `0.x`.
-      streamed_outputs: What each call is answered: an element of its outfeed, or outfeeds, likewise.
+      streamed_inputs: What each call brings: an element of each infeed, one after the other. A name that several have is
+        preceded by the number of the infeed, as in `0.x`.
+      streamed_outputs: What each call is answered: an element of each outfeed, likewise.
     """
 
     inputs: list[tf.TensorSpec]
@@ -50,17 +275,10 @@ class Signature:
 
 
 class RuntimeContext:
-    """A program that runs; `embedded_runtime_start` makes it. It stops when nobody holds it any more."""
+    """A program that runs until nobody holds this; `embedded_runtime_start` makes it."""
 
     def __init__(self, name: str, executable_file: str, executable_proto: Signature, start_output: Engine) -> None:
-        """Takes what `embedded_runtime_start` made; not for users.
-
-        Args:
-          name: The name of the application.
-          executable_file: The path of its file.
-          executable_proto: What it takes and gives.
-          start_output: The engine that runs it.
-        """
+        """Takes the name, the file, its inputs and outputs, and the engine; for `embedded_runtime_start` alone."""
         self._name = name
         self._file = executable_file
         self._signature = executable_proto
@@ -68,19 +286,19 @@ class RuntimeContext:
         self._finalizer = weakref.finalize(self, start_output.stop)
 
     def start_output(self) -> tf.Tensor:
-        """The name of the application, as a tensor: it has started."""
+        """The name of the application, as a tensor."""
         return tf.constant(self._name)
 
     def name(self) -> str:
-        """The name that it was given."""
+        """The name of the application."""
         return self._name
 
     def signature(self) -> Signature:
-        """What it takes and gives."""
+        """Its inputs and outputs."""
         return self._signature
 
     def output_types(self) -> list[tf.DType]:
-        """The types of what a call is answered."""
+        """The types of an answer's tensors."""
         return [spec.dtype for spec in self._signature.streamed_outputs]
 
     def __repr__(self) -> str:
@@ -95,19 +313,19 @@ def embedded_runtime_start(
 ) -> RuntimeContext:
     """Starts a program of `experimental_application_compile_op`: it runs until it is stopped.
 
-    It runs on the device of the strategy whose scope is around, or else on `/device:IPU:0`, which has as many IPUs as the one
-    that it was compiled for. A program for one IPU runs on a larger device too, which runs as many of them at a time as it
-    has IPUs. On another kind of processor, or with other versions, it is compiled anew.
+    It runs on the device of the strategy whose scope is around, or else on `/device:IPU:0`, with as many IPUs as it was
+    compiled for; on a larger device, a program for one IPU runs as often at a time as there are IPUs. On another kind of
+    processor, or with other versions, it is compiled anew.
 
     Args:
       executable_file: The path of the file.
       inputs: What it is started with, in the order of `signature().inputs`, or by their names.
       name: A name for it.
-      timeout: How long a pipeline waits for the next call before it goes on without, in microseconds; 5000 if omitted. A
-        program of several replicas likewise. Others answer each call by itself.
+      timeout: How long a pipeline, or a program of several replicas, waits for the next call before it goes on without, in
+        microseconds; 5000 if omitted. Others answer each call by itself.
 
     Returns:
-      What to call it by.
+      The context to call it by.
 
     Raises:
       FileNotFoundError: There is no such file.
@@ -121,7 +339,7 @@ def embedded_runtime_start(
     timeout = _DEFAULT_TIMEOUT_US if timeout is None else timeout
     if not is_int(timeout) or timeout <= 0:
         raise ValueError(f"`timeout` must be a positive number of microseconds, but is {timeout!r}")
-    application = _application.load(executable_file)
+    application = application_compile_op.load(executable_file)
     signature = Signature(
         application.inputs, _in_a_row(application.elements("infeed")), _in_a_row(application.elements("outfeed"))
     )
@@ -140,13 +358,13 @@ def embedded_runtime_start(
 def embedded_runtime_call(
     inputs: Sequence[TensorLike], context: RuntimeContext, timeout_seconds: float | None = None
 ) -> list[tf.Tensor]:
-    """Calls a program that was started, and waits for its answer. Any number of threads may call at once.
+    """Calls a program that was started, and waits for its answer; thread-safe.
 
     Args:
       inputs: What a call brings: `signature().streamed_inputs`, in order.
       context: What `embedded_runtime_start` returned.
-      timeout_seconds: How long to wait for the answer at most, in seconds; for ever if omitted. The SDK's function has no
-        such argument.
+      timeout_seconds: How long to wait for the answer, in seconds; for ever if omitted. The SDK's function has no such
+        argument.
 
     Returns:
       The answer: `signature().streamed_outputs`.
@@ -163,7 +381,7 @@ def embedded_runtime_call(
         return [tf.convert_to_tensor(one) for one in _call(inputs, context, timeout_seconds)]
     values = _checked(list(inputs), signature.streamed_inputs, "Embedded application call expects", TypeError)
     found = tf.numpy_function(
-        lambda *given: _call(given, context, timeout_seconds), values, context.output_types(), stateful=True
+        lambda *arrays: _call(arrays, context, timeout_seconds), values, context.output_types(), stateful=True
     )
     for one, spec in zip(found, signature.streamed_outputs, strict=True):
         one.set_shape(spec.shape)
@@ -171,11 +389,7 @@ def embedded_runtime_call(
 
 
 def embedded_runtime_stop(context: RuntimeContext) -> None:
-    """Stops a program, as the SDK cannot: calls that it has not answered fail, and so do those that come.
-
-    Args:
-      context: What `embedded_runtime_start` returned.
-    """
+    """Stops the program of a context, as the SDK cannot: calls without an answer, and later ones, fail."""
     context._finalizer()
 
 
@@ -187,21 +401,17 @@ def embedded_runtime_start_and_call(
 ) -> tuple[list[tf.Tensor], RuntimeContext]:
     """Starts a program and calls it once: `embedded_runtime_start`, then `embedded_runtime_call`, with their errors.
 
-    Args:
-      executable_file: As for the start.
-      startup_inputs: As `inputs` of the start.
-      call_inputs: As `inputs` of the call.
-      name: As for the start.
+    `startup_inputs` are the `inputs` of the start, `call_inputs` those of the call.
 
     Returns:
-      The answer, and what to call the program by.
+      The answer, and the context to call the program by.
     """
     context = embedded_runtime_start(executable_file, startup_inputs, name)
     return embedded_runtime_call(call_inputs, context), context
 
 
 def _in_a_row(queues: list[list[tf.TensorSpec]]) -> list[tf.TensorSpec]:
-    """The tensors of the elements of all queues, by names of their own."""
+    """The tensors of the elements of all queues, with distinct names."""
     counts = collections.Counter(spec.name for specs in queues for spec in specs)
     return [
         tf.TensorSpec(spec.shape, spec.dtype, spec.name if counts[spec.name] == 1 else f"{at}.{spec.name}")

@@ -1,8 +1,7 @@
 """Queues between the host and the programs on the emulated IPUs."""
 
-from tensorflow_ipu.feeds._dataset_arguments import BufferDataset
 from tensorflow_ipu.feeds._feed import set_wait_limit, shut_down
-from tensorflow_ipu.feeds.dataset_benchmark import dataset_benchmark, infeed_benchmark
+from tensorflow_ipu.feeds.dataset_benchmark import BufferDataset, dataset_benchmark, infeed_benchmark
 from tensorflow_ipu.feeds.dataset_extractor import (
     dataset_extractor,
     export_dataset_to_file,
@@ -13,12 +12,7 @@ from tensorflow_ipu.feeds.dataset_extractor import (
 )
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 from tensorflow_ipu.feeds.iterator import IPUIterator, IPUOwnedIterator
-from tensorflow_ipu.feeds.outfeed import (
-    IPUOutfeedMode,
-    IPUOutfeedQueue,
-    IPUOutfeedQueueIterator,
-    ScopedIPUOutfeedQueue,
-)
+from tensorflow_ipu.feeds.outfeed import IPUOutfeedMode, IPUOutfeedQueue, IPUOutfeedQueueIterator, ScopedIPUOutfeedQueue
 
 __all__ = [
     "BufferDataset",

@@ -1,4 +1,4 @@
-"""A native feed from Python's side: its number, its life, and the values that name it to programs."""
+"""A native feed on Python's side: its number, its lifetime and its states."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ def unique_name(kind: str) -> str:
 
 
 class Feed:
-    """Owns a native feed.
-
-    The feed lives as long as anything can use it: the queue, or a program that captured its state. So this object hangs
-    on both, and goes with the last of them.
-    """
+    """Owns a native feed, which lives as long as its queue or a program that captured its state."""
 
     def __init__(
         self, number: int, drop: Callable[[int], object], keep: object = None, *, per_step: bool = False
@@ -49,7 +45,7 @@ class Feed:
         weakref.finalize(self, _release, number, drop, self._replica_states).atexit = False  # All are shut down then.
 
     def drop(self) -> None:
-        """Ends the native feed now. Programs that have its state stay, and learn from it that the feed is gone."""
+        """Ends the native feed now; programs that have its state fail."""
         if os.getpid() == _owner:
             self._drop(self.number)
 
@@ -121,12 +117,9 @@ _LONGEST = 1e9  # Thirty years, in seconds. The kernels count nanoseconds in 64 
 
 
 def set_wait_limit(seconds: float | None) -> None:
-    """Limits how long a program may wait for one element of an infeed.
+    """Limits how many seconds a program may wait for one element of an infeed; None, the default, for no limit.
 
     A program that waits longer fails with `tf.errors.DeadlineExceededError`. Waits that have begun keep their limit.
-
-    Args:
-      seconds: The limit; None for no limit, which is the default.
 
     Raises:
       ValueError: `seconds` is not above 0, or no time that a clock can measure.
@@ -145,10 +138,10 @@ def set_wait_limit(seconds: float | None) -> None:
 
 
 def shut_down(timeout: float = 2.0) -> bool:
-    """Ends all infeeds of the process, and with them the runs that wait for data. Called at the process's end.
+    """Ends all infeeds of the process, and the runs that wait for data; called at exit.
 
     Args:
-      timeout: Seconds to wait for the threads that read datasets; one that is stuck in a dataset's own code may not end.
+      timeout: Seconds to wait for the threads that read datasets; code of a dataset may keep one from ending.
 
     Returns:
       Whether all have ended.

@@ -1,28 +1,88 @@
-"""Writes what a program is fed with, datasets, variables and inputs, to files, and reads variables back.
-
-On the machine, these files are Poplar's binaries for serving without TensorFlow. Nothing reads those here, so the files
-are NumPy archives (`.npz`) with the same content; `_archive` has the format.
-"""
+"""Writes datasets, variables and inputs to files, and reads variables back."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._base.tensors import tf_variable
+from tensorflow_ipu._base.types import TensorLike, Variable
 from tensorflow_ipu._tensorflow import variables
-from tensorflow_ipu.feeds import _archive, _dataset_arguments
+from tensorflow_ipu.feeds.dataset_benchmark import check_count, check_dataset, check_elements, check_sizes, dataset_of
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import TensorLike, Variable
+# A file is NumPy's `.npz` with the tensors by name, and JSON text that describes them:
+#   {"format": "tensorflow_ipu.tensors", "version": 1, "tensors": {name: {"dtype": "float32", "shape": [2, 3]}, ...}, ...}
+# A dtype that NumPy does not know, such as bfloat16, is stored as unsigned integers of the same size.
+_METADATA = "__metadata__"
+_FORMAT = "tensorflow_ipu.tensors"
+_VERSION = 1
+
+
+def _write(filename: str, tensors: Mapping[str, np.ndarray], print_stats: bool, **entries: Any) -> None:
+    """Writes a file, and replaces one that is there once the new one is whole."""
+    described = {
+        name: {"dtype": tf.as_dtype(array.dtype).name, "shape": list(array.shape)} for name, array in tensors.items()
+    }
+    text = json.dumps({"format": _FORMAT, "version": _VERSION, "tensors": described, **entries})
+    folder = os.path.dirname(os.path.abspath(filename))
+    handle, unfinished = tempfile.mkstemp(dir=folder, prefix=os.path.basename(filename), suffix=".unfinished")
+    try:
+        # Not `numpy.savez`, which cannot take a tensor named `file`.
+        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+            for name, array in (*tensors.items(), (_METADATA, np.array(text))):
+                known = array.dtype.isbuiltin == 1 or array.dtype.kind == "U"
+                storable = array if known else array.view(np.dtype(f"u{array.dtype.itemsize}"))
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, storable, allow_pickle=False)
+        os.replace(unfinished, filename)
+    except BaseException:
+        os.unlink(unfinished)
+        raise
+    if print_stats:
+        size = sum(array.nbytes for array in tensors.values())
+        _say(f"wrote {len(tensors)} tensors, {size} bytes, to {filename!r}")
+
+
+def _read(filename: str) -> dict[str, np.ndarray]:
+    try:
+        with open(filename, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            metadata = json.loads(str(archive[_METADATA]))
+            if (metadata["format"], metadata["version"]) != (_FORMAT, _VERSION):
+                raise ValueError(f"its format is {metadata['format']!r} of version {metadata['version']!r}")
+            return {
+                name: archive[name].view(tf.as_dtype(described["dtype"]).as_numpy_dtype)
+                for name, described in metadata["tensors"].items()
+            }
+    except FileNotFoundError:
+        raise
+    except (OSError, EOFError, KeyError, TypeError, AttributeError, ValueError, zipfile.BadZipFile) as exc:
+        raise ValueError(
+            f"`{filename}` is no file of tensors that this package has written: {exc}. Write it with"
+            " `export_variables`, `export_dataset_to_file` or `export_inputs_to_file`"
+        ) from exc
+
+
+def _faults_of_names(argument: str, names: Iterable[object]) -> list[str]:
+    faults = []
+    seen = set()
+    for name in names:
+        if not isinstance(name, str) or not name or name == _METADATA:
+            faults.append(f"`{argument}` holds {name!r}; a name is a text, not empty, and not `{_METADATA}`")
+        elif name in seen:
+            faults.append(f"`{argument}` holds `{name}` twice; give each tensor a name of its own")
+        seen.add(name)
+    return faults
+
 
 _T = TypeVar("_T")
 
@@ -34,16 +94,13 @@ def dataset_extractor(
 ) -> tf.Operation | None:
     """Writes the first elements of a dataset to a file.
 
-    Each tensor of an element becomes one array of shape [num_elements] + its own. It is named by `feed_name` and its
-    place in the element, for instance `"training/0"` and `"training/label"`; by `feed_name` alone where an element is
-    one tensor.
-
-    The original returns an exception object where an argument is bad; this raises it.
+    Each tensor of an element becomes an array of shape [num_elements] + its own. Its name is `feed_name` and its path in
+    the element, such as `"training/0"` or `"training/label"`; `feed_name` alone where an element is one tensor.
 
     Args:
       dataset: The dataset. Its elements are dense tensors of numbers, each of the same shape in all elements.
       num_elements: How many elements are written, 1 or more.
-      filename: The file's path, used as it is. A file that is there is replaced.
+      filename: The file's path. A file that is there is replaced.
       feed_name: The first part of the names; none if empty.
       print_stats: Whether to say on standard error what was written.
 
@@ -51,25 +108,31 @@ def dataset_extractor(
       None; in a graph, the operation that writes the file each time that it runs.
 
     Raises:
-      TypeError: An argument has a wrong type, or the dataset has elements that are no dense tensors of numbers.
+      TypeError: An argument has a wrong type, or elements are no dense tensors of numbers.
       ValueError: `num_elements` is below 1, or `filename` is empty.
       tf.errors.OutOfRangeError: The dataset has fewer elements.
       tf.errors.InvalidArgumentError: The elements' shapes differ, or have a dimension of size 0.
       OSError: The file cannot be written.
     """
-    _dataset_arguments.check_dataset("dataset", dataset)
-    _dataset_arguments.check_count("num_elements", num_elements)
-    _check_text("feed_name", feed_name)
+    check_dataset("dataset", dataset)
+    check_count("num_elements", num_elements)
+    if not isinstance(feed_name, str):
+        raise TypeError(f"`feed_name` must be a str, but is {feed_name!r}")
     _check_filename("filename", filename)
     check_bool("print_stats", print_stats)
-    _dataset_arguments.check_elements(dataset)
-    _dataset_arguments.check_sizes(dataset)
+    check_elements(dataset)
+    check_sizes(dataset)
     paths = variables.with_paths(dataset.element_spec)
     names = ["/".join(part for part in (feed_name, path) if part) or "element" for path, _ in paths]
 
     def write(*arrays: np.ndarray) -> None:
         if len(arrays[0]) < num_elements:
-            raise _too_short(len(arrays[0]), num_elements)
+            raise tf.errors.OutOfRangeError(
+                None,
+                None,
+                f"The dataset ended after {len(arrays[0])} elements, and `num_elements` is {num_elements}. `repeat()` the"
+                " dataset, or ask for fewer.",
+            )
         entries = {"kind": "dataset", "feed_name": feed_name, "num_elements": int(num_elements)}
         _write(filename, dict(zip(names, arrays, strict=True)), print_stats, **entries)
 
@@ -82,10 +145,7 @@ def dataset_extractor(
 
 
 def get_variable_handles(variables: Sequence[Variable]) -> list[tf.Tensor]:
-    """The resource handles of variables, which `export_variables` takes in their place.
-
-    Args:
-      variables: Variables of TensorFlow or Keras.
+    """The resource handles of variables of TensorFlow or Keras, which `export_variables` takes in their place.
 
     Raises:
       TypeError: `variables` holds something else.
@@ -121,7 +181,7 @@ def export_variables(
     texts = _list("names", names)
     _check_filename("filename", filename)
     check_bool("print_stats", print_stats)
-    faults = _archive.faults_of_names("names", texts)
+    faults = _faults_of_names("names", texts)
     if len(found) != len(texts):
         faults.append(f"`names` has {len(texts)} names for {len(found)} `variables`; give each variable one")
     if faults:
@@ -147,14 +207,13 @@ def import_variables(
     strict: bool = True,
     print_stats: bool = True,
 ) -> tf.Operation | None:
-    """Assigns variables the values that files hold under their names. All are checked before the first is assigned.
+    """Assigns variables the values that files hold under their names, once all are checked.
 
     Args:
       variables: Variables of TensorFlow or Keras. A dict gives their names in the files; otherwise a variable has its
         own name there (its `path` in Keras), with or without the `:0` at its end.
       filenames: One path or several, of files from `export_variables`.
-      is_input: On the machine, whether the variables are a program's inputs or its outputs. Checked; changes nothing
-        here.
+      is_input: On the machine, whether they are a program's inputs. Checked; changes nothing here.
       strict: Whether every variable must be in the files. Otherwise those that are not stay as they are.
       print_stats: Whether to say on standard error what was read.
 
@@ -175,7 +234,7 @@ def import_variables(
     faults = []
     for path in paths:
         _check_filename("filenames", path)
-        tensors = _archive.read(path)
+        tensors = _read(path)
         faults += [f"`{path}` has `{name}`, which another file has too" for name in tensors if name in values]
         values.update(tensors)
     assigned = []
@@ -209,13 +268,11 @@ def export_dataset_to_file(
     feed_name: str = "",
     apply_debug_options: bool = True,
 ) -> None:
-    """Writes the first elements of a dataset, or of an infeed queue's dataset, to a file, at once.
-
-    A queue need not be initialized, and its position stays where it is.
+    """Writes the first elements of a dataset, or of an infeed queue's dataset, to a file at once; the queue keeps its position.
 
     Args:
       dataset_or_infeed: The dataset or the queue.
-      output_filename: The file's path, used as it is. A file that is there is replaced.
+      output_filename: The file's path. A file that is there is replaced.
       num_elements: How many elements are written, 1 or more.
       feed_name: The first part of the arrays' names, see `dataset_extractor`; none if empty.
       apply_debug_options: Whether TensorFlow's debug mode for datasets applies, if it is switched on.
@@ -225,9 +282,9 @@ def export_dataset_to_file(
     """
     check_bool("apply_debug_options", apply_debug_options)
     if isinstance(dataset_or_infeed, IPUInfeedQueue):
-        dataset = _dataset_arguments.dataset_of("dataset_or_infeed", dataset_or_infeed)
+        dataset = dataset_of("dataset_or_infeed", dataset_or_infeed)
     else:
-        _dataset_arguments.check_dataset("dataset_or_infeed", dataset_or_infeed)
+        check_dataset("dataset_or_infeed", dataset_or_infeed)
         dataset = dataset_or_infeed
     if apply_debug_options:
         dataset = variables.as_run(dataset)
@@ -257,7 +314,7 @@ def export_inputs_to_file(
         raise TypeError(f"`feed_dict` must be a dict, but is {feed_dict!r}")
     _check_filename("output_filename", output_filename)
     names = [str(getattr(each, "name", None) or "").removesuffix(":0") for each in found]
-    faults = _archive.faults_of_names("inputs", names)
+    faults = _faults_of_names("inputs", names)
     if not tf.executing_eagerly():
         if faults:
             raise ValueError("; ".join(faults))
@@ -310,40 +367,19 @@ def _in_session(fetches: object, feed_dict: Mapping[Any, TensorLike]) -> Any:
         return own.run(fetches, feed_dict=dict(feed_dict))
 
 
-def _write(filename: str, tensors: Mapping[str, np.ndarray], print_stats: bool, **entries: Any) -> None:
-    size = _archive.write(filename, tensors, **entries)
-    if print_stats:
-        _say(f"wrote {len(tensors)} tensors, {size} bytes, to {filename!r}")
-
-
 def _say(words: str) -> None:
     sys.stderr.write(f"{words}\n")
-
-
-def _too_short(there: int, wanted: int) -> tf.errors.OutOfRangeError:
-    return tf.errors.OutOfRangeError(
-        None,
-        None,
-        f"The dataset ended after {there} elements, and `num_elements` is {wanted}. `repeat()` the dataset, or ask for"
-        " fewer.",
-    )
 
 
 def _named(variables: Sequence[Variable] | Mapping[str, Variable]) -> list[tuple[str, tf.Variable]]:
     if isinstance(variables, Mapping):
         return [(name, _tf_variable("variables", variable)) for name, variable in variables.items()]
-    found = _list("variables", variables)
+    found = [(each, _tf_variable("variables", each)) for each in _list("variables", variables)]
     # Keras calls all kernels of a kind the same; the path tells them apart.
-    return [(getattr(each, "path", each.name), _tf_variable("variables", each)) for each in map(_check_variable, found)]
-
-
-def _check_variable(variable: Variable) -> Variable:
-    _tf_variable("variables", variable)
-    return variable
+    return [(getattr(each, "path", each.name), inner) for each, inner in found]
 
 
 def _tf_variable(argument: str, variable: Variable) -> tf.Variable:
-    """The variable of TensorFlow that it is, or in which Keras keeps it."""
     inner = tf_variable(variable)
     if isinstance(inner, tf.Variable):
         return inner
@@ -364,11 +400,6 @@ def _list(argument: str, value: Sequence[_T]) -> list[_T]:
     if not value:
         raise ValueError(f"`{argument}` must not be empty")
     return list(value)
-
-
-def _check_text(argument: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise TypeError(f"`{argument}` must be a str, but is {value!r}")
 
 
 def _check_filename(argument: str, value: object) -> None:

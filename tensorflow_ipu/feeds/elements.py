@@ -1,17 +1,81 @@
-"""The elements of an infeed: which datasets can feed a program, and how a program gets at their parts."""
+"""The elements of an infeed: which datasets can feed a program, and how a program takes their parts."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds import _arguments
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import as_int, is_int
+from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu.errors import DeviceLimitError
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu.feeds._feed import Queue
     from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
+
+# How many elements a dequeue takes that takes all. `tf.int64.max` is the same, and takes 7 us to ask for.
+ALL_ELEMENTS = 2**63 - 1
+
+
+def device_of(device_ordinal: int | None) -> str:
+    """The IPU device of a queue."""
+    if device_ordinal is None:
+        device_ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
+    if not is_int(device_ordinal):
+        raise ValueError(f"Device ordinal must be an integer: `device_ordinal` is {device_ordinal!r}")
+    if device_ordinal < 0:
+        raise ValueError(f"Device ordinal must be >= 0: `device_ordinal` is {device_ordinal}")
+    registered = environment.registered_devices()
+    if device_ordinal >= registered:
+        raise DeviceLimitError(
+            f"`device_ordinal` is {device_ordinal}, and {registered} IPU devices are registered, the last of them"
+            f" `/device:IPU:{registered - 1}`; " + environment.way_out(environment.DEVICES_VARIABLE, device_ordinal + 1)
+        )
+    return f"/device:IPU:{device_ordinal}"
+
+
+def check_max_elements(most: object) -> None:
+    """Refuses what is neither None nor a number of elements that a dequeue can be asked for."""
+    count = None if most is None else as_int(most)
+    if count is None and most is not None:
+        raise TypeError(f"`max_elements` must be an integer or None, but is {most!r}")
+    if count is not None and not 1 <= count <= ALL_ELEMENTS:
+        raise ValueError(f"`max_elements` must be 1 or more and fit in 64 bits, but is {most}")
+
+
+def check_same_device(queue: Queue, device: str) -> None:
+    """Refuses a queue in a program that is being traced for another device."""
+    ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", None)
+    if ordinal is not None and device != device_of(ordinal):
+        raise ValueError(
+            f"the program runs on `{device_of(ordinal)}`, but {queue!r} serves `{device}`: make the queue inside"
+            f" `strategy.scope()` of the strategy that runs the program, or with `device_ordinal={ordinal}`"
+        )
+
+
+def for_type(dtype: tf.DType) -> str:
+    """The way out for tensors of a type that an IPU does not have: a clause, with the tensors as `x`."""
+    if dtype.is_floating:
+        return "cast them to float32, `tf.cast(x, tf.float32)`"
+    if dtype.is_integer:
+        return "cast them to int32, `tf.cast(x, tf.int32)`"
+    if dtype.is_complex:
+        return "split them into `tf.math.real(x)` and `tf.math.imag(x)`"
+    if dtype == tf.string:
+        return "turn them to numbers, as `tf.strings.to_number(x)` or a lookup table do"
+    return "leave them out"
+
+
+class IPUOutfeedMode(enum.Enum):
+    """What an outfeed keeps: `ALL` that is enqueued, or the `LAST` element alone."""
+
+    ALL = "all"
+    LAST = "get_last"
+
 
 # What the machine's streams carry from the host.
 DTYPES = (tf.int32, tf.float32, tf.float16, tf.bool, tf.int8, tf.uint8)
@@ -30,7 +94,7 @@ class ElementSpec:
         self.shapes: list[tf.TensorShape] = [spec.shape for spec in tf.nest.flatten(nested)]
 
     def check_types(self) -> None:
-        """Checks what the contract has checked when the queue starts."""
+        """Refuses types that a feed does not carry."""
         for index, dtype in enumerate(self.types):
             if dtype not in DTYPES:
                 names = ", ".join(known.name for known in DTYPES)
@@ -39,7 +103,7 @@ class ElementSpec:
                     None,
                     f"Unsupported datatype {'double' if dtype == tf.float64 else dtype.name} on index {index} of the feed's"
                     f" elements, whose spec is {self.nested}. A feed carries ({names}): map the dataset, `dataset.map(...)`,"
-                    f" and {_arguments.for_type(dtype)}",
+                    f" and {for_type(dtype)}",
                 )
 
     def pack(self, tensors: list[tf.Tensor]) -> Nested:
@@ -48,10 +112,7 @@ class ElementSpec:
 
 
 def arguments(element: Nested) -> tuple[list[Nested], dict[str, Nested]]:
-    """How a loop's body gets an element: a tuple by position, a dict by name, a tensor as one argument.
-
-    A tuple that holds one dict counts as the dict. A dict among others is one positional argument.
-    """
+    """An element as a loop body's arguments: a tuple by position, a dict by name (also alone in a tuple), else one."""
     if isinstance(element, tuple) and len(element) == 1 and _is_named(element[0]):
         element = element[0]
     if _is_named(element):
@@ -66,7 +127,6 @@ def _is_named(element: Nested) -> bool:
 
 
 def _nested_sequences(nested: Nested) -> list[Nested]:
-    """The lists and tuples inside of a structure, at any depth, but for the structure itself."""
     inner = nested.values() if isinstance(nested, Mapping) else nested
     parts = list(inner) if isinstance(nested, (Mapping, tuple, list)) else []
     return [
@@ -94,16 +154,16 @@ def _faults(nested: Nested) -> list[str]:
 
 
 def take(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
-    """Takes the next element in the program being traced: the arguments by position, and those by name."""
+    """Takes the next element in the program being traced, as positional and named arguments."""
     return arguments(queue._dequeue())
 
 
 def expected(queue: IPUInfeedQueue) -> tuple[int, tuple[str, ...]]:
-    """How many arguments an element is by position, and the names of those by name."""
+    """How many positional arguments an element has, and the names of the others."""
     positional, named = arguments(queue.element_spec)
     return len(positional), tuple(named)
 
 
 def specs(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
-    """The arguments that an element is, as `tf.TensorSpec`: by position, and by name."""
+    """The arguments of an element as `tf.TensorSpec`: positional and named."""
     return arguments(queue.element_spec)

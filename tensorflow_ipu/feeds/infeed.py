@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import journal
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
-from tensorflow_ipu.feeds import _arguments, _feed, _layout, elements, program_order
+from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorflow_ipu._base.types import Nested
 
 _logger = logging.getLogger(__name__)
 
 _DEFAULT_PREFETCH_DEPTH = 3
 _MOST_PREFETCH_DEPTH = 255
 _HOST = "/device:CPU:0"
-# Scripts still give these, and no release of today heeds them: names are made here, and programs know their replicas.
+# Scripts still pass these, and they have no effect: names are made here, and programs know their replicas.
 _OF_EARLIER_RELEASES = frozenset({"_internal_id", "feed_name", "replication_factor"})
 
 
 class IPUInfeedQueueSpec(tf.TypeSpec):
-    """What a traced program knows of an infeed queue: the elements, and not which queue. So any queue will do."""
+    """What a traced program knows of an infeed queue: its elements and device."""
 
     __slots__ = ("_device", "_element_spec", "_structure")
 
@@ -70,7 +66,7 @@ class IPUInfeedQueueSpec(tf.TypeSpec):
 
     def _from_components(self, components: Sequence[tf.Tensor]) -> IPUInfeedQueue:
         queue = IPUInfeedQueue.__new__(IPUInfeedQueue)
-        queue._adopt(self, components[0])
+        queue._become_argument(self, components[0])
         return queue
 
 
@@ -82,16 +78,13 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             queue.initializer
             strategy.run(program)  # in which `loops.repeat(n, body, inputs, queue)` takes n elements
 
-    A native thread reads the dataset ahead of the programs. The position stays from run to run: the next run goes on
-    where the last one stopped. Element t * R + r goes to replica r of R.
-
-    A queue may be captured by a `tf.function` or passed to it as an argument; passed, any other queue of the same element
-    spec runs the same compiled program.
+    A native thread reads the dataset ahead of the programs, and the next run goes on where the last one stopped. Element
+    t * R + r goes to replica r of R. A `tf.function` may capture the queue or take it as an argument; then any other queue
+    of the same element spec runs the same compiled program.
 
     Elements are tensors of int32, float32, float16, bool, int8 or uint8 with static shapes; alone, in a tuple, in a dict,
-    or a dict within a tuple.
-
-    When the data runs out, the run raises `tf.errors.OutOfRangeError`; a failing dataset raises its own error.
+    or a dict within a tuple. When the data runs out, the run raises `tf.errors.OutOfRangeError`; a failing dataset raises
+    its own error.
     """
 
     def __init__(
@@ -113,18 +106,23 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
           optimise_latency: On the machine, trades throughput for latency. Checked; changes nothing in the emulator.
           replica_groups: Which replicas get the same elements: with `ReplicaGroups(k)`, element t * (R / k) + g goes to all
             k replicas of group g. Each replica gets elements of its own if omitted.
-          **kwargs: Arguments of earlier releases of the SDK, which say nothing any more: `feed_name`,
-            `replication_factor`, and its internal ones. An argument by another name is refused.
+          **kwargs: Arguments of earlier releases of the SDK without effect: `feed_name`, `replication_factor`, and
+            internal ones.
 
         Raises:
           ValueError: An argument is out of range, or the dataset has elements that no queue can carry.
           TypeError: `dataset` is no dataset, `optimise_latency` no bool, `replica_groups` no `ReplicaGroups`, or there are
             other arguments.
         """
-        _check_names(kwargs)
-        if not isinstance(dataset, tf.data.Dataset) and not isinstance(dataset, tf.compat.v1.data.Dataset):
+        unknown = sorted(set(kwargs) - _OF_EARLIER_RELEASES)
+        if unknown:
+            raise TypeError(
+                f"`IPUInfeedQueue` has no argument {', '.join(f'`{name}`' for name in unknown)}; it has `device_ordinal`,"
+                " `prefetch_depth`, `optimise_latency` and `replica_groups`"
+            )
+        if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(f"`dataset` must be a `tf.data.Dataset`, but is {dataset!r}")
-        self._device = _arguments.device_of(device_ordinal)
+        self._device = elements.device_of(device_ordinal)
         depth = _prefetch_depth(prefetch_depth)
         self._prefetch_depth: int | None = depth
         check_bool("optimise_latency", optimise_latency)
@@ -144,7 +142,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         self._initialized = False
         self._spec: IPUInfeedQueueSpec | None = None
 
-    def _adopt(self, spec: IPUInfeedQueueSpec, handle: tf.Tensor) -> None:
+    def _become_argument(self, spec: IPUInfeedQueueSpec, handle: tf.Tensor) -> None:
         """Makes this the queue of a traced argument: elements and a state, without a dataset."""
         self._spec = spec
         self._device = spec._device
@@ -234,8 +232,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
     def deleter(self) -> tf.Operation | None:
         """Stops reading and ends what waits: eagerly with each access, in a graph with the returned op.
 
-        An element that is being read is waited for, a second at most: no code of the dataset runs later, but for code that
-        itself waits for longer. `initializer` starts again from the dataset's first element.
+        It waits a second at most for an element that is being read. `initializer` starts again from the first element.
 
         Raises:
           RuntimeError: The queue is a traced argument.
@@ -250,11 +247,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         return stopped
 
     def get_next(self) -> NoReturn:
-        """Always raises: a loop takes elements from the queue that it is given.
-
-        Raises:
-          ValueError: At every call.
-        """
+        """Always raises `ValueError`: a loop takes elements from the queue that is passed to it."""
         raise ValueError(
             "`get_next()` is obsolete: pass the queue to `loops.repeat` or `loops.while_loop`, or use `next(iterator)` of"
             " an `IPUIterator`"
@@ -262,7 +255,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
 
     def _dequeue(self) -> Nested:
         """Takes the next element in the program being traced, with the structure that the dataset gave it."""
-        _arguments.check_same_device(self, self._device)
+        elements.check_same_device(self, self._device)
         self._dequeued = True
         if environment.poplar_flags().synthetic("infeed"):
             tensors = [
@@ -270,10 +263,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             ]
         else:
             tensors = ops.ipu_infeed_dequeue(
-                self._state(),
-                program_order.of(self._device),
-                types=self._element.types,
-                shapes=self._element.shapes,
+                self._state(), program_order.of(self._device), types=self._element.types, shapes=self._element.shapes
             )
         return self._element.pack(tensors)
 
@@ -282,22 +272,12 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
 
 
 def _without_injected_prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset without the buffer that TensorFlow adds to its end: the queue is one, with a thread of its own."""
-    given = variables.options_of(dataset)
-    if given.experimental_optimization.inject_prefetch is not None:
+    """The dataset without the prefetch buffer that TensorFlow adds at its end: the queue is one."""
+    if variables.options_of(dataset).experimental_optimization.inject_prefetch is not None:
         return dataset
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return dataset.with_options(options)
-
-
-def _check_names(given: Iterable[str]) -> None:
-    unknown = sorted(set(given) - _OF_EARLIER_RELEASES)
-    if unknown:
-        raise TypeError(
-            f"`IPUInfeedQueue` has no argument {', '.join(f'`{name}`' for name in unknown)}; it has `device_ordinal`,"
-            " `prefetch_depth`, `optimise_latency` and `replica_groups`"
-        )
 
 
 def _prefetch_depth(value: int | None) -> int:

@@ -5,23 +5,19 @@ from __future__ import annotations
 import contextlib
 import sys
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu._tensorflow.variables import OwnedIterator
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue, IPUInfeedQueueSpec
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorflow_ipu._base.types import Nested
-
 
 class IPUIteratorSpec(tf.TypeSpec):
-    """What a traced program knows of an iterator: the elements, and not which iterator."""
+    """What a traced program knows of an iterator: its elements and device."""
 
     __slots__ = ("_infeed_spec",)
 
@@ -79,7 +75,7 @@ class IPUIterator(OwnedIterator):
           **kwargs: With a dataset, options of `IPUInfeedQueue`; with specs, `components`, the queue of that spec.
 
         Raises:
-          ValueError: Neither or both of `dataset` and the specs are given.
+          ValueError: Neither or both of `dataset` and the specs are passed.
         """
         if dataset is None:
             if infeed_spec is None or element_spec is None:
@@ -111,18 +107,8 @@ class IPUIterator(OwnedIterator):
     def __iter__(self) -> IPUIterator:
         return self
 
-    def __next__(self) -> Nested:
-        return self._next_internal()
-
-    def next(self) -> Nested:
-        """The same as `next(iterator)`."""
-        return self._next_internal()
-
     def get_next(self) -> Nested:
         """The same as `next(iterator)`."""
-        return self._next_internal()
-
-    def _next_internal(self) -> Nested:
         if tf.executing_eagerly():
             raise RuntimeError(
                 "Accessing dataset elements can not be accessed in eager mode when inside `IPUStrategy`: the elements go"
@@ -131,12 +117,15 @@ class IPUIterator(OwnedIterator):
             )
         return self._infeed_queue._dequeue()
 
-    def get_next_as_optional(self) -> NoReturn:
-        """Always raises: a program cannot ask whether there is an element.
+    def next(self) -> Nested:
+        """The same as `next(iterator)`."""
+        return self.get_next()
 
-        Raises:
-          NotImplementedError: At every call.
-        """
+    def __next__(self) -> Nested:
+        return self.get_next()
+
+    def get_next_as_optional(self) -> NoReturn:
+        """Always raises `NotImplementedError`: a program cannot ask whether there is an element."""
         raise NotImplementedError(
             "an IPU dataset iterator does not support `get_next_as_optional()`, and so no `for x in iterator` in a program."
             " Loop over `tf.range(n)` and call `next(iterator)`"
@@ -157,7 +146,7 @@ class IPUIterator(OwnedIterator):
 
 
 class IPUOwnedIterator(IPUIterator):
-    """An iterator that takes its queue with it: the queue is deleted when the iterator's object goes."""
+    """An iterator whose queue is deleted with it."""
 
     def __init__(
         self,
@@ -178,10 +167,7 @@ _HOST_PACKAGES = ("keras", "tensorflow")
 
 
 def on_device() -> contextlib.AbstractContextManager[None]:
-    """Has `iter(dataset)` follow the current strategy for as long as any block of this lasts.
-
-    Threads without an IPU strategy get what they always get.
-    """
+    """Has `iter(dataset)` follow the strategy of each thread for as long as any block of this lasts."""
     return patches.DATASET_ITERATORS.applied()
 
 

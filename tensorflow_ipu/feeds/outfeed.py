@@ -6,42 +6,109 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
-from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
-from tensorflow_ipu.feeds._arguments import IPUOutfeedMode
-from tensorflow_ipu.feeds._outfeed_iterator import IPUOutfeedQueueIterator, ReadBuffer, rows_of
-from tensorflow_ipu.feeds._rows import MOST, PreallocatedOutput
+from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
+from tensorflow_ipu.feeds._layout import MOST, PreallocatedOutput, Taken
+from tensorflow_ipu.feeds.elements import IPUOutfeedMode
 from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu.feeds._rows import Taken
-
 _logger = logging.getLogger(__name__)
+
+
+class IPUOutfeedQueueIterator(Iterator):
+    """Yields one element after the other, and stops where the queue is empty at the moment.
+
+    It does not wait for a running program. After a `break` or an exception, the rest stays for other readers.
+    """
+
+    def __init__(self, outfeed_queue: IPUOutfeedQueue) -> None:
+        """Iterates over `outfeed_queue`; raises `RuntimeError` where the call is not eager, or the mode is not `ALL`."""
+        if not tf.executing_eagerly():
+            raise RuntimeError("IPUOutfeedQueue can only be iterated over in eager mode; in a graph, use `dequeue`")
+        if outfeed_queue._mode is not IPUOutfeedMode.ALL:
+            raise RuntimeError(
+                "IPUOutfeedQueue can only be iterated over if the `outfeed_mode` is set to `IPUOutfeedMode.ALL`; for"
+                " `LAST`, use `dequeue`"
+            )
+        self._queue = outfeed_queue
+
+    def __iter__(self) -> IPUOutfeedQueueIterator:
+        return self
+
+    def __next__(self) -> Nested:
+        return self._queue._next_element()
+
+
+class ReadBuffer:
+    """The rest of a chunk of elements, for the next reader; not thread-safe."""
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self._elements: deque[list[tf.Tensor]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._elements)
+
+    def fill(self, elements: Sequence[list[tf.Tensor]]) -> None:
+        """Takes a chunk in place of what there is."""
+        self._elements = deque(elements)
+
+    def pop(self) -> list[tf.Tensor]:
+        """Takes the first element: a tensor for each leaf."""
+        return self._elements.popleft()
+
+    def pop_before(self, take: Callable[[int | None], list[tf.Tensor]], most: int | None) -> list[tf.Tensor]:
+        """Takes elements from here first, then a chunk, and returns all stacked."""
+        here = len(self)
+        if here == 0:
+            return take(most)
+        first = list(self._elements)[:most]
+        stacked = [tf.stack(leaves) for leaves in zip(*first, strict=True)]
+        if most is not None and most <= here:
+            for _ in first:
+                self._elements.popleft()
+            return stacked
+        chunk = take(None if most is None else most - here)
+        try:
+            joined = [tf.concat(parts, 0) for parts in zip(stacked, chunk, strict=True)]
+        except tf.errors.ResourceExhaustedError:
+            self._elements.extend(rows_of(chunk))
+            raise
+        self.clear()
+        return joined
+
+    def clear(self) -> None:
+        """Drops everything."""
+        self._elements.clear()
+
+
+def rows_of(chunk: list[tf.Tensor]) -> list[list[tf.Tensor]]:
+    """The elements of a chunk, as views of its memory where TensorFlow can."""
+    return [[leaf[i] for leaf in chunk] for i in range(len(chunk[0]))]
+
+
 _HOST = "/device:CPU:0"
 
 # How much an iteration takes from the queue at once, so that reading it does not need as much memory again.
 _CHUNK_BYTES = 16 << 20
 
-# How long a dequeue from another thread waits where the queue is empty and a program runs. A thread that polls would
-# otherwise take a core from the program. Longer than a tick of most systems: where a wait's limit is the next thing that a
-# processor is to be woken for, to cancel it takes a virtual one 10 us, and the element comes so much later.
-_PATIENCE_US = 5000
+# How long a dequeue from another thread waits where the queue is empty and a program runs: polling would take a core from
+# the program. Longer than a timer tick of most systems, since to cancel a timer takes a virtual processor 10 us.
+_WAIT_US = 5000
 
 
 class IPUOutfeedQueueSpec(tf.TypeSpec):
-    """What a traced program knows of an outfeed queue, and not which queue. So any queue will do."""
+    """What a traced program knows of an outfeed queue: its mode and device."""
 
     __slots__ = ("_device", "_mode")
 
@@ -67,7 +134,7 @@ class IPUOutfeedQueueSpec(tf.TypeSpec):
 
     def _from_components(self, components: Sequence[tf.Tensor]) -> IPUOutfeedQueue:
         queue = IPUOutfeedQueue.__new__(IPUOutfeedQueue)
-        queue._adopt(self, components[0])
+        queue._become_argument(self, components[0])
         return queue
 
 
@@ -84,11 +151,9 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         strategy.run(program)
         queue.dequeue()  # {"loss": a tensor of shape [10, ...]}
 
-    Another thread may dequeue, or iterate, while the program runs. What nobody has read stays; the program never waits
-    for a reader.
-
-    A queue may be captured by a `tf.function` or passed to it as an argument; passed, any other queue runs the same
-    compiled program. All elements of a queue have one structure, with the same types and shapes.
+    Another thread may dequeue, or iterate, while the program runs, which never waits for a reader. A `tf.function` may
+    capture the queue or take it as an argument; then any other queue runs the same compiled program. All elements of a
+    queue have one structure, with the same types and shapes.
     """
 
     def __init__(
@@ -114,7 +179,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         mode = IPUOutfeedMode.ALL if outfeed_mode is None else outfeed_mode
         if not isinstance(mode, IPUOutfeedMode):
             raise ValueError(f"`outfeed_mode` must be an `IPUOutfeedMode`, `ALL` or `LAST`, but is {outfeed_mode!r}")
-        self._device = _arguments.device_of(device_ordinal)
+        self._device = elements.device_of(device_ordinal)
         if not is_int(buffer_depth):
             raise ValueError(f"`buffer_depth` must be an integer, but is {buffer_depth!r}")
         if buffer_depth < 1:
@@ -137,7 +202,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread: int | None = None
 
-    def _adopt(self, spec: IPUOutfeedQueueSpec, handle: tf.Tensor) -> None:
+    def _become_argument(self, spec: IPUOutfeedQueueSpec, handle: tf.Tensor) -> None:
         """Makes this the queue of a traced argument."""
         self._buffer_depth = None
         self._mode = IPUOutfeedMode(spec._mode)
@@ -166,7 +231,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
 
     @property
     def buffer_depth(self) -> int | None:
-        """As given; None where the queue is a traced argument, which stands for any."""
+        """As passed; None for a traced argument, which stands for any queue."""
         return self._buffer_depth
 
     @property
@@ -189,14 +254,14 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         return self._held or self._layout
 
     def enqueue(self, tensors: Nested) -> tf.Operation:
-        """Hands an element to the host, each time that the program comes by.
+        """Hands an element to the host, each time that the program runs this.
 
         Args:
-          tensors: A tensor, or a list, tuple or dict of tensors, nested at will; what is no tensor is converted to one.
+          tensors: A tensor, or a list, tuple or dict of tensors, nested at will; other values are converted to tensors.
 
         Returns:
-          The operation. In a `tf.function` it runs by itself; in a graph it must be run, or depended on. In a graph that no
-          program is around, the enqueue is a program of its own.
+          The operation. In a `tf.function` it runs by itself; in a graph it must be run, or depended on. In a graph outside of
+          any program, the enqueue is a program of its own.
 
         Raises:
           ValueError: The queue is enqueued to in this graph, or in one around it, already; or a shape is unknown.
@@ -207,7 +272,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             raise RuntimeError(
                 "`enqueue` can only be called in the `tf.function` of a program, which `strategy.run` runs"
             )
-        _arguments.check_same_device(self, self._device)
+        elements.check_same_device(self, self._device)
         self._check_first_in(tf.compat.v1.get_default_graph())
         layout, flat = _layout.of(tensors)
         self._layout = layout
@@ -234,10 +299,9 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._graphs.add(graph)
 
     def dequeue(self, wait_for_completion: bool = False, max_elements: int | None = None) -> Nested:
-        """Takes what has been enqueued and not dequeued.
+        """Takes what has been enqueued and not dequeued, as a copy.
 
-        The result is a copy: for as long as it is made, the elements are in memory twice. Where there is too little for
-        that, all stay in the queue. Then take a part at a time:
+        Where memory is too small for two copies, take a part at a time:
 
             while len(part := queue.dequeue(max_elements=100)):
                 ...
@@ -254,13 +318,13 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
           that made the queue, or a program runs.
 
         Raises:
-          ValueError: No program that enqueues was traced so far; or `max_elements` is below 1, or given in mode `LAST`.
+          ValueError: No program that enqueues was traced so far; or `max_elements` is below 1, or set in mode `LAST`.
           TypeError: `max_elements` is no integer.
           tf.errors.FailedPreconditionError: In mode `LAST`, nothing was enqueued since the last dequeue.
           tf.errors.NotFoundError: The queue was deleted.
           tf.errors.ResourceExhaustedError: There is no memory for the result. The elements stay in the queue.
         """
-        _arguments.check_max_elements(max_elements)
+        elements.check_max_elements(max_elements)
         if max_elements is not None and self._mode is IPUOutfeedMode.LAST:
             raise ValueError(
                 f"`max_elements` is {max_elements}, but a queue of mode `IPUOutfeedMode.LAST` has one element: leave it"
@@ -270,7 +334,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             wait_until_idle()
         layout = self._current_layout()
         if layout is None and tf.executing_eagerly() and self._may_be_about_to_come():
-            time.sleep(_PATIENCE_US / 1e6)
+            time.sleep(_WAIT_US / 1e6)
             return []
         if layout is None:
             raise ValueError(
@@ -287,7 +351,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         with self._reading:
             layout = self._current_layout()
             if layout is None and self._may_be_about_to_come():
-                time.sleep(_PATIENCE_US / 1e6)
+                time.sleep(_WAIT_US / 1e6)
             if layout is None:
                 raise StopIteration
             if self._read_buffer:
@@ -300,11 +364,8 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             return first
 
     def _taken(self, layout: _layout.ElementLayout) -> Taken:
-        """Takes the first few elements."""
         if self._feed is not None and layout.row_reader is not None:
-            taken = layout.row_reader.take(
-                self._feed.number, self._patience_us(), self._chunk(layout), self._preallocated
-            )
+            taken = layout.row_reader.take(self._feed.number, self._wait_us(), self._chunk(layout), self._preallocated)
             if taken is not None:
                 return taken
         rows = rows_of(self._take(layout, min(self._chunk(layout), MOST)))
@@ -315,19 +376,18 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         return active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
 
     def _chunk(self, layout: _layout.ElementLayout) -> int:
-        """How many elements an iteration takes at once."""
         assert self._feed is not None
         bytes_of_row = layout.bytes * max(1, native.ipu_outfeed_replicas(self._feed.number))
         return max(1, _CHUNK_BYTES // max(1, bytes_of_row))
 
-    def _patience_us(self) -> int:
-        return _PATIENCE_US if active() and threading.get_ident() != self._enqueuing_thread else 0
+    def _wait_us(self) -> int:
+        return _WAIT_US if active() and threading.get_ident() != self._enqueuing_thread else 0
 
     def _take_now(self, layout: _layout.ElementLayout, most: int | None) -> list[tf.Tensor]:
-        """Takes elements eagerly, without an operation where it can: behind a long run that takes a quarter of the time."""
+        """Takes elements eagerly, without an operation where it can: after a long run that takes a quarter of the time."""
         if self._feed is not None and self._mode is IPUOutfeedMode.ALL and layout.row_reader is not None:
-            at_most = _arguments.ALL_ELEMENTS if most is None else most
-            taken = layout.row_reader.take_stacked(self._feed.number, self._patience_us(), at_most)
+            at_most = elements.ALL_ELEMENTS if most is None else most
+            taken = layout.row_reader.take_stacked(self._feed.number, self._wait_us(), at_most)
             if taken is not None:
                 return taken
         return self._take(layout, most)
@@ -340,8 +400,8 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         with tf.device(_HOST):
             return ops.ipu_outfeed_dequeue(
                 self._feed.number,
-                self._patience_us(),
-                _arguments.ALL_ELEMENTS if most is None else most,
+                self._wait_us(),
+                elements.ALL_ELEMENTS if most is None else most,
                 types=layout.types,
                 shapes=layout.shapes,
                 layout=layout.number,
@@ -377,11 +437,7 @@ class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
     """An outfeed queue that is deleted when its object goes."""
 
     def __init__(self, outfeed_mode: IPUOutfeedMode | None = None, device_ordinal: int | None = None) -> None:
-        """See `IPUOutfeedQueue`.
-
-        Raises:
-          RuntimeError: The call is not eager.
-        """
+        """See `IPUOutfeedQueue`; raises `RuntimeError` where the call is not eager."""
         if not tf.executing_eagerly():
             raise RuntimeError("ScopedIPUOutfeedQueue can only be created in eager mode; in a graph, run the `deleter`")
         super().__init__(outfeed_mode, device_ordinal)

@@ -1,13 +1,4 @@
-"""The order of a program: one state that threads all uses of feeds and collectives, as they were traced.
-
-XLA runs what shares no data in any order. A feed's state keeps the uses of that feed in order; a host that answers what
-one queue hands out with the next element of another one needs the order of both. So the ops that use feeds take the
-order of the program besides, and advance that one.
-
-The order is a variable of the device. TensorFlow locks a program's variables for as long as it runs, and programs of
-several threads may wait for each other's data: so a run on another thread than the main one has that thread's order in
-the place of the device's, and each step of a session has one of its own.
-"""
+"""The order of a program: a state that threads all uses of feeds and collectives, in the order of the trace."""
 
 from __future__ import annotations
 
@@ -15,26 +6,23 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+
+import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.feeds import _feed
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
 _numbers = itertools.count(-1, -1)  # Those of feeds are above 0.
 _thread = threading.local()
-# A device: the order that its programs capture.
+# The order that the programs of a device capture. TensorFlow locks a program's variables while it runs, and programs of
+# several threads may wait for each other's data: so a run on another thread than the main one has that thread's order
+# instead, and each step of a session has one of its own.
 _captured: dict[str, _feed.Feed] = {}
 
 
 def of(device: str) -> list[tf.Tensor]:
-    """What an op that uses a feed takes for its input `order`: nothing, or the order of the program being traced.
-
-    Nothing in the condition of a loop, where XLA lets nobody assign, and in a block of `unordered`.
-    """
+    """The input `order` of an op that uses a feed: none in the condition of a loop or in a block of `unordered`."""
     if replicas.in_condition() or getattr(_thread, "unordered", False):
         return []
     return [replicas.in_function(shared(device))]
@@ -52,7 +40,7 @@ def shared(device: str) -> tf.Tensor:
 
 @contextlib.contextmanager
 def unordered() -> Iterator[None]:
-    """A block that traces uses of feeds which keep the order of each feed alone, so that more of them can overlap."""
+    """A block whose uses of feeds keep the order of each feed alone, so that more of them can overlap."""
     before = getattr(_thread, "unordered", False)
     _thread.unordered = True
     try:
@@ -63,7 +51,7 @@ def unordered() -> Iterator[None]:
 
 @contextlib.contextmanager
 def barrier(*queues: _feed.Queue | None) -> Iterator[None]:
-    """A block of `unordered`: all before it comes before the uses of these queues in it, and they before all behind it."""
+    """A block of `unordered` in which the uses of these queues come after all before it, and before all after it."""
     used = [queue for queue in queues if queue is not None]
     _join(used)
     with unordered():
@@ -78,7 +66,6 @@ def _join(queues: list[_feed.Queue]) -> None:
 
 
 def _of_thread(device: str) -> tf.Tensor:
-    """The order of this thread's runs on a device."""
     states = vars(_thread).setdefault("states", {})
     if device not in states:
         states[device] = _new().state(device)

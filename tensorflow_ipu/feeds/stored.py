@@ -1,27 +1,22 @@
-"""The queues of a program that was stored: what a file has to know of them, and how others take their place."""
+"""The queues of a stored program: what a file says of them, and how others take their place."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu.feeds import _arguments, _feed, _layout, program_order
+from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 from tensorflow_ipu.feeds.outfeed import IPUOutfeedQueue
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 _HOST = "/device:CPU:0"
 
 
 def described(state: tf.Tensor) -> dict[str, Any] | None:
-    """What a state names that a program takes: its kind, and of a queue its elements; None for no state.
-
-    Kinds are `infeed`, `outfeed`, `order`, and `other` for what belongs to no queue.
-    """
+    """The kind of a state (`infeed`, `outfeed`, `order`, `other`), and a queue's elements; None for no state."""
     feed: _feed.Feed | None = getattr(state, "_ipu_feed", None)
     if feed is None:
         return None
@@ -34,13 +29,13 @@ def described(state: tf.Tensor) -> dict[str, Any] | None:
     if isinstance(queue, IPUOutfeedQueue):
         layout = queue._current_layout()
         if layout is not None:
-            elements = _specs(_names(layout.nested), layout.types, layout.shapes)
-            return {"kind": "outfeed", "elements": elements, "layout": layout.number, "mode": queue.outfeed_mode.name}
+            found = _specs(_names(layout.nested), layout.types, layout.shapes)
+            return {"kind": "outfeed", "elements": found, "layout": layout.number, "mode": queue.outfeed_mode.name}
     return {"kind": "other"}
 
 
 def infeed_of(dataset: tf.data.Dataset, device: str) -> tuple[IPUInfeedQueue, tf.Tensor]:
-    """A queue in the place of a stored program's, started, and its state; elements are flat."""
+    """A started queue in the place of a stored program's, and its state; elements are flat."""
     ordinal = tf.DeviceSpec.from_string(device).device_index
     queue = IPUInfeedQueue(dataset, device_ordinal=ordinal)
     assert queue._feed is not None
@@ -61,12 +56,12 @@ class StoredResults:
         self.state = self._queue._feed.state(device)
 
     def take(self, timeout_us: int) -> list[tf.Tensor]:
-        """Takes what has come, after at most so long a wait for the first: flat, a row an element."""
+        """Takes what has come, after at most so long a wait for the first: flat, one row per element."""
         with tf.device(_HOST):
             return ops.ipu_outfeed_dequeue(
                 self._number,
                 timeout_us,
-                _arguments.ALL_ELEMENTS,
+                elements.ALL_ELEMENTS,
                 types=[spec.dtype for spec in self._specs],
                 shapes=[spec.shape for spec in self._specs],
                 layout=self._layout,
@@ -79,9 +74,9 @@ def order(device: str) -> tf.Tensor:
     return program_order._new().state(device)
 
 
-def specs_of(elements: Sequence[Mapping[str, Any]]) -> list[tf.TensorSpec]:
+def specs_of(described: Sequence[Mapping[str, Any]]) -> list[tf.TensorSpec]:
     """The specs that a file has."""
-    return [tf.TensorSpec(one["shape"], one["dtype"], one["name"]) for one in elements]
+    return [tf.TensorSpec(one["shape"], one["dtype"], one["name"]) for one in described]
 
 
 def _specs(names: Sequence[str], types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]) -> list[dict[str, Any]]:

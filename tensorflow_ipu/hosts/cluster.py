@@ -1,4 +1,4 @@
-"""The cluster that this process is a worker of, joined once."""
+"""The cluster that this process joins once."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import ctypes
 import dataclasses
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import Any
+
+import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import is_number
 from tensorflow_ipu._native.library import native
+from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu.errors import ClusterError
-from tensorflow_ipu.hosts import links
+from tensorflow_ipu.hosts import rendezvous
 from tensorflow_ipu.hosts.identity import Identity, identity
 from tensorflow_ipu.hosts.rendezvous import listening, meet, name_of, refusal
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,8 +61,8 @@ def join(
     A process joins once: further calls return what the first one did. Workers talk in clear text.
 
     Args:
-      cluster_resolver: Who knows the cluster, or the identity itself. None: the environment variable `TF_CONFIG`; where
-        that is unset, the process is alone.
+      cluster_resolver: The resolver that knows the cluster, or the identity itself. None: the environment variable
+        `TF_CONFIG`; where that is unset, the process is alone.
       timeout: Seconds to wait for workers, here and later. None: the environment variable `TENSORFLOW_IPU_TIMEOUT`,
         60 where that is unset.
       listen: `"address"` to listen on the worker's own address alone, `"all"` for all interfaces. None: the
@@ -78,8 +78,7 @@ def join(
     seconds = _checked_timeout(timeout)
     everywhere = _checked_listen(listen) == "all"
     if own is None or own.workers == 1:
-        addresses = () if own is None else own.addresses
-        return Cluster(0, 1, addresses, seconds)
+        return Cluster(0, 1, () if own is None else own.addresses, seconds)
     with _joining:
         if _joined is not None:
             if (own.worker, own.addresses) != (_joined.worker, _joined.addresses):
@@ -96,7 +95,7 @@ def _join(own: Identity, seconds: float, everywhere: bool) -> Cluster:
     end = time.monotonic() + seconds
     with listening(own, everywhere) as listener:
         token = meet(own, listener, seconds)
-        connections = links.connect(own, listener, token, end - time.monotonic())
+        connections = rendezvous.connect(own, listener, token, end - time.monotonic())
         sockets = [connections[one].detach() if one in connections else -1 for one in range(own.workers)]
         connected = native.ipu_connect_workers(
             own.worker,
@@ -129,3 +128,49 @@ def _checked_listen(listen: str | None) -> str:
     if listen not in environment.LISTEN:
         raise ValueError(f'`listen` must be "address" or "all", but is {listen!r}')
     return listen
+
+
+_Policy = tf.data.experimental.AutoShardPolicy
+
+
+def deals(dataset: tf.data.Dataset) -> bool:
+    """Whether workers share a dataset element by element, so that each knows how many all have."""
+    return _policy(dataset) in (_Policy.AUTO, _Policy.DATA)
+
+
+def share_of(dataset: tf.data.Dataset, cluster: Cluster, replicas: int) -> tf.data.Dataset:
+    """The share of a worker."""
+    policy = _policy(dataset)
+    if cluster.workers == 1 or policy is _Policy.OFF:
+        return dataset
+    if policy not in (_Policy.AUTO, _Policy.DATA):
+        return variables.auto_sharded(dataset, cluster.workers, cluster.worker)
+    return _dealt(dataset, cluster.workers, cluster.worker, replicas)
+
+
+def _policy(dataset: tf.data.Dataset) -> Any:
+    options: Any = variables.options_of(dataset)
+    return options.experimental_distribute.auto_shard_policy
+
+
+def _dealt(dataset: tf.data.Dataset, workers: int, worker: int, replicas: int) -> tf.data.Dataset:
+    whole: Any = dataset.cardinality()
+    mine: Any
+    if replicas == 1:
+        mine = dataset.shard(workers, worker)
+    else:
+
+        def is_mine(number: Any, *_: Any) -> Any:
+            return tf.equal(number // replicas % workers, worker)
+
+        def without_number(_: Any, *element: Any) -> Any:
+            return element[0] if len(element) == 1 else element
+
+        mine = dataset.enumerate().filter(is_mine).map(without_number)
+    if not tf.executing_eagerly():
+        return mine
+    rounds = int(whole) if int(whole) < 0 else int(whole) // (workers * replicas)
+    if rounds < 0:
+        infinite = rounds == int(tf.data.INFINITE_CARDINALITY)
+        return mine.apply(tf.data.experimental.assert_cardinality(rounds)) if infinite else mine
+    return mine.take(rounds * replicas).apply(tf.data.experimental.assert_cardinality(rounds * replicas))

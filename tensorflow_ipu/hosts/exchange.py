@@ -1,23 +1,17 @@
-"""Tensors of the host over several workers, outside of programs, by the workers' own connections.
-
-Workers call the same functions in the same order, with the same types and shapes. Those that differ, or do not come, are
-told of it; see `IpuHostExchange`.
-"""
+"""Exchanges tensors of the host between workers that call the same functions in the same order."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
+from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu._native.library import ops
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import TensorLike
-    from tensorflow_ipu.hosts.cluster import Cluster
+from tensorflow_ipu.hosts.cluster import Cluster
 
 # Of each graph that keeps no order, how often each name is in it.
 _names: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
@@ -31,7 +25,7 @@ def broadcast(
     members: tuple[int, ...] | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """The value that worker `root` has, on all workers, or on all of `members`."""
+    """The value of worker `root`, on all workers or all of `members`."""
     tensor = tf.convert_to_tensor(value)
     members = members or tuple(range(cluster.workers))
     place = members.index(root)
@@ -46,7 +40,7 @@ def all_reduce(
     members: tuple[int, ...] | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """The sum of what the workers have, or their mean."""
+    """The sum of the workers' values, or their mean."""
     tensor = tf.convert_to_tensor(value)
     if tensor.dtype.is_complex:
         parts = tf.stack([tf.math.real(tensor), tf.math.imag(tensor)])
@@ -57,13 +51,9 @@ def all_reduce(
 
 
 def all_gather(
-    cluster: Cluster,
-    value: TensorLike,
-    what: str,
-    members: tuple[int, ...] | None = None,
-    name: str | None = None,
+    cluster: Cluster, value: TensorLike, what: str, members: tuple[int, ...] | None = None, name: str | None = None
 ) -> tf.Tensor:
-    """What the workers have, one behind the other along the first axis."""
+    """The workers' values, concatenated along the first axis."""
     members = members or tuple(range(cluster.workers))
     return _exchanged(cluster, tf.convert_to_tensor(value), "gather", "gather", what, members, name)
 
@@ -92,10 +82,10 @@ def _exchanged(
 
 
 def _sequence(name: str) -> str:
-    """By what workers know an exchange: its place among those of the main thread; or a name, where there is no order."""
+    """The key of an exchange: its place among those of the main thread, or a name where there is no order."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and not graph.building_function:
-        given = _names.setdefault(graph, Counter())
-        given[name] += 1
-        return f"{name} {given[name]}"
+        counted = _names.setdefault(graph, Counter())
+        counted[name] += 1
+        return f"{name} {counted[name]}"
     return "" if threading.current_thread() is threading.main_thread() else name

@@ -1,4 +1,4 @@
-"""Which worker of how many this process is, by what its surroundings say."""
+"""The worker that this process is, by its environment."""
 
 from __future__ import annotations
 
@@ -59,18 +59,23 @@ def identity(
     """Says which worker this process is.
 
     Args:
-      cluster_resolver: Who knows the cluster, for instance TensorFlow's `SlurmClusterResolver`. None: `TF_CONFIG`.
-      environ: Where environment variables are; None for those of the process.
+      cluster_resolver: A resolver that knows the cluster, such as TensorFlow's `SlurmClusterResolver`. None: `TF_CONFIG`.
+      environ: The environment variables; None for those of the process.
 
     Returns:
-      The identity; None where nothing speaks of other processes, or the process is an evaluator, which works alone.
+      The identity; None where nothing names other processes, or the process is an evaluator, which works alone.
 
     Raises:
-      ValueError: What there is, is malformed: all faults are told at once.
+      ValueError: The cluster is malformed; all faults are told at once.
       TypeError: `cluster_resolver` is none.
     """
     if cluster_resolver is None:
-        return _of_tf_config(environment.tf_config(environ))
+        config = _parsed(environment.tf_config(environ))
+        if config is None:
+            return None
+        _check_protocol(f"`{_VARIABLE}`", config.get("rpc_layer"))
+        task = config.get("task", {})
+        return _of_jobs(f"`{_VARIABLE}`", config.get("cluster", {}), task.get("type"), task.get("index"))
     if not isinstance(cluster_resolver, tf.distribute.cluster_resolver.ClusterResolver):
         raise TypeError(
             "`cluster_resolver` must be a `tf.distribute.cluster_resolver.ClusterResolver`, but is"
@@ -86,17 +91,7 @@ def identity(
     return _of_jobs(kind, cluster.as_dict() if cluster is not None else {}, task_type, task)
 
 
-def _of_tf_config(text: str | None) -> Identity | None:
-    config = _parsed(text)
-    if config is None:
-        return None
-    _check_protocol(f"`{_VARIABLE}`", config.get("rpc_layer"))
-    task = config.get("task", {})
-    return _of_jobs(f"`{_VARIABLE}`", config.get("cluster", {}), task.get("type"), task.get("index"))
-
-
 def _parsed(text: str | None) -> dict[str, Any] | None:
-    """What `TF_CONFIG` says; None for nothing."""
     if text is None:
         return None
     config = environment.json_object(_VARIABLE, text, _EXAMPLE)
@@ -117,7 +112,7 @@ def _check_protocol(source: str, protocol: str | None) -> None:
 
 
 def _of_jobs(source: str, cluster: Mapping[str, Any], task_type: object, task: object) -> Identity | None:
-    """The identity of a task of a cluster; the chief is worker 0, and the tasks of `worker` come behind it."""
+    """The identity of a task of a cluster, with the chief as worker 0, before the tasks of `worker`."""
     if not cluster:
         return None
     faults = Faults()
@@ -177,24 +172,23 @@ def _checked_task(
 
 
 def _tasks(tasks: object) -> object:
-    """The addresses of a job; a map from its tasks to them has no gaps."""
+    """The addresses of a job; a map from its tasks to them may have gaps."""
     if isinstance(tasks, Mapping):
         return [tasks[task] for task in sorted(tasks, key=int)]
     return [tasks] if isinstance(tasks, str) else tasks
 
 
-def _checked_addresses(what: str, given: object, faults: Faults) -> list[str]:
-    """The addresses, those that are malformed recorded as faults."""
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        faults.add(TypeError, f"{what}: there must be a list of addresses `host:port`, but there is {given!r}")
+def _checked_addresses(what: str, addresses: object, faults: Faults) -> list[str]:
+    if isinstance(addresses, str) or not isinstance(addresses, Sequence):
+        faults.add(TypeError, f"{what}: there must be a list of addresses `host:port`, but there is {addresses!r}")
         return []
-    if not given:
+    if not addresses:
         faults.add(ValueError, f"{what}: there is no address")
-    for address in given:
+    for address in addresses:
         host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
         if not host or not port.isdecimal() or not 0 < int(port[:6]) < 65536:
             faults.add(ValueError, f"{what}: {address!r} is no address `host:port` with a port from 1 to 65535")
-    twice = sorted({str(one) for one in given if list(given).count(one) > 1})
+    twice = sorted({str(one) for one in addresses if list(addresses).count(one) > 1})
     if twice:
         faults.add(ValueError, f"{what}: {', '.join(twice)} is there twice; each worker has an address of its own")
-    return list(given)
+    return list(addresses)

@@ -1,19 +1,18 @@
-"""The rendezvous of all workers at worker 0's address, whose errors name who is missing or wrong.
-
-Each worker listens at its address. Worker 0 hears of all others over plain sockets, and lets all of them go on at once.
-"""
+"""The rendezvous of all workers at worker 0's address, and their connections."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hmac
 import json
 import os
 import secrets
 import selectors
 import socket
+import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from tensorflow_ipu._base import environment
@@ -28,7 +27,7 @@ _REST = 2.0  # Seconds that an answer may take beyond the limit, since worker 0 
 
 
 def meet(identity: Identity, listener: socket.socket, seconds: float) -> str:
-    """Returns when all workers are there: a secret of this cluster, by which its processes know each other."""
+    """Returns, when all workers are there, a secret by which they know each other."""
     deadline = time.monotonic() + seconds
     if identity.worker == 0:
         return _gather(identity, listener, deadline, seconds)
@@ -36,7 +35,7 @@ def meet(identity: Identity, listener: socket.socket, seconds: float) -> str:
 
 
 class _Addressed(Protocol):
-    """What knows the addresses of all workers."""
+    """Anything with the addresses of all workers."""
 
     @property
     def addresses(self) -> tuple[str, ...]: ...
@@ -48,7 +47,7 @@ def name_of(workers: _Addressed, worker: int) -> str:
 
 
 def names_of(workers: _Addressed, numbers: Iterable[int]) -> str:
-    """Several workers in words, in the order of their numbers."""
+    """Several workers in words, by number."""
     return " and ".join(name_of(workers, worker) for worker in sorted(numbers))
 
 
@@ -69,7 +68,7 @@ def listening(identity: Identity, everywhere: bool) -> Iterator[socket.socket]:
 
 
 def _address_of(identity: Identity, everywhere: bool) -> tuple[Any, ...]:
-    """Where this worker listens, as sockets take it: the address in digits, the port, and two more numbers for IPv6."""
+    """The address where this worker listens, as sockets take it."""
     host, port = split(identity.address)
     try:
         found = socket.getaddrinfo(None if everywhere else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -102,8 +101,6 @@ def split(address: str) -> tuple[str, int]:
 
 
 class _Caller(NamedTuple):
-    """Who has called worker 0."""
-
     connection: socket.socket
     process: str
 
@@ -111,69 +108,69 @@ class _Caller(NamedTuple):
 def _gather(identity: Identity, listener: socket.socket, deadline: float, seconds: float) -> str:
     """Worker 0: waits for all others, then lets them go on."""
     callers: dict[int, _Caller] = {}
-    unread: dict[socket.socket, bytes] = {}
     failed: str | None = None
     token = secrets.token_hex(16)
     try:
-        with selectors.DefaultSelector() as selector:
-            selector.register(listener, selectors.EVENT_READ)
-            while len(callers) < identity.workers - 1 and failed is None:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    missing = names_of(identity, set(range(1, identity.workers)) - callers.keys())
-                    failed = f"{missing} did not come within {seconds:g} s: start all workers, or wait longer"
+        with contextlib.closing(first_words(listener, deadline)) as words:
+            for connection, text in words:
+                failed = _note_caller(identity, connection, text, callers)
+                if failed or len(callers) == identity.workers - 1:
                     break
-                for key, _ in selector.select(min(left, 1.0)):
-                    connection: Any = key.fileobj
-                    if connection is listener:
-                        take_in(listener, selector, unread)
-                        continue
-                    if _read(connection, unread):
-                        continue
-                    selector.unregister(connection)
-                    failed = failed or _note_caller(identity, connection, unread.pop(connection), callers)
+            else:
+                missing = names_of(identity, set(range(1, identity.workers)) - callers.keys())
+                failed = f"{missing} did not come within {seconds:g} s: start all workers, or wait longer"
         answer = {"error": failed} if failed else {"go": token}
         for caller in callers.values():
             _send(caller.connection, answer)
     finally:
-        for connection in (*unread, *(caller.connection for caller in callers.values())):
-            connection.close()
+        for caller in callers.values():
+            caller.connection.close()
     if failed is not None:
         raise ClusterError(failed)
     return token
 
 
-def take_in(listener: socket.socket, selector: selectors.BaseSelector, unread: dict[socket.socket, bytes]) -> None:
-    """Accepts who connects, if somebody still does, and has the selector tell what is said; nothing is read yet."""
-    with contextlib.suppress(OSError):
-        accepted, _ = listener.accept()
-        accepted.setblocking(False)
-        unread[accepted] = b""
-        selector.register(accepted, selectors.EVENT_READ)
-
-
-def read_part(connection: socket.socket, unread: dict[socket.socket, bytes], most: int) -> bytes | None:
-    """Reads what there is, up to so many bytes, behind what is unread: empty at the end; None where nothing came."""
+def first_words(listener: socket.socket, end: float, size: int | None = None) -> Generator[tuple[socket.socket, bytes]]:
+    """Each new connection with its first line, or first `size` bytes, until `end`; closes the others."""
+    unread: dict[socket.socket, bytes] = {}
     try:
-        part = connection.recv(most)
+        with selectors.DefaultSelector() as selector:
+            selector.register(listener, selectors.EVENT_READ)
+            while (left := end - time.monotonic()) > 0:
+                for key, _ in selector.select(left):
+                    connection: Any = key.fileobj
+                    if connection is not listener:
+                        if _read(connection, unread, size):
+                            selector.unregister(connection)
+                            yield connection, unread.pop(connection)
+                        continue
+                    with contextlib.suppress(OSError):  # It may have gone again.
+                        accepted, _ = listener.accept()
+                        accepted.setblocking(False)
+                        unread[accepted] = b""
+                        selector.register(accepted, selectors.EVENT_READ)
+    finally:
+        for connection in unread:
+            connection.close()
+
+
+def _read(connection: socket.socket, unread: dict[socket.socket, bytes], size: int | None) -> bool:
+    """Reads what there is; returns whether the first words are complete, or the connection has ended."""
+    try:
+        part = connection.recv(65536 if size is None else size - len(unread[connection]))
     except BlockingIOError:
-        return None
+        return False
     except OSError:
         part = b""
     unread[connection] += part
-    return part
-
-
-def _read(connection: socket.socket, unread: dict[socket.socket, bytes]) -> bool:
-    """Reads what there is, and returns whether more is to come."""
-    part = read_part(connection, unread, 65536)
-    return part is None or (bool(part) and b"\n" not in part and len(unread[connection]) < _LONGEST)
+    read = len(unread[connection])
+    return not part or (read >= size if size is not None else b"\n" in part or read >= _LONGEST)
 
 
 def _note_caller(identity: Identity, connection: socket.socket, text: bytes, callers: dict[int, _Caller]) -> str | None:
-    """Takes a worker in, or answers why not; returns what makes the whole cluster impossible."""
+    """Adds a worker, or answers why not; returns an error of the whole cluster."""
     hello = _said(text)
-    if hello is None:  # Somebody else, who looks which ports are open.
+    if hello is None:  # Not a worker: somebody scans ports.
         connection.close()
         return None
     worker, addresses, process = hello["worker"], hello["addresses"], hello["process"]
@@ -201,7 +198,7 @@ def _note_caller(identity: Identity, connection: socket.socket, text: bytes, cal
 
 
 def _said(text: bytes) -> dict[str, Any] | None:
-    """What a worker says; None for what no worker says."""
+    """The hello of a worker; None for other texts."""
     try:
         hello = json.loads(text)
     except ValueError:
@@ -223,7 +220,7 @@ def _send(connection: socket.socket, answer: dict[str, Any]) -> None:
 
 
 def _say_hello(identity: Identity, deadline: float, seconds: float) -> str:
-    """Another worker: calls worker 0 until it answers, and waits for its word."""
+    """Another worker: calls worker 0 until it answers, and waits for the answer."""
     hello = {
         "magic": _MAGIC,
         "worker": identity.worker,
@@ -262,7 +259,7 @@ def _say_hello(identity: Identity, deadline: float, seconds: float) -> str:
 
 
 def _answer(connection: socket.socket, deadline: float) -> bytes:
-    """What worker 0 answers, a line; nothing where it hung up or is silent."""
+    """The line that worker 0 answers; empty where it hung up or is silent."""
     text = b""
     while not text.endswith(b"\n"):
         left = deadline - time.monotonic()
@@ -280,9 +277,74 @@ def _answer(connection: socket.socket, deadline: float) -> bytes:
 
 
 def refusal(identity: Identity) -> str:
-    """What who comes later is answered."""
+    """The answer to workers that call later."""
     error = (
         f"{name_of(identity, identity.worker)} is running already, with all of its cluster: a worker was started twice, or"
         " has been started anew. End all workers, and start them together"
     )
     return json.dumps({"error": error}) + "\n"
+
+
+# The first bytes of a connection: the name of this protocol, the token, the number of the worker.
+_HELLO = struct.Struct("!8s32sI")
+_LINK_MAGIC = b"ipulink2"
+# The least time for connections: all workers are there by now, but their machines may be busy.
+_SECONDS = 10.0
+
+
+def connect(identity: Identity, listener: socket.socket, token: str, seconds: float) -> dict[int, socket.socket]:
+    """Connects this worker with all others; those with higher numbers connect to it."""
+    end = time.monotonic() + max(seconds, _SECONDS)
+    with contextlib.ExitStack() as opened:
+        found: dict[int, socket.socket] = {}
+        for worker in range(identity.worker):
+            found[worker] = opened.enter_context(_called(identity, worker, token, end))
+        for worker, connection in _accepted(identity, listener, token, end):
+            found[worker] = opened.enter_context(connection)
+        for connection in found.values():
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # No message waits for another one.
+        opened.pop_all()
+        return found
+
+
+def _called(identity: Identity, worker: int, token: str, end: float) -> socket.socket:
+    try:
+        address = split(identity.addresses[worker])
+        connection = socket.create_connection(address, timeout=max(0.001, end - time.monotonic()))
+        connection.sendall(_HELLO.pack(_LINK_MAGIC, token.encode(), identity.worker))
+    except OSError as exc:
+        raise ClusterError(
+            f"{name_of(identity, worker)} cannot be reached by worker {identity.worker}: {exc}. Have firewalls let workers"
+            " reach each other's addresses"
+        ) from exc
+    return connection
+
+
+def _accepted(
+    identity: Identity, listener: socket.socket, token: str, end: float
+) -> Iterator[tuple[int, socket.socket]]:
+    missing = set(range(identity.worker + 1, identity.workers))
+    if not missing:
+        return
+    with contextlib.closing(first_words(listener, end, _HELLO.size)) as words:
+        for connection, hello in words:
+            worker = _worker_of(hello, token)
+            if worker not in missing:  # Not a worker: somebody scans ports.
+                connection.close()
+                continue
+            missing.discard(worker)
+            yield worker, connection
+            if not missing:
+                return
+    raise ClusterError(
+        f"{names_of(identity, missing)} did not connect to {name_of(identity, identity.worker)}: have"
+        " firewalls let workers reach each other's addresses"
+    )
+
+
+def _worker_of(hello: bytes, token: str) -> int | None:
+    """The number of a worker of this cluster; None for anybody else."""
+    if len(hello) != _HELLO.size:
+        return None
+    magic, secret, worker = _HELLO.unpack(hello)
+    return worker if magic == _LINK_MAGIC and hmac.compare_digest(secret, token.encode()) else None

@@ -15,7 +15,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import Faults, note_bool
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu._tensorflow import definitions, gradients, graphs
+from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class _Code:
     def finish(self) -> None:
         """Makes the function of the graph, whose results are known now."""
         self.results = list(self.graph.outputs)
-        self.function = definitions.of_graph(self.name, self.graph, called=False)
+        self.function = functions.of_graph(self.name, self.graph, called=False)
         _codes[self.name] = self
 
 

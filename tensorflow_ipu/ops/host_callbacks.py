@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._native.library import native, ops
-from tensorflow_ipu._tensorflow import definitions, gradients, graphs, patches, variables
+from tensorflow_ipu._tensorflow import functions, gradients, graphs, patches, variables
 from tensorflow_ipu.feeds import _feed, program_order
 from tensorflow_ipu.ops import sites
 
@@ -197,7 +197,7 @@ class HostPart(graphs.FunctionGraph):
             if self._known == 0 or not self._feed.defined
             else f"{self._feed.function}_{next(_numbers)}"
         )
-        self._feed.define(definitions.of_graph(name, self, called=False))
+        self._feed.define(functions.of_graph(name, self, called=False))
 
 
 class _PartFeed(_feed.Feed):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import sharding
-from tensorflow_ipu._tensorflow import distribute
+from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.ops import reductions
 
 if TYPE_CHECKING:
@@ -130,11 +130,11 @@ class _NoReduction(tf.distribute.ReplicaContext):
 
     def _merge_call(self, merge_fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
         extended = _View(self._strategy.extended, batch_reduce_to=_values)
-        distribute.enter_mode(distribute.cross_replica_mode(self._strategy))
+        devices.enter_mode(devices.cross_replica_mode(self._strategy))
         try:
             return merge_fn(_View(self._strategy, extended=extended), *args, **kwargs)
         finally:
-            distribute.leave_mode()
+            devices.leave_mode()
 
 
 class _View:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import definitions
+from tensorflow_ipu._tensorflow import functions
 
 # Variables keep their types: what is read is converted.
 _READS = {"ReadVariableOp": ("dtype", "value"), "ResourceGather": ("dtype", "output")}
@@ -43,7 +43,7 @@ def cast_graph(graph: Any, fetches: Sequence[str], source: tf.DType, target: tf.
         for key, value in function.ret.items():
             function.ret[key] = renamed.get(value, value)
     if made.library.function:
-        definitions.define(made.library.SerializeToString(), suffix)
+        functions.define(made.library.SerializeToString(), suffix)
         made.ClearField("library")
     return made
 

@@ -2,7 +2,6 @@
 
 from tensorflow_ipu.replicas import _host_kernels as _host_kernels
 from tensorflow_ipu.replicas import executable_cache as _executable_cache  # noqa: F401  (It follows the configuration.)
-from tensorflow_ipu.replicas._description import hlo, user_lines
 from tensorflow_ipu.replicas._floating_point import PLAIN as PLAIN_FLOATING_POINT
 from tensorflow_ipu.replicas._floating_point import FloatingPoint, set_marker
 from tensorflow_ipu.replicas._floating_point import of_device as floating_point_of
@@ -38,6 +37,7 @@ from tensorflow_ipu.replicas._tracing import (
     with_states,
 )
 from tensorflow_ipu.replicas._uncompilable import why_stopped
+from tensorflow_ipu.replicas.tracebacks import hlo, user_lines
 
 __all__ = [
     "ALL_IPUS",

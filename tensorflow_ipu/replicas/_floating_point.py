@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import tensorflow as tf
 
 from tensorflow_ipu._base import poplar_options
 from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 from tensorflow_ipu.config import StochasticRoundingBehaviour, _state
 from tensorflow_ipu.replicas import _instruction_attributes
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
 _ROUNDING = {
     StochasticRoundingBehaviour.OFF: "off",
@@ -23,7 +21,7 @@ _ROUNDING = {
 
 
 class FloatingPoint(NamedTuple):
-    """What the configuration of a device says of numbers. A program that another one is to run is traced anew."""
+    """What a device's configuration says of numbers; a program is traced for each."""
 
     inv: bool = False
     div0: bool = False
@@ -46,12 +44,12 @@ class FloatingPoint(NamedTuple):
         return self.inv or self.div0 or self.oflo
 
     def without_traps(self) -> FloatingPoint:
-        """The same, but that nothing stops a program."""
+        """The same without traps, with which nothing stops a program."""
         unstable = self._replace(inv=False, div0=False, oflo=False, stable=False)
         return unstable if unstable.are_plain else self._replace(inv=False, div0=False, oflo=False)
 
     def text(self) -> str:
-        """The same as the program has it; see `kernels/precision/rounding.h`."""
+        """The same as the program's attribute has it; see `kernels/precision/rounding.h`."""
         return " ".join(
             f"{name}={int(value) if isinstance(value, bool) else value}"
             for name, value in self._asdict().items()
@@ -59,7 +57,6 @@ class FloatingPoint(NamedTuple):
         )
 
 
-# What programs ask for whose numbers are XLA's.
 PLAIN = FloatingPoint()
 
 # By this attribute of the outermost graph of a program, its run knows that its numbers may stop it.
@@ -96,7 +93,7 @@ def _read(options: Mapping[str, Any]) -> FloatingPoint:
 
 
 def ask(graph: tf.Graph) -> None:
-    """Has the program that a graph is a part of be one whose numbers are the machine's, whatever is configured."""
+    """Has the program that a graph belongs to compute with the machine's numbers, whatever is configured."""
     for one in graphs.around(graph):
         setattr(one, _ASKED, True)
 
@@ -116,13 +113,13 @@ _marker: Marker | None = None
 
 
 def set_marker(marker: Marker) -> None:
-    """Says what marks the outermost graph of a program whose numbers are the machine's, once it is traced, with a text."""
+    """Sets what marks the outermost graph of a traced program that has the machine's numbers, with a text."""
     global _marker  # noqa: PLW0603
     _marker = marker
 
 
 def finish(graph: FunctionGraph, floating_point: FloatingPoint) -> None:
-    """Called with the outermost graph of each program that has been traced."""
+    """Marks the outermost graph of each program that has been traced."""
     if _marker is not None and (not floating_point.are_plain or is_asked(graph)):
         words = [floating_point.text(), *(_instruction_attributes.marker_entries(graph) if is_asked(graph) else ())]
         _marker(graph, " ".join(words))

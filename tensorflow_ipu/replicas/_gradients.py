@@ -1,7 +1,4 @@
-"""Gives gradients what was said of the operations that they are the gradients of: their shards, and how they compute.
-
-And has those of `tf.custom_gradient` go with their graphs.
-"""
+"""Gives gradients the shards and attributes of their operations, and frees those of `tf.custom_gradient`."""
 
 from __future__ import annotations
 
@@ -28,8 +25,6 @@ def follow_operations(graph: tf.Graph) -> None:
 
 
 class _Declared(NamedTuple):
-    """What was said of an operation."""
-
     shards: Sequence[int] | None
     attributes: Mapping[str, str]
 
@@ -45,7 +40,7 @@ class _Declared(NamedTuple):
 
 
 def _following(gradient: _Gradient | None) -> _Gradient | None:
-    """A gradient of whose operations is said what was said of the one that it is given, whatever scopes are around."""
+    """A gradient whose operations get the shards and attributes of the operation it is called with."""
     if gradient is None:
         return None
 
@@ -66,11 +61,9 @@ def _said_of(operation: Any) -> _Declared:
 
 
 def _looking_up(plain: Callable[[object, str], Any]) -> Callable[[object, str], Any]:
-    def lookup(registry: object, name: str) -> Any:
-        found = plain(registry, name)
-        return _following(found) if gradients.is_registry(registry) else found
-
-    return lookup
+    return lambda registry, name: (
+        _following(plain(registry, name)) if gradients.is_registry(registry) else plain(registry, name)
+    )
 
 
 def _finding_own(plain: Callable[[tf.Operation], _Gradient | None]) -> Callable[[tf.Operation], _Gradient | None]:
@@ -138,7 +131,7 @@ def computed_by(
 
 
 def summed_in(partials: tf.DType, type_: tf.DType | str) -> contextlib.AbstractContextManager[None]:
-    """A block in which a layer that has a type of partial sums multiplies; a scope around it goes before that."""
+    """A block in which a layer with a type of partial sums multiplies; a scope around it takes precedence."""
     in_half = partials == tf.float16
     known = in_half or _tracing.floating_point_now().partials_matmul == "half"
     if not known or type_ != tf.float16 or not _tracing.is_tracing() or _PARTIALS in _instruction_attributes.now():

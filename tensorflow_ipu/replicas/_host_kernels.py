@@ -41,8 +41,6 @@ _mark = _WHERE_FASTER
 
 
 def _marking(plain: Callable[..., None]) -> Callable[..., None]:
-    """What TensorFlow calls with each operation that it has put into a graph."""
-
     def create(self: tf.Graph, op: tf.Operation, compute_device: bool = True) -> None:
         plain(self, op, compute_device)
         _mark_if_wanted(self, op)
@@ -69,7 +67,7 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
 
 
 def _text(tensor: tf.Tensor) -> bytes:
-    """The text that a tensor is, where it is one that is known."""
+    """The text of a string tensor of known value; empty for others."""
     if tensor.dtype.name != "string":
         return b""
     value = tf.get_static_value(_tracing.source_of(tensor))
@@ -78,10 +76,7 @@ def _text(tensor: tf.Tensor) -> bytes:
 
 @contextlib.contextmanager
 def wherever_known() -> Iterator[None]:
-    """A block in which programs are traced that use a kernel of the host wherever there is one, faster or not.
-
-    It is for measurements and tests, and not for several threads.
-    """
+    """A block in which traced programs use every host kernel there is, faster or not; for measurements and tests."""
     global _mark  # noqa: PLW0603
     _mark = _WHEREVER_KNOWN
     try:
@@ -91,7 +86,7 @@ def wherever_known() -> Iterator[None]:
 
 
 def are_wherever_known() -> bool:
-    """Whether this is such a block."""
+    """Whether this is in a block of `wherever_known`."""
     return _mark is _WHEREVER_KNOWN
 
 
@@ -99,10 +94,14 @@ patches.OPERATIONS.by(_marking)
 
 
 def _gradient(plain: Callable[..., tuple[tf.Tensor, tf.Tensor]]) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-    """The gradients of a `Conv2D` with respect to its input and filter: TensorFlow's own, but where XLA would be slow."""
+    """TensorFlow's gradients of a `Conv2D`, except where XLA would be slow."""
 
     def gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        slow = is_tracing() and not _served(op) and (wants_host_kernels() or _in_loop())
+        slow = (
+            is_tracing()
+            and not _served(op)
+            and (wants_host_kernels() or graphs.in_loop(tf.compat.v1.get_default_graph()))
+        )
         geometry = _geometry(op, upstream) if slow else None
         if geometry is None:
             return plain(op, upstream)
@@ -110,10 +109,6 @@ def _gradient(plain: Callable[..., tuple[tf.Tensor, tf.Tensor]]) -> Callable[...
         return _of_inputs(inputs, weights, upstream, geometry), _of_weights(inputs, weights, upstream, geometry)
 
     return gradient
-
-
-def _in_loop() -> bool:
-    return graphs.in_loop(tf.compat.v1.get_default_graph())
 
 
 def _served(op: tf.Operation) -> bool:
@@ -142,8 +137,6 @@ def _is_small(op: tf.Operation) -> bool:
 
 
 class _Axis:
-    """One of the two axes of space."""
-
     def __init__(self, op: tf.Operation, upstream: tf.Tensor, at: int) -> None:
         self.at = at
         self.size = known_size(op.inputs[0], at)
@@ -179,7 +172,7 @@ def _of_weights(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes
 
     @tf.custom_gradient
     def convolve(inputs: tf.Tensor, upstream: tf.Tensor) -> Any:
-        # What is left of the input behind the last place of the filter has no gradient.
+        # The input after the last position of the filter has no gradient.
         rows, columns = (axis.size + min(axis.pad[1], 0) for axis in axes)
         result = xla.convolution(
             tf.transpose(inputs[:, :rows, :columns], [3, 1, 2, 0]),
@@ -219,7 +212,6 @@ def _of_inputs(inputs: tf.Tensor, weights: tf.Tensor, upstream: tf.Tensor, axes:
 
 
 def _forward(inputs: tf.Tensor, weights: tf.Tensor, axes: list[_Axis]) -> tf.Tensor:
-    """The convolution itself."""
     return tf.nn.conv2d(
         inputs,
         weights,

@@ -1,4 +1,4 @@
-"""What is said of the instructions that operations become: TensorFlow hands it to XLA, and the machine's report reads it."""
+"""The attributes of instructions that operations become, which XLA and the machine's report read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def functions_of(graph: graphs.FunctionGraph, operation: tf.Operation) -> list[g
 
 
 def function_of(graph: graphs.FunctionGraph, name: str) -> graphs.FunctionGraph | None:
-    """The graph of the function of a name that operations of a graph can call; None where there is none."""
+    """The graph of a function that operations of a graph can call by name, or None."""
     found = (graphs.function_graph(one, name) for one in graphs.around(graph))
     return next((function for function in found if function is not None), None)
 
@@ -42,12 +42,12 @@ def named_operations(graph: graphs.FunctionGraph, prefix: str = "") -> Iterator[
 
 
 def scope_of_called(operation: tf.Operation, prefix: str) -> str:
-    """What the names begin with in the HLO of the operations of a function."""
+    """The prefix of the names that a called function's operations have in the HLO."""
     return f"{prefix}{operation.name}/" if operation.type in CALLS else ""
 
 
 def without_inlining(name: str) -> str:
-    """The name of an operation, of all that an instruction is called by which comes from a function that was inlined."""
+    """The name of an operation within the name of an inlined instruction."""
     return name.rsplit(";", 1)[-1]
 
 
@@ -66,14 +66,14 @@ INHERITED = frozenset({"ipu_partials_type", "ipu_stochastic_rounding"})
 
 
 def now() -> dict[str, str]:
-    """What the operations that are made now say."""
+    """The attributes that operations get now."""
     attribute = graphs.attribute_now(_ATTRIBUTE)
     return {} if attribute is None else xla.frontend_attributes(attribute.s)
 
 
 @contextlib.contextmanager
 def set_to(attributes: Mapping[str, str], after: Mapping[str, str] | None = None) -> Iterator[None]:
-    """A block whose operations say this, besides what they would say without it."""
+    """A block whose operations have these attributes besides those of the block around."""
     before = now()
     _set({**before, **attributes})
     try:
@@ -83,13 +83,13 @@ def set_to(attributes: Mapping[str, str], after: Mapping[str, str] | None = None
 
 
 def add(operation: tf.Operation, attributes: Mapping[str, str]) -> None:
-    """Has an operation that is in a graph say this too."""
+    """Adds attributes to an operation that is in a graph."""
     said = xla.frontend_attributes(operation.node_def.attr[_ATTRIBUTE].s)  # Nothing where it has none.
     graphs.set_attribute(operation, _ATTRIBUTE, _value({**said, **attributes}))
 
 
 def inherited_from(operation: tf.Operation) -> dict[str, str]:
-    """What an operation of a graph says that its gradients say too."""
+    """The attributes of an operation that its gradients have too."""
     attributes = operation.node_def.attr
     if _ATTRIBUTE not in attributes:
         return {}
@@ -97,7 +97,7 @@ def inherited_from(operation: tf.Operation) -> dict[str, str]:
 
 
 def is_told_how(graph: tf.Graph, operation: tf.Operation) -> bool:
-    """Whether an operation says how it computes, or is in a loop or a function that is traced where that is said."""
+    """Whether an operation, or the loop or function around it, has attributes of how to compute."""
     if inherited_from(operation):
         return True
     said = (graphs.attribute_now(_ATTRIBUTE, one) for one in graphs.around(graphs.enclosing(graph)))
@@ -118,12 +118,9 @@ def _value(attributes: Mapping[str, str]) -> tf.compat.v1.AttrValue:
 
 
 def marker_entries(graph: graphs.FunctionGraph) -> Iterator[str]:
-    """What scopes set for a program's operations of float16, an entry each, as the `IpuHalfPrecision` operation lists it.
-
-    TensorFlow's bridge to XLA copies attributes to the instructions of most operations, but not of those that it lowers
-    by MLIR: `Einsum` and others. Nor do operations inside of a loop or a called function get the
-    attributes of the call. `kernels/precision/rounding.h` reads the entries.
-    """
+    """The attributes that scopes set for a program's float16 operations, as `IpuHalfPrecision` lists them."""
+    # TensorFlow's bridge copies attributes to the instructions of most operations, but not of those that it lowers by MLIR
+    # (`Einsum` and others), nor into loops and called functions. `kernels/precision/rounding.h` reads the entries.
     found: dict[str, Mapping[str, str]] = {}
     for name, said in _operations(graph, "", {}):
         if name in found and found[name] != said:
@@ -143,15 +140,11 @@ def marker_entries(graph: graphs.FunctionGraph) -> Iterator[str]:
 def _operations(
     graph: graphs.FunctionGraph, prefix: str, around: Mapping[str, str]
 ) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """All operations with an operand or result of float16, with their attributes, or else those of the call around."""
+    """All operations with an operand or result of float16, with their attributes and those of calls around."""
     for operation in graph.get_operations():
         said = {**around, **inherited_from(operation)}
         called = functions_of(graph, operation)
         for function in called:
             yield from _operations(function, scope_of_called(operation, prefix), said)
-        if not called and _is_half(operation):
+        if not called and any(one.dtype == tf.float16 for one in (*operation.outputs, *operation.inputs)):
             yield prefix + operation.name, said
-
-
-def _is_half(operation: tf.Operation) -> bool:
-    return any(tensor.dtype == tf.float16 for tensor in (*operation.outputs, *operation.inputs))

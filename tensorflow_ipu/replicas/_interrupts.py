@@ -1,11 +1,7 @@
 """Signals while a program runs on the main thread: Python's handlers run, and what they raise ends the program.
 
-While a program runs on the main thread, Python runs no handler: it notes the signal, and writes its number to the wake-up
-file descriptor. A native thread reads that and, for Ctrl-C, ends the waits of feeds, so that the program returns and
-Python raises `KeyboardInterrupt`.
-
-That is all that Ctrl-C needs. A handler of the user's own has to run, and on the main thread. So where there is one, the
-program runs on another thread, and the main thread waits for it in a way in which Python handles signals.
+Python then only notes a signal, and writes its number to the wake-up file descriptor, by which a native thread ends the
+waits of feeds on Ctrl-C. For other handlers, the program runs on another thread while the main thread waits for it.
 """
 
 from __future__ import annotations
@@ -60,15 +56,16 @@ def for_main_thread() -> bool:
 
 
 def run_interruptibly(program: Callable[[], _T]) -> _T:
-    """Calls `program` so that signals are handled meanwhile, if this is the main thread.
-
-    Handlers of the user's own run while the program runs. What a handler raises, `KeyboardInterrupt` for one, ends the
-    program where it waits for data or is about to use a feed; otherwise it is raised when the program returns.
-    """
+    """Calls `program`; on the main thread, signals are handled meanwhile."""
+    # What a handler raises ends the program where it waits for data or is about to use a feed; otherwise it is raised when
+    # the program returns.
     if threading.current_thread() is not _MAIN:
         return program()
     on_interrupt = _signal.getsignal(SIGINT)
-    handled = (on_interrupt is not default_int_handler and callable(on_interrupt)) or _has_handlers()
+    others = map(
+        callable, map(_signal.getsignal, _SIGNALS)
+    )  # Maps, since each run asks: a loop costs four times as much.
+    handled = (on_interrupt is not default_int_handler and callable(on_interrupt)) or any(others)
     if handled and not gradients.is_watched():  # Else tapes, which are this thread's, would miss the program.
         return _run_beside(program)
     if on_interrupt is not default_int_handler:
@@ -103,12 +100,6 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
             raise KeyboardInterrupt from None
 
 
-def _has_handlers() -> bool:
-    return any(
-        map(callable, map(_signal.getsignal, _SIGNALS))
-    )  # Maps, since each run asks: a loop costs four times as much.
-
-
 class _ProgramThread:
     """A program that runs on a thread of its own, on the device of the thread that makes this."""
 
@@ -122,7 +113,7 @@ class _ProgramThread:
         self.failure: BaseException | None = None
 
     def start(self) -> None:
-        """Starts the thread, from another one: a handler that raises in `Thread.start` keeps the thread from its work."""
+        """Starts the thread from another one: a handler that raises in `Thread.start` keeps a thread from its work."""
         try:
             _thread.start_new_thread(self._start, ())
         except RuntimeError:
@@ -135,8 +126,8 @@ class _ProgramThread:
             self.failure = _no_thread()
             self._ended.release()
 
-    def call_off(self) -> bool:
-        """Keeps a program that has not begun from it; returns whether it has not."""
+    def cancel(self) -> bool:
+        """Cancels a program that has not begun; returns whether it has not."""
         return self._begun.acquire(blocking=False)
 
     def _run(self) -> None:
@@ -176,7 +167,7 @@ def _run_beside(program: Callable[[], _T]) -> _T:
             raised = exc
         while raised is not None:
             try:
-                if run.call_off():
+                if run.cancel():
                     break
                 native.ipu_interrupt_now()
                 run.wait()

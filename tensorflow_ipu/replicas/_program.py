@@ -1,25 +1,20 @@
-"""From a `tf.function` and arguments to one compiled program and its flat inputs."""
+"""From a `tf.function` and arguments to a compiled program and its flat inputs."""
 
 from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._tensorflow import functions, op_errors
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
 from tensorflow_ipu.replicas import _floating_point, _replicated, _traces, _uncompilable
 from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu._tensorflow import functions
 
 _MUST_COMPILE = "_XlaMustCompile"
 # A function that the user does not compile has a twin that is compiled, made at its first run.
@@ -43,7 +38,7 @@ def is_graph_function(fn: object) -> bool:
 
 
 def compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Function | ConcreteFunction:
-    """The function itself if it is compiled whole, else its twin that is."""
+    """The function itself if it is compiled, else its compiled twin."""
     if isinstance(fn, Function):
         if functions.is_compiled(fn):
             return fn
@@ -79,11 +74,7 @@ def find(
     kwargs: Mapping[str, Nested],
     target: Target,
 ) -> Prepared | None:
-    """Finds the program of `fn` for these arguments.
-
-    It wants the same device and the same kind of context as the trace, though not all that a trace needs: most runs find
-    their program, and are to be quick.
-    """
+    """Finds the program of `fn` for these arguments, on the device and in the kind of context that it was traced in."""
     function = compiled(fn)
     if isinstance(function, ConcreteFunction):
         return function, functions.flat_inputs_of_call(function, args, kwargs)
@@ -101,11 +92,7 @@ def trace(
     kwargs: Mapping[str, Nested],
     target: Target,
 ) -> Prepared:
-    """Finds or traces the program of `fn` for these arguments.
-
-    This is what calling the function does, stopped before the execution: what runs a program may want to check it, or
-    to run it with other inputs.
-    """
+    """Finds or traces the program of `fn` for these arguments, without running it."""
     function = compiled(fn)
     if isinstance(function, ConcreteFunction):
         prepared = find(function, args, kwargs, target)
@@ -133,7 +120,7 @@ def trace(
 
 
 def _options(function: Function, config: Any, target: Target) -> Any:
-    """What the program for a target is traced by, and found by."""
+    """The options by which the program for a target is traced and found."""
     # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
     known = getattr(function, "_ipu_options", None)
     if known is None or known[0] is not config:
@@ -146,26 +133,18 @@ def _options(function: Function, config: Any, target: Target) -> Any:
     return options
 
 
-def _with_own_orders(captured: list[tf.Tensor]) -> list[tf.Tensor]:
-    """What a program captured, with this thread's in the place of what each thread has of its own."""
-    return [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
-
-
 def call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Nested:
     """Executes a program, or puts its execution into the graph. The caller has entered the device."""
     captured = program.captured_inputs
     eager = tf.executing_eagerly()
-    if eager and not for_main_thread():
-        captured = _with_own_orders(captured)
+    if eager and not for_main_thread():  # Such a thread has orders of its own.
+        captured = [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
     try:
         if _replicated.wanted(program, ordinal, eager):
             return _replicated.call(program, inputs, captured)
         return functions.execute(program, inputs, captured)
     except tf.errors.InvalidArgumentError as exc:
-        reason = _uncompilable.why_stopped(program, exc.message) or _uncompilable.why_uncompilable(program, exc.message)
-        if reason is None:
-            raise op_errors.told_plainly(exc) from None
-        raise tf.errors.InvalidArgumentError(None, None, reason) from exc
+        _uncompilable.raise_explained(program, exc)
     except tf.errors.UnimplementedError as exc:
         resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]
         if len(set(resources)) == len(resources):
@@ -178,7 +157,6 @@ def call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Ne
         raise op_errors.told_plainly(exc) from None
 
 
-# The program, the device, and the positions of inputs that are handles of state.
 _Passed = tuple[weakref.ref[Any], str, tuple[int, ...]]
 
 # Programs that passed, each with the device that it passed for and the positions of its inputs that are handles of state.
@@ -235,7 +213,7 @@ def _check_places(places: Iterable[tuple[str, str]], device: str) -> None:
 
 
 def _same(place: str, device: str) -> bool:
-    """Whether two names are of one device: a graph may leave out what goes without saying."""
+    """Whether two names are of one device: a graph may leave out parts of them."""
     if place == device:
         return True
     one, other = tf.DeviceSpec.from_string(place), tf.DeviceSpec.from_string(device)

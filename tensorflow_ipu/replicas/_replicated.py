@@ -1,4 +1,4 @@
-"""Runs a program on all replicas that its device has room for."""
+"""Runs a program on all replicas that its device has IPUs for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import ctypes
 import dataclasses
 import weakref
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu import hosts
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu._base.types import Gradient, Nested
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.replicas import _floating_point
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Gradient, Nested
 
 # How much of what crosses to other workers travels in a chunk, and what a strategy asks for instead, if it does.
 _BUNDLE_OPTION = "optimizations.maximum_cross_replica_sum_buffer_size"
@@ -39,27 +36,19 @@ def ipus_or_one(ordinal: int) -> int:
 
 
 def wanted(program: functions.ConcreteFunction, ordinal: int, eager: bool) -> bool:
-    """Whether a program on this device is to run on replicas.
-
-    Eagerly, a device of one IPU runs a program of one IPU by itself, unless other workers run it too, or its numbers may
-    stop it, which the run tells when it has ended. A graph may be run when the system is another, so
-    there it is always the run that finds out how many replicas there are. What is traced as a part of a program around
-    it is run along with that. `eager`: whether this is eager execution, which each run asks once.
-    """
+    """Whether a program on this device runs on replicas, or under their control."""
+    # Eagerly, a device of one IPU runs a program of one IPU by itself, unless other workers run it too or its numbers may
+    # stop it. A graph may run under another configuration, so there the run finds out how many replicas there are. What
+    # is traced within a program runs as its part.
     if eager:
         if ipus_or_one(ordinal) > 1 or ipus_of_replica(program) > 1 or hosts.joined() is not None:
             return True
         return _floating_point.may_stop(program.graph)
-    return not _is_part_of_a_program()
-
-
-def _is_part_of_a_program() -> bool:
-    """Whether the graph being built will be compiled, along with all that is put into it."""
-    return graphs.is_compiled(tf.compat.v1.get_default_graph())
+    return not graphs.is_compiled(tf.compat.v1.get_default_graph())
 
 
 def ipus_of_replica(program: functions.ConcreteFunction) -> int:
-    """How many IPUs one replica of the program uses: the next power of two of its pipeline stages' or shards' IPUs."""
+    """How many IPUs one replica uses: the next power of two of its pipeline stages' or shards' IPUs."""
     shards = _shards.get(program)
     if shards is None:
         shards = _shards[program] = power_of_2(shards_of(program))
@@ -67,10 +56,7 @@ def ipus_of_replica(program: functions.ConcreteFunction) -> int:
 
 
 def call(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], captured: Sequence[tf.Tensor]) -> Nested:
-    """Runs the program on all replicas at once, or puts that into the graph, for as many as there are when it runs.
-
-    Replicas have their own lanes in feeds, and their own copies of variables; other inputs are the same for all.
-    """
+    """Runs the program on all replicas at once, or adds the run to the graph; results are replica 0's."""
     graph = tf.compat.v1.get_default_graph()
     if hasattr(graph, "watch_variable"):
         for variable in program.graph.variables:  # They have to live as long as the function around.
@@ -81,7 +67,7 @@ def call(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], captu
 
 
 def _run(program: functions.ConcreteFunction, arguments: Sequence[tf.Tensor], *, timed: bool) -> list[tf.Tensor]:
-    """The operation that runs the program, eagerly or in the graph. `timed`: it notes its runs, since nobody else does."""
+    """The operation that runs the program; with `timed`, it records its own times."""
     results = ops.ipu_replicated_run(
         arguments,
         Tout=[output.dtype for output in program.outputs],
@@ -95,10 +81,7 @@ def _run(program: functions.ConcreteFunction, arguments: Sequence[tf.Tensor], *,
 
 
 def _insert(program: functions.ConcreteFunction, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Puts the run into the graph, with the gradient that TensorFlow has of any function's call.
-
-    It has one where the program turns out to run alone. So a run whose gradient was asked for fails on replicas.
-    """
+    """Adds the run to the graph, with the gradient of a function's call, which fails on more than one replica."""
     of_call = gradients.of_call(program)
 
     def gradient(op: tf.Operation, *upstream: Gradient | None) -> tuple[Gradient | None, ...]:
@@ -119,7 +102,6 @@ def _insert(program: functions.ConcreteFunction, arguments: Sequence[tf.Tensor])
 
 @tf.RegisterGradient("IpuReplicatedRun")
 def _refuse(op: tf.Operation, *upstream: Gradient | None) -> None:
-    """What a tape around a run asks for."""
     del op, upstream
     raise NotImplementedError(
         "there is no gradient through a run on replicas, whose inputs and results are replica 0's: take the gradient"
@@ -135,7 +117,7 @@ def _tell_kernels(ipus: Sequence[int], connections: Sequence[DeviceConnectionTyp
 
 
 def set_pack_bytes(size: int) -> None:
-    """Has what crosses to other workers go in messages of so many bytes; 0: of what the configuration says."""
+    """Sets the size of messages to other workers in bytes; 0 leaves it to the configuration."""
     global _pack_bytes  # noqa: PLW0603  (As the configuration that it stands in for.)
     _pack_bytes = size
     _set_chunks()

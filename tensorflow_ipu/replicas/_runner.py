@@ -8,16 +8,18 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import metrics
-from tensorflow_ipu._base import counters, environment, log, tracepoints
+from tensorflow_ipu._base import environment, tracepoints
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import journal
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu._tensorflow import graphs, op_errors
+from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensorflow.functions import ConcreteFunction
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
 from tensorflow_ipu.replicas import _floating_point, _program, _uncompilable
@@ -25,10 +27,6 @@ from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu._tensorflow.functions import ConcreteFunction
     from tensorflow_ipu.replicas._program import Prepared
 
 _logger = logging.getLogger(__name__)
@@ -37,22 +35,12 @@ _compiled_with: weakref.WeakSet[ConcreteFunction] = weakref.WeakSet()
 
 
 def compile_only(prepared: Prepared, folder: str = "", key: str = "") -> None:
-    """Compiles a program; its executable goes where those of the process are kept. The caller has entered the device."""
+    """Compiles a program, on the device of the caller, into the executable cache or `folder`."""
     program, inputs = prepared
     try:
         ops.ipu_compile([*inputs, *program.captured_inputs], f=program, folder=folder, key=key)
     except tf.errors.InvalidArgumentError as exc:
-        reason = _uncompilable.why_uncompilable(program, exc.message)
-        if reason is None:
-            raise op_errors.told_plainly(exc) from None
-        raise tf.errors.InvalidArgumentError(None, None, reason) from exc
-
-
-def compile_once(prepared: Prepared) -> None:
-    """Compiles a program where this process has not done so before."""
-    if prepared[0] not in _compiled_with:
-        compile_only(prepared)
-        _compiled_with.add(prepared[0])
+        _uncompilable.raise_explained(program, exc)
 
 
 _SLICE = 0.1  # Seconds. A run whose `release` a handler has kept from being called is not waited for any longer.
@@ -86,31 +74,31 @@ def wait_until_idle(timeout: float | None = None) -> bool:
 
 
 class RunLog:
-    """One run, from the making of this to `end`. No context manager: most runs have nothing to log, and are to be quick."""
+    """The log of one run, from its creation to `end`; no context manager, which would slow down short runs."""
 
     __slots__ = ("_begin", "_compiled", "_device", "_name")
 
     def __init__(self, name: str | bytes, device: str) -> None:
-        """Notes that a run of the program that TensorFlow calls so begins on this device, of this full name."""
+        """Notes that a run of the program of this name begins on this device."""
         self._name = name
         self._device = device
         self._compiled = None
         if _logger.isEnabledFor(logging.INFO):
             self._compiled = _compiled()
-            _logger.log(log.TRACE, "`%s` runs on `%s`", self._program(), _short(device))
+            _logger.log(environment.TRACE, "`%s` runs on `%s`", self._program(), _short(device))
         self._begin = time.monotonic_ns()
 
     def fail(self, error: BaseException) -> None:
-        """Notes what the run fails with; `end` is still to come."""
-        counters.failed_runs.add()
+        """Notes the error of the run, before `end`."""
+        tracepoints.failed_runs.add()
         if _logger.isEnabledFor(logging.INFO):
-            # As text: whoever keeps records would keep the error with all that its frames hold.
+            # As text: a log that keeps records would keep all that the frames of the error hold.
             words = f"{type(error).__name__}: {error!s:.300}"
             _logger.info("the run of `%s` on `%s` ended with %s", self._program(), _short(self._device), words)
 
     def end(self) -> None:
         """Notes that the run ends."""
-        duration = counters.run_times.add(self._begin)
+        duration = tracepoints.run_times.add(self._begin)
         if tracepoints.is_recording():
             tracepoints.mark(tracepoints.PROGRAMS, f"run of {self._program()}", self._begin)
         if self._compiled is None:
@@ -119,10 +107,10 @@ class RunLog:
         count, seconds = (now - before for now, before in zip(_compiled(), self._compiled, strict=True))
         if count:
             _logger.info("XLA compiled for `%s`: %d programs, %.3f s", self._program(), count, seconds)
-        _logger.log(log.TRACE, "`%s` ran for %.6f s", self._program(), duration / 1e9)
+        _logger.log(environment.TRACE, "`%s` ran for %.6f s", self._program(), duration / 1e9)
 
     def _program(self) -> str:
-        """The function's own name: TensorFlow calls it something like `__inference_step_33`."""
+        """The function's own name: TensorFlow adds something as in `__inference_step_33`."""
         name = self._name.decode() if isinstance(self._name, bytes) else self._name
         return re.sub(r"^__inference_(.*)_\d+$", r"\1", name)
 
@@ -132,7 +120,6 @@ def _short(device: str) -> str:
 
 
 def _compiled() -> tuple[int, float]:
-    """How many programs XLA has compiled so far, and for how many seconds."""
     count, seconds, _ = metrics.metric_data("CompileTime") or (0, 0.0, [])
     return count, seconds
 
@@ -149,7 +136,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
-    """Runs a program, and returns when it has ended. The caller has entered the device."""
+    """Runs a program on the device of the caller, and returns when it has ended."""
     if _forked:
         raise ForkedProcessError(
             "this process was forked from one that had loaded TensorFlow, whose threads did not come along, so no program"
@@ -160,22 +147,29 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         this_run = begin()
-        log = RunLog(program.name, device)
+        run_log = RunLog(program.name, device)
         try:
             under_way.add(this_run)
             results = run_interruptibly(lambda: _program.call(program, inputs, ordinal))
         except BaseException as exc:
-            log.fail(exc)
+            run_log.fail(exc)
             raise
         finally:
             under_way.discard(this_run)
             this_run.release()
-            log.end()
+            run_log.end()
         return results
     if connection is DeviceConnectionType.PRE_COMPILE:
-        compile_once(prepared)
+        if program not in _compiled_with:
+            compile_only(prepared)
+            _compiled_with.add(program)
         return tf.nest.map_structure(_zeros, program.structured_outputs)
-    raise tf.errors.FailedPreconditionError(None, None, _never(device))
+    raise tf.errors.FailedPreconditionError(
+        None,
+        None,
+        f"`{device}` cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. Configure the"
+        " system with `DeviceConnectionType.ALWAYS` to run",
+    )
 
 
 def insert(
@@ -185,12 +179,8 @@ def insert(
     device: str,
     host_kernels: bool | None = None,
 ) -> Nested:
-    """Puts `fn` as one compiled program into the graph that is being built.
-
-    The caller has entered the device and the context in which `fn` is to be traced. What depends on the configured
-    system, such as the number of replicas, and whether the device runs programs at all, is looked up as the graph runs:
-    until then the system may be configured, or configured anew.
-    """
+    """Adds `fn` as one compiled program to the graph that is being built, on the device of the caller."""
+    # What depends on the configured system, such as the number of replicas, is looked up as the graph runs.
     if host_kernels is None:
         host_kernels = environment.host_kernels()
     ordinal = tf.DeviceSpec.from_string(device).device_index or 0
@@ -202,10 +192,7 @@ def insert(
 
 
 def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:
-    """Puts variables that were made without a device, outside of any scope, where the program is.
-
-    TensorFlow does so for what an operation uses, but not for what the function of a call uses: it stays on the host.
-    """
+    """Places variables that were made without a device with the program; TensorFlow does so for operations alone."""
     for tensor in tensors:
         # What a function captured of eager execution has a place, and no operation.
         made = tensor.dtype == tf.resource and tf.is_symbolic_tensor(tensor) and tensor.op.type == "VarHandleOp"
@@ -214,20 +201,13 @@ def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:
 
 
 def insert_operation(fn: Callable[..., tf.Operation], args: Sequence[Nested], device: str) -> tf.Operation:
-    """Puts what makes an operation into the graph as a program of its own; see `insert`."""
+    """Adds an operation to the graph as a program of its own; see `insert`."""
 
     def program(*values: tf.Tensor) -> tf.Tensor:
         with tf.control_dependencies([fn(*values)]):
             return tf.constant(0)  # For the session to fetch the program through.
 
     return insert(program, args, {}, device).op
-
-
-def _never(device: str) -> str:
-    return (
-        f"`{device}` cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. Configure the"
-        " system with `DeviceConnectionType.ALWAYS` to run"
-    )
 
 
 def _zeros(output: Any) -> Any:

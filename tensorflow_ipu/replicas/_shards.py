@@ -1,18 +1,14 @@
-"""Which of a replica's IPUs operations are placed on, and how many a program uses: noted while it is traced."""
+"""The IPUs of a replica that operations are placed on, and how many a program uses, noted in the trace."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu.replicas import _instruction_attributes
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._tensorflow import functions
 
 # Lists the shards of an operation. Not TensorFlow's `_XlaSharding`, by which XLA would split the program.
 SHARD_ATTRIBUTE = "_IpuShard"
@@ -39,11 +35,7 @@ _CALLS = frozenset(
 
 
 def note_shards(index: int) -> None:
-    """Notes that what is being traced uses the IPU `index` of its replica.
-
-    The note goes to the function that is being traced and to all around it, since which of them becomes a program is not
-    known yet. Outside of a function it goes nowhere.
-    """
+    """Notes in all functions being traced that they use the IPU `index` of their replica."""
     for graph in graphs.being_traced():
         setattr(graph, ATTRIBUTE, max(getattr(graph, ATTRIBUTE, 1), index + 1))
 
@@ -63,16 +55,13 @@ def place_on(operation: tf.Operation, shards: Sequence[int]) -> None:
 
 
 def placed_on(operation: tf.Operation) -> list[int] | None:
-    """The IPUs that an operation of a graph was placed on; None where nobody said."""
+    """The IPUs that an operation of a graph was placed on; None where it was not placed."""
     attributes = operation.node_def.attr
     return list(attributes[SHARD_ATTRIBUTE].list.i) if SHARD_ATTRIBUTE in attributes else None
 
 
 def placed_by_name(program: functions.ConcreteFunction | tf.Graph) -> dict[str, list[int]]:
-    """The IPUs of all operations of a program, and of functions that it calls, that were placed: by the operation's name.
-
-    Of one that calls functions there is the name with a slash too: what these do gets names that begin so.
-    """
+    """The IPUs of all placed operations of a program by name; a name with a slash stands for what it calls."""
     found: dict[str, list[int]] = {}
     for operation in (each for graph in graphs.graphs_of(program) for each in graph.get_operations()):
         shards = placed_on(operation)
@@ -84,12 +73,12 @@ def placed_by_name(program: functions.ConcreteFunction | tf.Graph) -> dict[str, 
 
 
 def shards_of(program: functions.ConcreteFunction | tf.Graph) -> int:
-    """How many IPUs one replica of a program uses: the highest number noted and 1; 1 where nothing was noted."""
+    """How many IPUs one replica of a program uses: the highest number noted and 1."""
     return max(getattr(graph, ATTRIBUTE, 1) for graph in graphs.graphs_of(program))
 
 
 def power_of_2(shards: int) -> int:
-    """How many IPUs a replica takes whose stages or shards are on so many: the next power of 2."""
+    """How many IPUs a replica with so many stages or shards takes: the next power of 2."""
     return 1 << (shards - 1).bit_length()
 
 

@@ -1,4 +1,4 @@
-"""Why a function was traced once more, in words; and the warning where it is for other shapes or numbers each time."""
+"""The reason why a function was traced again, and the warning where only shapes or numbers differ each time."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tensorflow_ipu._base import counters, tracepoints
+from tensorflow_ipu._base import tracepoints
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.errors import RecompilationWarning
-from tensorflow_ipu.replicas import _description
+from tensorflow_ipu.replicas import tracebacks
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function, Leaf
@@ -40,62 +40,56 @@ _made_of: weakref.WeakKeyDictionary[types.CodeType, weakref.ref[Function]] = wea
 
 
 def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
-    """Notes a trace that has just ended, and why there was one; warns where only shapes or numbers have differed before."""
-    duration = counters.trace_times.add(begin)
+    """Notes a trace that has just ended and its reason; warns where only shapes or numbers have differed before."""
+    duration = tracepoints.trace_times.add(begin)
     new = _Known(functions.leaves_of(program), target)
     # Those without variables to make are in two tables of TensorFlow's.
     traces = {id(trace): trace for trace in functions.traces_of(function) if trace in _known}
     earlier = [_known[trace] for trace in traces.values()]
     reason = _reason(function, new, earlier)
     _known[program] = new
-    counters.traces.append(counters.Trace(time.monotonic_ns(), duration, _described(function), reason))
+    tracepoints.traces.append(tracepoints.Trace(time.monotonic_ns(), duration, _described(function), reason))
     tracepoints.mark(tracepoints.PROGRAMS, f"trace of {_described(function)}", begin)
     _logger.info("traced `%s` in %.3f s: %s", _described(function), duration / 1e9, reason)
     if function in _warned:
         return
-    for is_alike, most, tell in (
-        (_is_same_but_for_sizes, _SHAPES, warn),
-        (_is_same_but_for_number, _NUMBERS, _warn_of_numbers),
+    for is_alike, most, varying, remedy in (
+        (_is_same_but_for_sizes, _SHAPES, "shapes", _ONE_SHAPE),
+        (_is_same_but_for_number, _NUMBERS, "Python numbers", _TENSOR),
     ):
         others = [one for one in earlier if one.target == target and _differ(one.leaves, new.leaves, is_alike)]
         found = {frozenset(known.leaves.items()) for known in others}
         if len(found) >= most - 1:
             _warned.add(function)
-            tell(_described(function), len(found) + 1, differences(others[-1].leaves, new.leaves))
+            _warn(_described(function), len(found) + 1, varying, differences(others[-1].leaves, new.leaves), remedy)
 
 
-def warn(function: str, count: int, difference: str) -> None:
-    """Warns that a function was compiled for so many shapes."""
+_ONE_SHAPE = (
+    "Give it one shape: pad what is shorter, or leave the last, smaller batch out (`dataset.batch(size,"
+    " drop_remainder=True)`). `tf.function(reduce_retracing=True)` saves traces, though a program is still compiled for each"
+    " shape"
+)
+_TENSOR = "Make it a tensor, and all calls share a program: pass `tf.constant(...)`, or keep a `tf.Variable`"
+
+
+def _warn(function: str, count: int, varying: str, difference: str, remedy: str) -> None:
     warnings.warn(
-        f"`{function}` was traced for {count} different shapes, and each is a program that XLA compiles. The latest:"
-        f" {difference}. Give it one shape: pad what is shorter, or leave the last, smaller batch out"
-        " (`dataset.batch(size, drop_remainder=True)`). `tf.function(reduce_retracing=True)` saves traces, though a"
-        " program is still compiled for each shape. `tensorflow_ipu.metrics_report()` lists all traces",
+        f"`{function}` was traced for {count} different {varying}, and each is a program that XLA compiles. The latest:"
+        f" {difference}. {remedy}. `tensorflow_ipu.metrics_report()` lists all traces",
         RecompilationWarning,
-        stacklevel=_description.stack_level(),
-    )
-
-
-def _warn_of_numbers(function: str, count: int, difference: str) -> None:
-    """Warns that a function was compiled for so many Python numbers; see `warn`."""
-    warnings.warn(
-        f"`{function}` was traced for {count} different Python numbers, and each is a program that XLA compiles. The latest:"
-        f" {difference}. Make it a tensor, and all calls share a program: pass `tf.constant(...)`, or keep a `tf.Variable`."
-        " `tensorflow_ipu.metrics_report()` lists all traces",
-        RecompilationWarning,
-        stacklevel=_description.stack_level(),
+        stacklevel=tracebacks.stack_level(),
     )
 
 
 class ShapesOfData:
-    """What data the programs of one step were made for: one for each, though TensorFlow knows them as many functions."""
+    """The data that the programs of one step were made for, which TensorFlow knows as many functions."""
 
     def __init__(self) -> None:
         self._known: list[dict[str, Leaf]] = []
         self._warned = False
 
     def note(self, step: str, spec: object) -> None:
-        """Notes that a program is made; warns where only shapes have differed, twice before."""
+        """Notes that a program is made; warns where only shapes have differed twice before."""
         new = functions.leaves_of_spec("data", spec)
         if new in self._known:
             return
@@ -103,11 +97,11 @@ class ShapesOfData:
         self._known.append(new)
         if len(others) >= _SHAPES - 1 and not self._warned:
             self._warned = True
-            warn(step, len(others) + 1, differences(others[-1], new))
+            _warn(step, len(others) + 1, "shapes", differences(others[-1], new), _ONE_SHAPE)
 
 
 def differences(old: dict[str, Leaf], new: dict[str, Leaf], most: int = 4) -> str:
-    """What differs between the arguments of two traces, in words; empty if nothing does."""
+    """What differs between the arguments of two traces, in words."""
     words = [word for path in dict.fromkeys([*old, *new]) if (word := _difference(path, old.get(path), new.get(path)))]
     return "; ".join(words[:most]) + (f"; and {len(words) - most} more" if len(words) > most else "")
 
@@ -148,7 +142,7 @@ def _differ(old: dict[str, Leaf], new: dict[str, Leaf], is_alike: Callable[[Leaf
 
 
 def _is_same_but_for_sizes(old: Leaf, new: Leaf) -> bool:
-    """Whether the sizes of a tensor are all that differs. What has another rank is another thing."""
+    """Whether the sizes of a tensor are all that differs."""
     if old.shape is None or new.shape is None:
         return old == new
     return (old.kind, old.dtype, len(old.shape)) == (new.kind, new.dtype, len(new.shape))
@@ -202,11 +196,11 @@ def _reason_of_first(function: Function) -> str:
 
 
 def _described(function: Function) -> str:
-    """The function's name, with its file and line; of one that was given another name, such as a model's, that alone."""
+    """The function's name with its file and line, or a name of its own, such as a model's."""
     made_of = function.python_function
     name = getattr(made_of, "__name__", type(made_of).__name__)
-    given = getattr(function, "__name__", name)
-    if given != name:
-        return given
+    own = getattr(function, "__name__", name)
+    if own != name:
+        return own
     code = getattr(made_of, "__code__", None)
     return name if code is None else f"{name} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"

@@ -1,21 +1,18 @@
-"""Says in words what of a program XLA cannot compile: the operation, its layer, the user's line, and the way out."""
+"""Explains why XLA cannot compile a program: the operation, its layer, the user's line, and a remedy."""
 
 from __future__ import annotations
 
 import linecache
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, NoReturn
 
 import tensorflow as tf
 
 from tensorflow_ipu._native.library import native
-from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu.replicas._description import user_frame, user_lines
+from tensorflow_ipu._tensorflow import functions, graphs, op_errors
 from tensorflow_ipu.replicas._instruction_attributes import CALLS, function_of, functions_of, without_inlining
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu.replicas.tracebacks import user_frame, user_lines
 
 # A frame of a Keras layer that is being called.
 _LAYER_CALL = "/keras/src/layers/layer.py"
@@ -34,14 +31,12 @@ _CONTROL_FLOW = {
 
 
 class _Found(NamedTuple):
-    """An operation, and the scope of the calls that lead to it."""
-
     operation: tf.Operation
     scope: tuple[str, ...]
 
 
 def refuse(program: functions.ConcreteFunction) -> None:
-    """Refuses a program that is to go into a graph, where its compilation would fail far from here."""
+    """Refuses a program that cannot be compiled before it goes into a graph."""
     if next(_all(program.graph, ()), None) is None:  # As for most programs, for which this look is to be quick.
         return
     found = list(_needed(program.graph, program.outputs, ()))
@@ -50,7 +45,7 @@ def refuse(program: functions.ConcreteFunction) -> None:
 
 
 def why_uncompilable(program: functions.ConcreteFunction, error: str) -> str | None:
-    """What of a program XLA could not compile."""
+    """Explains why XLA could not compile a program, or returns None."""
     found = list(_needed(program.graph, program.outputs, ()))
     if not found:
         # What XLA stumbled over, though no result needs it.
@@ -59,7 +54,7 @@ def why_uncompilable(program: functions.ConcreteFunction, error: str) -> str | N
 
 
 def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | None:
-    """The message for an operation whose shape, or axis, depends on data; None if it failed for another reason."""
+    """Explains an operation whose shape or axis depends on data; None if it failed for another reason."""
     name, position = _CONVERTED.search(error), _NOT_CONSTANT.search(error)
     if name is None or position is None:
         return None
@@ -75,11 +70,8 @@ def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | Non
     )
 
 
-# The operations.
-
-
 def _needed(graph: graphs.FunctionGraph, outputs: Sequence[tf.Tensor], scope: tuple[str, ...]) -> Iterator[_Found]:
-    """What cannot be compiled of what `outputs` and side effects need, and what XLA cannot fold to a constant."""
+    """The operations that `outputs` and side effects need, and XLA can neither compile nor fold."""
     operations = graph.get_operations()
     constant: set[tf.Operation] = set()
     for operation in operations:
@@ -92,7 +84,7 @@ def _needed(graph: graphs.FunctionGraph, outputs: Sequence[tf.Tensor], scope: tu
             constant.add(operation)
     wanted = {id(tensor) for tensor in outputs}
     run = set(graph.control_outputs)
-    for operation in reversed(operations):  # Each comes behind what it needs.
+    for operation in reversed(operations):  # Each comes after what it needs.
         results = operation.outputs
         if operation not in run and not any(id(tensor) in wanted for tensor in results):
             continue
@@ -148,11 +140,8 @@ def _is_stateful(kind: str) -> bool:
     return definition is None or definition.is_stateful  # None: a function of the user.
 
 
-# The words.
-
-
 class _Family(NamedTuple):
-    """Operations that users know by another name, or that have a way out of their own."""
+    """Operations that users know by another name, or that have a remedy of their own."""
 
     holds: Callable[[tf.Operation], bool]
     name: str
@@ -198,7 +187,7 @@ _FAMILIES = (
 
 
 def _words(found: Sequence[_Found]) -> str:
-    """The message: a sentence for each line of the user's from which such operations come; the last one found first."""
+    """The message: a sentence for each line of the user's that made such operations, the last one first."""
     places: dict[tuple[tuple[str, int] | None, str | None], list[_Found]] = {}
     for one in reversed(found):
         places.setdefault((user_frame(one.operation), _layers(one)), []).append(one)
@@ -241,10 +230,8 @@ def _scope(operation: tf.Operation, around: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _layers(found: _Found) -> str | None:
-    """The names of the Keras layers that made an operation, from the model inwards; None where no layer did.
-
-    Keras opens the scope of a layer twice a call, to build it and to compute it, so TensorFlow puts a number behind it.
-    """
+    """The names of the Keras layers that made an operation, from the model inwards; None where no layer did."""
+    # Keras opens the scope of a layer twice a call, so TensorFlow adds a number to it.
     if not any(frame[0].endswith(_LAYER_CALL) for frame in found.operation.traceback or ()):
         return None
     return "/".join(re.sub(r"_\d+$", "", part) for part in _scope(found.operation, found.scope)) or None
@@ -257,10 +244,18 @@ _FAULT = re.compile(
 
 
 def why_stopped(program: functions.ConcreteFunction | None, error: str) -> str | None:
-    """What stopped a program, with the user's line."""
+    """Explains what stopped a program, with the user's line, or returns None."""
     found = _FAULT.search(error)
     if found is None:
         return None
     line = None if program is None else user_lines(program).get(without_inlining(found["name"]))
     place = f" ({line})" if line else ""
     return f"Floating point exception: {found['operation']}{place}{found['rest']}"
+
+
+def raise_explained(program: functions.ConcreteFunction, error: tf.errors.InvalidArgumentError) -> NoReturn:
+    """Raises an error of compiling or running a program again, with an explanation where there is one."""
+    reason = why_stopped(program, error.message) or why_uncompilable(program, error.message)
+    if reason is None:
+        raise op_errors.told_plainly(error) from None
+    raise tf.errors.InvalidArgumentError(None, None, reason) from error

@@ -1,4 +1,4 @@
-"""Where compiled programs are kept on disk for other processes, and what they depend on besides themselves."""
+"""The executable cache on disk, and what executables depend on besides their programs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ _logger = logging.getLogger(__name__)
 
 DEFAULT_MAX_BYTES = 2 << 30
 
-# What was asked for by a call: a folder, its size, or None for no cache. Absent, the
-# configuration or a variable says.
+# What a call asked for: a folder and its size, or None for no cache. Absent, the configuration or a variable says.
 _asked: dict[str, tuple[str, int] | None] = {}
 # The folder that the kernels use now.
 _current: list[str] = [""]
 
 
 def ask(folder: str | os.PathLike[str] | None, max_bytes: int) -> None:
-    """Uses a folder, or none, from now on, whatever the configuration and the environment say."""
+    """Uses a folder, or none, whatever the configuration and the environment say."""
     if not is_int(max_bytes):
         raise TypeError(f"`max_bytes` must be a whole number of bytes, but is {max_bytes!r}")
     if max_bytes <= 0:
@@ -39,7 +38,7 @@ def ask(folder: str | os.PathLike[str] | None, max_bytes: int) -> None:
 
 
 def refresh() -> None:
-    """Has the kernels use the folder that was asked for, or else that of the configuration, or of the environment."""
+    """Has the kernels use the folder of `ask`, else of the configuration, else of the environment."""
     folder, max_bytes = _wanted()
     if folder == _current[0] and not folder:
         return
@@ -64,7 +63,7 @@ def key() -> str:
 
 
 def _processor() -> list[str]:
-    """What tells this processor from others: machine code for one may not run on another."""
+    """What tells this processor from others, for which its machine code may not run."""
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
     except OSError:

@@ -1,33 +1,33 @@
-"""Tracebacks that end in the user's code, where the package has found a fault in what it was called with."""
+"""The user's code: the lines that made a program's operations, its HLO, and tracebacks that end in it."""
 
 from __future__ import annotations
 
-import pathlib
+import functools
+import os
+import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import autograph
+from tensorflow_ipu._tensorflow import autograph, functions
+from tensorflow_ipu.replicas._instruction_attributes import named_operations
 
-_OTHERS = (str(pathlib.Path(__file__).parents[1]), str(pathlib.Path(tf.__file__).parent))
-# What AutoGraph made of the user's code: its message has the lines that the user wrote.
-_GENERATED = "__autograph_generated_file"
+_GENERATED = "__autograph_generated_file"  # What AutoGraph made of the user's code.
+_OTHERS = (str(Path(__file__).parents[1]), str(Path(tf.__file__).parent))
 
 
 def shortened(error: Exception) -> Exception:
-    """Takes the frames of the package and of TensorFlow out of an exception's traceback, to be raised again.
-
-    They stay where TensorFlow's are to stay too: after `tf.debugging.disable_traceback_filtering()`.
-    """
+    """Takes the frames of the package and TensorFlow out of a traceback, unless TensorFlow's are to stay."""
     if not tf.debugging.is_traceback_filtering_enabled():
         return error
     return _filtered(error, lambda filename: filename.startswith(_OTHERS) or _GENERATED in filename)
 
 
 def blamed_on_call(error: Exception) -> Exception:
-    """The same, where a function of the package is left. If it found the fault itself, AutoGraph tells of its call alone."""
+    """The same, where a function of the package is left; AutoGraph names its call alone if it found the fault."""
     if not tf.debugging.is_traceback_filtering_enabled():
         return error
     # What AutoGraph made of the user's code stays for now: it has yet to find the user's lines by it.
@@ -48,3 +48,52 @@ def _filtered(error: Exception, is_dropped: Callable[[str], bool]) -> Exception:
     for frame in reversed(frames):
         kept = types.TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return error.with_traceback(kept)
+
+
+def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
+    """The innermost frame of an operation's making in the user's code."""
+    for frame in reversed(list(operation.traceback or ())):
+        if _is_of_user(frame.filename):
+            return frame.filename, frame.lineno
+    return None
+
+
+def _is_of_user(filename: str) -> bool:
+    # What AutoGraph made of a function that this package passes has no lines of the user's: its caller has.
+    return not filename.startswith(_libraries()) and _GENERATED not in filename
+
+
+@functools.cache
+def _libraries() -> tuple[str, ...]:
+    # TensorFlow makes the wrappers of loaded operations from strings.
+    loaded = [sys.modules[name] for name in ("tensorflow", "keras", "optree", "tensorflow_ipu") if name in sys.modules]
+    return ("<string>", *(f"{Path(module.__file__ or '').parent}/" for module in loaded))
+
+
+def stack_level() -> int:
+    """The `stacklevel` by which the caller of this warns of the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and not _is_of_user(frame.f_code.co_filename):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+def hlo(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> bytes:
+    """The program as XLA gets it, before any optimisation."""
+    with tf.device(device):
+        return functions.hlo_of(program, inputs, device)
+
+
+def user_lines(program: functions.ConcreteFunction | tf.Graph) -> dict[str, str]:
+    """The innermost line of the user's code for each operation of a program."""
+    found: dict[str, str] = {}
+    lines: dict[int, str | None] = {}  # Of operations by their ids: a function may be called from many places.
+    graph: Any = getattr(program, "graph", program)
+    for name, operation in named_operations(graph):
+        if id(operation) not in lines:
+            frame = user_frame(operation)
+            lines[id(operation)] = None if frame is None else f"{os.path.basename(frame[0])}:{frame[1]}"
+        line = lines[id(operation)]
+        if line is not None:
+            found[name] = line
+    return found

@@ -1,67 +1,145 @@
-"""What users export: a step, the stages of a pipeline, a Keras model."""
+"""Exports of a step, the stages of a pipeline, and a Keras model."""
 
 from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
 from tensorflow_ipu._base.checks import is_int
-from tensorflow_ipu.serving import _saved_model, serving_steps
+from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu.serving import serving_steps
 
 if TYPE_CHECKING:
     import keras
 
-    from tensorflow_ipu._base.types import Nested
 
-Signature = Sequence[tf.TensorSpec]
+class _Served(tf.Module):
+    pass
+
+
+def write(
+    predict: Callable[..., Nested],
+    steps: Sequence[Callable[..., Nested] | None],
+    requests: Sequence[tf.TensorSpec],
+    of_predict: Sequence[tf.TensorSpec],
+    export_dir: str | os.PathLike[str],
+    output_names: str | list[str] | None,
+    postprocessing_step_signature: Sequence[tf.TensorSpec] | None,
+    purge_export_dir: bool,
+) -> Callable[..., dict[str, tf.Tensor]]:
+    """Writes a SavedModel of one signature, and reads it back."""
+    if not tf.executing_eagerly():
+        raise RuntimeError("models are exported in eager execution, and a graph is being built: export outside of it")
+    before, after = steps
+    names = serving_steps.names(output_names)
+    if after is not None and postprocessing_step_signature is not None:
+        serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
+
+    def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
+        values: Nested = arguments
+        if before is not None:
+            values = serving_steps.checked("`preprocessing_step`", before(*values), of_predict)
+        results = serving_steps.checked("`predict_step`", predict(*values), postprocessing_step_signature)
+        if after is not None:
+            results = serving_steps.checked("`postprocessing_step`", after(*results), None)
+        return serving_steps.named(results, names)
+
+    module: Any = _Served()
+    module.predict = tf.function(serve, input_signature=list(requests))
+    # So that the graph names no IPU, whatever scope is around.
+    with tf.device(None):
+        traced = module.predict.get_concrete_function()
+    _refuse_operations_of_ours(traced.graph)
+    module.used = [*traced.graph.variables, *_used_by(predict), *_used_by(before), *_used_by(after)]
+    folder = serving_steps.prepared_folder(export_dir, purge_export_dir)
+    tf.saved_model.save(module, str(folder), signatures=module.predict)
+    loaded: Any = tf.saved_model.load(str(folder))
+    loaded.predict.model = loaded  # Its variables live as long as it does.
+    return loaded.predict
+
+
+def _refuse_operations_of_ours(graph: tf.Graph) -> None:
+    """Refuses operations that only IPU programs have, with which plain TensorFlow would not load the model."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    found = sorted({node.op for node in nodes if node.op.startswith("Ipu")})
+    if found:
+        raise ValueError(
+            f"the model uses {', '.join(f'`{one}`' for one in found)}, which only programs on IPUs have, and TensorFlow serves"
+            " it without: leave collectives, queues and parts of the host out of what is exported"
+        )
+
+
+def _used_by(step: Callable[..., Nested] | None) -> Iterator[Any]:
+    """Tables and modules that a function has from around it, for the SavedModel to hold."""
+    function: Any = getattr(step, "python_function", step)
+    if not inspect.isroutine(function):
+        if isinstance(function, tf.Module):
+            yield function
+        return
+    owner = getattr(function, "__self__", None)
+    try:
+        around = inspect.getclosurevars(function)
+    except (TypeError, ValueError):  # A function of C.
+        return
+    for value in (owner, *around.nonlocals.values(), *around.globals.values()):
+        if isinstance(value, (tf.Module, tf.lookup.StaticHashTable, tf.lookup.experimental.DenseHashTable)):
+            yield value
+        elif callable(value) and hasattr(value, "python_function"):
+            yield from _used_by(value)
+
+
+_Step = Callable[..., "Nested"]
+_Signature = Sequence[tf.TensorSpec]
 
 
 def of_steps(
     predict_step: Callable[..., Nested],
-    predict_step_signature: Signature | None,
+    predict_step_signature: _Signature | None,
     input_dataset: tf.data.Dataset | None,
     preprocessing_step: Callable[..., Nested] | None,
-    preprocessing_step_signature: Signature | None,
+    preprocessing_step_signature: _Signature | None,
     constants: int = 0,
 ) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-    """The signature of requests, and that of the step which predicts; without a step before it, they are the same."""
+    """The signatures of requests and of the step that predicts; equal without preprocessing."""
     first = "predict_step" if preprocessing_step is None else "preprocessing_step"
-    given = predict_step_signature if preprocessing_step is None else preprocessing_step_signature
+    signature = predict_step_signature if preprocessing_step is None else preprocessing_step_signature
     if input_dataset is not None:
-        if not isinstance(input_dataset, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
+        if not isinstance(input_dataset, tf.data.Dataset):
             raise TypeError(f"`input_dataset` must be a `tf.data.Dataset`, but is {input_dataset!r}")
-        if given is not None:
+        if signature is not None:
             raise ValueError(
                 f"both `{first}_signature` and `input_dataset` are given, and each says what requests are: leave one out"
             )
         element: Any = input_dataset.element_spec
-        given = (element,) if isinstance(element, tf.TensorSpec) else element
-        if not isinstance(given, (list, tuple)):
+        signature = (element,) if isinstance(element, tf.TensorSpec) else element
+        if not isinstance(signature, (list, tuple)):
             raise TypeError(
                 f"the elements of `input_dataset` must be tensors or tuples of them, but are {element!r}: map them, or give"
                 f" `{first}_signature`"
             )
     if preprocessing_step is None:
-        of_predict = _named("predict_step", predict_step, given, constants)
+        of_predict = _named("predict_step", predict_step, signature, constants)
         return of_predict, of_predict
-    requests = _named("preprocessing_step", preprocessing_step, given, 0)
+    requests = _named("preprocessing_step", preprocessing_step, signature, 0)
     return requests, _named("predict_step", predict_step, predict_step_signature, constants)
 
 
-def _named(argument: str, step: Callable[..., Nested], given: Signature | None, constants: int) -> list[tf.TensorSpec]:
-    """A signature with the names of the function's arguments, as requests give them by name."""
-    if given is None and not getattr(step, "input_signature", None):
+def _named(
+    argument: str, step: Callable[..., Nested], signature: _Signature | None, constants: int
+) -> list[tf.TensorSpec]:
+    if signature is None and not getattr(step, "input_signature", None):
         raise ValueError(
             f"what `{argument}` takes cannot be told from it: give `{argument}_signature`, a list of `tf.TensorSpec`, or make"
             f" it a `tf.function` with an `input_signature`"
             + ("" if argument == "predict_step" and constants else "; an `input_dataset` of requests tells it as well")
         )
-    specs = serving_steps.signature(argument, step, given)
+    specs = serving_steps.signature(argument, step, signature)
     known = _parameters(step)
     if known is None:
         names = [spec.name or f"input_{at}" for at, spec in enumerate(specs)]
@@ -98,10 +176,6 @@ def _parameters(step: Callable[..., Nested]) -> tuple[list[str], int] | None:
     return [one.name for one in found], sum(one.default is one.empty for one in found)
 
 
-_Step = Callable[..., "Nested"]
-_Signature = Sequence[tf.TensorSpec]
-
-
 def export_single_step(
     predict_step: _Step,
     export_dir: str | os.PathLike[str],
@@ -115,18 +189,17 @@ def export_single_step(
     postprocessing_step_signature: _Signature | None = None,
     purge_export_dir: bool = False,
 ) -> Callable[..., dict[str, tf.Tensor]]:
-    """Exports a function as a SavedModel, for TensorFlow Serving on a CPU. Who loads it needs no part of this package.
+    """Exports a function as a SavedModel that TensorFlow Serving runs on a CPU without this package.
 
-    A request brings one element, of the signature's static shapes, batch included, and is answered by what one call of the
-    function makes of it. Variables have the values that they have now.
+    A request brings one element, of the signature's static shapes, batch included, and is answered by one call of the
+    function. Variables have the values that they have now.
 
     Args:
       predict_step: A function of tensors, or a `tf.function`.
       export_dir: An empty folder, or one to be made.
-      iterations: How many requests the machine's program answers before it begins anew, 1 or more; answers do not depend on
-        it.
-      predict_step_signature: A `tf.TensorSpec` for each of the function's arguments. It may be omitted where the function
-        is a `tf.function` with an `input_signature`, or without a `preprocessing_step`, where `input_dataset` tells.
+      iterations: How many requests the machine's program answers in a run, 1 or more; answers do not depend on it.
+      predict_step_signature: A `tf.TensorSpec` for each of the function's arguments. It may be omitted for a
+        `tf.function` with an `input_signature`, or, without a `preprocessing_step`, where `input_dataset` tells.
       input_dataset: A dataset of requests, in the place of the signature of the first step.
       output_names: The name of each output, as a string or a list of them; `output_0` and so on if omitted.
       preprocessing_step: A function from the request's tensors, of any type, to what `predict_step` takes.
@@ -136,19 +209,19 @@ def export_single_step(
       purge_export_dir: Whether to delete what `export_dir` has.
 
     Returns:
-      The function that is served: of the request's tensors, to a dict of outputs by name.
+      The function that is served, from the request's tensors to a dict of outputs by name.
 
     Raises:
       RuntimeError: A graph of TensorFlow 1 is being built.
       TypeError: A signature, a name or the dataset is of a wrong kind.
-      ValueError: A signature cannot be inferred or is given twice, a shape is not static, `export_dir` is not empty, or steps,
-        outputs and names do not fit together.
+      ValueError: A signature cannot be inferred or is there twice, a shape is not static, `export_dir` is not empty, or
+        steps, outputs and names do not fit together.
     """
     _check_iterations(iterations)
     requests, of_predict = of_steps(
         predict_step, predict_step_signature, input_dataset, preprocessing_step, preprocessing_step_signature
     )
-    return _saved_model.write(
+    return write(
         predict_step,
         (preprocessing_step, postprocessing_step),
         requests,
@@ -193,13 +266,13 @@ def export_pipeline(
       poplar_options: For each stage a `PipelineStageOptions`, checked.
       name: A name for the function that is served.
       predict_step_signature: A `tf.TensorSpec` for each further argument of the first stage.
-      input_dataset: As for `export_single_step`.
-      output_names: As for `export_single_step`.
-      preprocessing_step: As for `export_single_step`.
-      preprocessing_step_signature: As for `export_single_step`.
-      postprocessing_step: As for `export_single_step`.
-      postprocessing_step_signature: As for `export_single_step`.
-      purge_export_dir: As for `export_single_step`.
+      input_dataset: As for `export_single_step`, as are those below.
+      output_names: See above.
+      preprocessing_step: See above.
+      preprocessing_step_signature: See above.
+      postprocessing_step: See above.
+      postprocessing_step_signature: See above.
+      purge_export_dir: See above.
 
     Returns:
       The function that is served.
@@ -238,7 +311,7 @@ def export_pipeline(
         preprocessing_step_signature,
         len(constants),
     )
-    return _saved_model.write(
+    return write(
         predict,
         (preprocessing_step, postprocessing_step),
         requests,
@@ -261,18 +334,7 @@ def export_keras(
     postprocessing_step_signature: _Signature | None = None,
     purge_export_dir: bool = False,
 ) -> Callable[..., dict[str, tf.Tensor]]:
-    """Exports a Keras model as a SavedModel: its method `export_for_ipu_serving`, which has the arguments and errors.
-
-    Args:
-      model: A model that was made in a strategy's scope.
-      export_dir: As for the method.
-      batch_size: As for the method.
-      output_names: As for the method.
-      preprocessing_step: As for the method.
-      preprocessing_step_signature: As for the method.
-      postprocessing_step: As for the method.
-      postprocessing_step_signature: As for the method.
-      purge_export_dir: As for the method.
+    """Exports a Keras model made in a strategy's scope by its method `export_for_ipu_serving`, with its arguments and errors.
 
     Returns:
       The function that is served.
@@ -316,14 +378,14 @@ def _check_options(options: object, stages: int) -> None:
 
 
 def _call(stage: _Step, results: Nested) -> Nested:
-    """Calls a stage with what the one before returned, as `pipelining.pipeline` does."""
+    """Calls a stage with what the one before returned."""
     if isinstance(results, Mapping):
         return stage(**results)
     return stage(*results) if isinstance(results, (list, tuple)) else stage(results)
 
 
 def _joined(results: list[Nested]) -> Nested:
-    """What the concurrent parts of a stage return, one after the other."""
+    """The results of the concurrent parts of a stage, one after the other."""
     if len(results) == 1:
         return results[0]
     return [one for result in results for one in (result if isinstance(result, (list, tuple)) else [result])]

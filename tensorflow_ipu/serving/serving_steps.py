@@ -1,23 +1,21 @@
-"""The steps of a model that is served: their signatures, what they return, the names of outputs, the folder."""
+"""The steps of a served model: signatures, results, names of outputs, the folder."""
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu._base.types import Nested
 
 
-def signature(argument: str, step: object, given: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
-    """The signature of a step that was given, or that the step, a `tf.function`, declares."""
-    if given is not None:
-        return check_signature(f"{argument}_signature", given)
+def signature(argument: str, step: object, passed: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
+    """The signature of a step, as passed or as the step, a `tf.function`, declares it."""
+    if passed is not None:
+        return check_signature(f"{argument}_signature", passed)
     declared = getattr(step, "input_signature", None)
     if not declared:
         raise ValueError(
@@ -27,16 +25,16 @@ def signature(argument: str, step: object, given: Sequence[tf.TensorSpec] | None
     return check_signature(f"{argument}_signature", declared)
 
 
-def check_signature(argument: str, given: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
+def check_signature(argument: str, signature: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
     """A signature as a list."""
-    if not isinstance(given, (list, tuple)):
-        raise TypeError(f"`{argument}` must be a list or tuple of `tf.TensorSpec`, but is {given!r}")
-    if not given:
+    if not isinstance(signature, (list, tuple)):
+        raise TypeError(f"`{argument}` must be a list or tuple of `tf.TensorSpec`, but is {signature!r}")
+    if not signature:
         raise ValueError(f"`{argument}` must not be empty")
-    for at, spec in enumerate(given):
+    for at, spec in enumerate(signature):
         if not isinstance(spec, tf.TensorSpec):
             raise TypeError(f"`{argument}[{at}]` must be a `tf.TensorSpec`, but is {spec!r}")
-    return list(given)
+    return list(signature)
 
 
 def checked(source: str, returned: Nested, specs: Sequence[tf.TensorSpec] | None) -> list[tf.Tensor]:
@@ -59,7 +57,7 @@ def checked(source: str, returned: Nested, specs: Sequence[tf.TensorSpec] | None
 
 
 def names(output_names: str | list[str] | None) -> list[str] | None:
-    """The names of outputs that were given, as a list."""
+    """The names of outputs as a list."""
     if output_names is None:
         return None
     names = [output_names] if isinstance(output_names, str) else output_names
@@ -69,7 +67,7 @@ def names(output_names: str | list[str] | None) -> list[str] | None:
 
 
 def named(results: Sequence[tf.Tensor], names: list[str] | None) -> dict[str, tf.Tensor]:
-    """The outputs of a request by their names, `output_0` and so on where there are none."""
+    """The outputs of a request by their names; `output_0` and so on without names."""
     if names is None:
         names = [f"output_{at}" for at in range(len(results))]
     if len(names) != len(results):
@@ -78,7 +76,7 @@ def named(results: Sequence[tf.Tensor], names: list[str] | None) -> dict[str, tf
 
 
 def prepared_folder(export_dir: str | os.PathLike[str], purge: bool) -> Path:
-    """The folder to export to, which is empty then."""
+    """The folder to export to, emptied."""
     folder = Path(export_dir)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not purge:
@@ -86,10 +84,5 @@ def prepared_folder(export_dir: str | os.PathLike[str], purge: bool) -> Path:
                 f"`export_dir` is `{folder}`, which is not empty: give an empty folder, or set `purge_export_dir=True` to"
                 " delete what it has"
             )
-        _remove(folder)
+        (shutil.rmtree if folder.is_dir() else os.unlink)(folder)
     return folder
-
-
-def _remove(folder: Path) -> None:
-    remove: Callable[[Path], object] = shutil.rmtree if folder.is_dir() else Path.unlink
-    remove(folder)

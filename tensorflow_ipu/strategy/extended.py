@@ -1,25 +1,23 @@
-"""What `tf.distribute` asks of a strategy, answered for one IPU device."""
+"""The side of the strategy that `tf.distribute` calls, for one IPU device."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._tensorflow import devices, distribute, graphs
+from tensorflow_ipu._base.types import Gradient, Nested
+from tensorflow_ipu._tensorflow import devices, graphs
 from tensorflow_ipu.config import _state
+from tensorflow_ipu.hosts import Cluster
 from tensorflow_ipu.ops import random_streams, reductions, replication_ops
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Gradient, Nested
-    from tensorflow_ipu.hosts import Cluster
 
 
 def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
-    """The `tf.distribute.ReduceOp` that a user named, by itself or by its name."""
+    """The `tf.distribute.ReduceOp` passed as itself or by name."""
     name = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op
     for known in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
         if name in (known, known.value):
@@ -56,18 +54,18 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
 
 
 class _AsReplica:
-    """Has TensorFlow take a block for one that runs in a replica, and does no more of what a trace needs."""
+    """The mode of a replica for a block, without the rest of what a trace needs."""
 
     __slots__ = ("_mode",)
 
     def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        self._mode = distribute.mode_of(IPUReplicaContext(strategy))
+        self._mode = devices.mode_of(IPUReplicaContext(strategy))
 
     def __enter__(self) -> None:
-        distribute.enter_mode(self._mode)
+        devices.enter_mode(self._mode)
 
     def __exit__(self, *exc_info: object) -> None:
-        distribute.leave_mode()
+        devices.leave_mode()
 
 
 class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
@@ -101,15 +99,13 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     @contextlib.contextmanager
     def without_traps(self) -> Iterator[None]:
-        """A block whose programs go on whatever their numbers are, to look at these. It is for no several threads."""
+        """A block whose programs no trap stops; not for several threads."""
         target = self.target
         self._target = replicas.Target(target.ipus, target.host_kernels, target.floating_point.without_traps())
         try:
             yield
         finally:
             self._configured = None
-
-    # Variables.
 
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         colocate_with = kwargs.pop("colocate_with", None)
@@ -123,11 +119,11 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
             return next_creator(**kwargs)
 
     def _on_host(self, initial_value: Callable[..., object], *args: Any, **kwargs: Any) -> object:
-        with _beside_nothing(), tf.device(self.cpu_device), replicas.on_host():
+        with _not_colocated(), tf.device(self.cpu_device), replicas.on_host():
             return initial_value(*args, **kwargs)
 
     def _validate_colocate_with_variable(self, colocate_with_variable: tf.Variable) -> None:
-        distribute.check_colocated(colocate_with_variable, self)
+        devices.check_colocated(colocate_with_variable, self)
 
     def read_var(self, replica_local_var: tf.Variable) -> tf.Tensor:
         return tf.identity(replica_local_var)
@@ -135,16 +131,14 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def value_container(self, value: Nested) -> Nested:
         return value
 
-    # Calls.
-
     def as_replica(self) -> _AsReplica:
-        """The context of a look-up: what TensorFlow's cache of traces tells contexts apart by, and nothing else."""
+        """The context that TensorFlow's cache of traces looks for."""
         if self._as_replica is None:
             self._as_replica = _AsReplica(self._container_strategy())
         return self._as_replica
 
     def call_on_device(self, fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
-        """Calls `fn` where a program is traced: on the IPU device, in the context of a replica."""
+        """Calls `fn` on the IPU device, in the context of a replica."""
         with tf.device(self.ipu_device), IPUReplicaContext(self._container_strategy()):
             return fn(*args, **kwargs)
 
@@ -158,7 +152,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         self, colocate_with: object, fn: Callable[..., Nested], args: Nested, kwargs: Nested, group: bool
     ) -> Nested:
         del colocate_with  # All variables are on the one device.
-        with tf.device(self.ipu_device), distribute.updating(self.ipu_device):
+        with tf.device(self.ipu_device), devices.updating(self.ipu_device):
             result = fn(*args, **kwargs)
             return result if group else tf.nest.map_structure(self._local_results, result)
 
@@ -171,8 +165,6 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def _use_merge_call(self) -> bool:
         # A program is traced once, by one thread, so there is nothing to merge.
         return False
-
-    # Reductions.
 
     def reduce_to(
         self,
@@ -221,11 +213,9 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return tf.nest.map_structure(_identity, value) if reduced is value else reduced
 
     def _reduced(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested) -> Nested:
-        """Reduces all tensors of a structure over the replicas, in one meeting of theirs; on the host, there is one."""
-        if not reductions.in_program():
+        """Reduces all tensors of a structure over the replicas at once; outside of a program there is one replica."""
+        if not reductions.in_program() or replicas.ipus_traced_for() == 1:
             return value
-        if replicas.ipus_traced_for() == 1:
-            return value  # Who is alone has the sum already.
         dense = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
         reduced = reductions.all_reduce(dense, reduction(reduce_op) is tf.distribute.ReduceOp.MEAN)
         return tf.nest.pack_sequence_as(value, reduced)
@@ -250,10 +240,8 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return value_fn(tf.distribute.experimental.ValueContext())
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
-        """A block that not all workers run, in which variables begin with this worker's values."""
+        """A block that not all workers run, whose variables begin with this worker's values."""
         return contextlib.nullcontext()
-
-    # The shape of the system, as the host sees it.
 
     @property
     def workers(self) -> int:
@@ -267,11 +255,11 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def cluster(self) -> Cluster | None:
-        """What is known of these processes; None where a strategy never has more than one."""
+        """These processes; None where there is never more than one."""
         return None
 
     def counting(self, replicas: int) -> contextlib.AbstractContextManager[None]:
-        """A block in which this process has so many replicas, for who counts them all."""
+        """A block in which this process has so many replicas."""
         del replicas
         return contextlib.nullcontext()
 
@@ -288,9 +276,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def worker_devices(self) -> tuple[str, ...]:
         return (self.ipu_device,)
 
-    @property
-    def parameter_devices(self) -> tuple[str, ...]:
-        return (self.ipu_device,)
+    parameter_devices = worker_devices
 
     def non_slot_devices(self, var_list: object) -> tuple[str, ...]:
         del var_list
@@ -316,14 +302,12 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return False
 
 
-def _beside_nothing() -> contextlib.AbstractContextManager[None]:
-    """A block in which a graph does not place the initial value of a variable on the variable's device."""
+def _not_colocated() -> contextlib.AbstractContextManager[None]:
+    """A block in which a graph does not colocate the initial value of a variable with the variable."""
     if tf.executing_eagerly() or not graphs.has_attribute_now("_class"):
         return contextlib.nullcontext()
     return graphs.attributed({"_class": None})
 
 
 def _identity(value: Gradient) -> Gradient:
-    if isinstance(value, tf.IndexedSlices):
-        return value
-    return tf.identity(value)
+    return value if isinstance(value, tf.IndexedSlices) else tf.identity(value)

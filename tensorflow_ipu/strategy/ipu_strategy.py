@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
 from tensorflow_ipu.replicas import tracebacks
@@ -22,7 +23,6 @@ from tensorflow_ipu.strategy.scope import PreparedProgram, StrategyScope
 
 if TYPE_CHECKING:
     from tensorflow_ipu import machine as machine_model
-    from tensorflow_ipu._base.types import Nested
 
 _logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _MEETS_ANOTHER = ("Must not nest tf.distribute.Strategy scopes", "Mixing differe
 
 @contextlib.contextmanager
 def _other_strategies_explained() -> Iterator[None]:
-    """A block that traces a program: where that fails for an object of another strategy, the error says what to do."""
+    """A block that traces a program, and explains errors about objects of another strategy."""
     try:
         yield
     except RuntimeError as exc:
@@ -49,8 +49,8 @@ def _other_strategies_explained() -> Iterator[None]:
 class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
     """Places variables on an IPU device and runs whole functions on it.
 
-    Inside `scope()`, variables (and with them Keras models and optimizers) are made on the IPU device, their initial
-    values on the host. `run` executes a `tf.function` as one compiled program, loops and all:
+    Inside `scope()`, variables (and with them Keras models and optimizers) are made on the IPU device, with initial values
+    from the host. `run` executes a `tf.function` as one compiled program, loops and all:
 
         strategy = ipu.IPUStrategy()
         with strategy.scope():
@@ -58,7 +58,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             iterator = iter(dataset)
             strategy.run(train_steps, args=(iterator, model))
 
-    Several IPUs in a device are replicas inside of a program; towards the host the strategy is one replica.
+    Several IPUs in a device are replicas inside of a program; on the host the strategy is one replica.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
           cpu_device: The device on which initial values are computed.
           enable_dataset_iterators: Whether `iter(dataset)` inside the scope gives an `IPUIterator`, whose `next` runs in
             the program.
-          enable_keras_extensions: Whether Keras models that are made inside the scope get the IPU's extensions: `fit` and
-            the like then run their loops on the device. Without, they run Keras's own loops.
-          host_kernels: Whether TensorFlow's own kernels may compute layers of programs where they are faster than what XLA
-            makes of them. None: what the environment variable `TENSORFLOW_IPU_HOST_KERNELS` says, which is yes if unset.
+          enable_keras_extensions: Whether Keras models made inside the scope run the loops of `fit` and the like on the
+            device. Without, they run Keras's own loops.
+          host_kernels: Whether TensorFlow's kernels may compute layers of programs where they are faster than XLA's. None:
+            what the environment variable `TENSORFLOW_IPU_HOST_KERNELS` says, which is yes if unset.
 
         Raises:
           ValueError: `ipu_device` is no IPU device, or `cpu_device` no CPU; or the environment variable
-            `POPLAR_ENGINE_OPTIONS` asks for reports in a way that is not known.
+            `POPLAR_ENGINE_OPTIONS` asks for reports in an unknown way.
           DeviceLimitError: More IPU devices would have to be registered for `ipu_device` to exist.
           TypeError: A switch is not a bool.
         """
@@ -103,16 +103,15 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         self._auto_reports = auto_reports()
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
-        """The side of the strategy that TensorFlow's own library code calls."""
         return IPUExtended(self, ordinal, cpu_ordinal, host_kernels)
 
     def scope(self) -> contextlib.AbstractContextManager[IPUStrategyV1]:
         """Makes this strategy the current one for a `with` block.
 
         Returns:
-          A context manager that gives the strategy. A notebook may call `strategy.scope().__enter__()`: the strategy stays
-          the current one of the thread until `strategy.scope().__exit__(None, None, None)`, if ever. To leave a scope that
-          is not entered, or not the innermost, raises `RuntimeError`.
+          A context manager that gives the strategy. A notebook may call `strategy.scope().__enter__()`, which lasts until
+          `strategy.scope().__exit__(None, None, None)` on the same thread. To leave a scope that is not entered, or not the
+          innermost, raises `RuntimeError`.
         """
         return StrategyScope(self, self._enable_keras_extensions)
 
@@ -159,23 +158,15 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
     def prepare(
         self, fn: Callable[..., Nested], args: Sequence[Nested] = (), kwargs: Mapping[str, Nested] | None = None
     ) -> PreparedProgram:
-        """Traces the program that `run` would run with these arguments, or finds it, for any number of runs.
+        """Traces or finds the program that `run` would run with these arguments, for any number of runs.
 
-        A run of what is prepared spares what `run` does with its arguments each time.
-
-        Args:
-          fn: As for `run`.
-          args: As for `run`.
-          kwargs: As for `run`.
+        The arguments and errors are those of `run`.
 
         Returns:
           The program, with the tensors of its arguments.
 
         Raises:
           RuntimeError: A graph is being built, where nothing runs.
-          ValueError: As for `run`.
-          TypeError: As for `run`.
-          NotConfiguredError: As for `run`.
         """
         if not tf.executing_eagerly():
             raise RuntimeError("`prepare` is for eager execution, and a graph is being built: call `run` in it")
@@ -187,7 +178,6 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             return PreparedProgram(self.extended, self._prepare_and_report(call, target), target)
 
     def _check_traceable(self, fn: Callable[..., Nested]) -> None:
-        """Refuses a plain function, in eager execution."""
         if not replicas.is_graph_function(fn):
             raise ValueError(
                 f"`{type(self).__name__}.run` does not support eager execution, and `fn` is the plain callable {fn!r}."
@@ -195,14 +185,14 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             )
 
     def _prepare_and_report(self, call: _Call, target: replicas.Target) -> replicas.Prepared:
-        """A program that is to run, of which a report is saved where reports of all programs are asked for."""
+        """A program that is to run; its report is saved where reports of all programs are asked for."""
         prepared = self._prepare(call, target)
         if self._auto_reports is not None:
             self._auto_reports.save(prepared[0], lambda: self.report(*call))
         return prepared
 
     def _prepare(self, call: _Call, target: replicas.Target) -> replicas.Prepared:
-        """Finds or traces the program of a function and its arguments. The caller has entered the device."""
+        """Finds or traces the program of a function and its arguments, on the device of the caller."""
         extended = self.extended
         with extended.as_replica():
             prepared = replicas.find(*call, target)
@@ -226,7 +216,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
     ) -> machine_model.Report:
         """Predicts what a real machine would make of a program: whether it fits, and how long a step takes.
 
-        Nothing is run, and no variable changes: the program is traced, as `run` would, and read.
+        The program is traced and read; nothing is run, and no variable changes.
 
         Args:
           fn: As for `run`.
@@ -234,9 +224,9 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
           kwargs: As for `run`.
           machine: The machine: a name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`; None
             for the one that `IPUConfig.ipu_model` describes.
-          trip_counts: For loops whose number of iterations only running them tells: the name of the loop, as the
-            report without it tells, and the number; `*` stands for all.
-          kept: What optimizers keep, for callers that know. None: of those that `fn` names, or a function that it names.
+          trip_counts: The iterations of loops whose number only a run tells, by the loop's name as the report without them
+            has it; `*` stands for all.
+          kept: What optimizers keep. None: that of those that `fn` names, or a function that it names.
 
         Returns:
           The report: print it, save it, or ask for `fits`, `step_seconds`, `throughput(batch_size)`.
@@ -258,11 +248,11 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             # XLA's own convolutions are what the report can read.
             target = self.extended.target._replace(host_kernels=False)
             prepared = self._prepare((fn, args, kwargs or {}), target)
-        called = predicted.Called(fn, (*args, *(kwargs or {}).values()), *prepared, device, self.extended.ipus)
-        return predicted.report_of(called, setting, trip_counts, kept)
+        values = (*args, *(kwargs or {}).values())
+        return predicted.report_of(fn, values, prepared, device, self.extended.ipus, setting, trip_counts, kept)
 
     def reduce(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested, axis: int | None = None) -> Nested:
-        """Reduces what `run` returned: on the host, where there is one replica, so that only `axis` leaves work to do.
+        """Reduces what `run` returned: on the host there is one replica, so only `axis` is left to reduce.
 
         Args:
           reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`, or its name.
@@ -275,23 +265,14 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         return super().reduce(reduction(reduce_op), value, axis)
 
     def experimental_run_v2(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Always raises: `run` took its place.
-
-        Raises:
-          RuntimeError: At every call.
-        """
+        """Always raises `RuntimeError`: `run` took its place."""
         del args, kwargs
         raise RuntimeError("`experimental_run_v2` is no more. Call `run`, which takes the same arguments")
 
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
     ) -> tf.data.Dataset:
-        """Returns the dataset: queues hand its elements to the replicas.
-
-        Args:
-          dataset: A `tf.data.Dataset`.
-          options: Accepted for `tf.distribute`; nothing is distributed on the host.
-        """
+        """Returns the dataset, since queues hand its elements to the replicas; `options` make no difference."""
         del options
         return dataset
 
@@ -300,12 +281,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> tf.data.Dataset:
-        """Returns `dataset_fn(tf.distribute.InputContext())`.
-
-        Args:
-          dataset_fn: A function from an input context to a dataset.
-          options: Accepted for `tf.distribute`; nothing is distributed on the host.
-        """
+        """Returns `dataset_fn(tf.distribute.InputContext())`; `options` make no difference."""
         del options
         return dataset_fn(tf.distribute.InputContext())
 
@@ -329,10 +305,7 @@ def report(
     *,
     kept: machine_model.Kept | None = None,
 ) -> machine_model.Report:
-    """Predicts what a real machine would make of a program, for the strategy whose scope this is, else a new one.
-
-    The arguments are those of `IPUStrategy.report`.
-    """
+    """The same as `IPUStrategy.report`, for the strategy whose scope this is in, else a new one."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, IPUStrategyV1):
         strategy = IPUStrategyV1()
@@ -340,7 +313,6 @@ def report(
 
 
 def _check_call(fn: object, args: object, kwargs: object) -> None:
-    """Refuses what is no function, or no arguments of one."""
     if not callable(fn):
         raise TypeError(f"`fn` must be a `tf.function`, but is {fn!r}")
     if not isinstance(args, (list, tuple)):
@@ -350,7 +322,6 @@ def _check_call(fn: object, args: object, kwargs: object) -> None:
 
 
 def _ordinal(argument: str, value: object, kind: str) -> int:
-    """The number in the name of a device of this process."""
     name = rf"(/job:localhost/replica:0/task:0)?/?(device:)?{kind}(:(?P<ordinal>\d+))?"
     found = re.fullmatch(name, value, re.IGNORECASE) if isinstance(value, str) else None
     if found is None:

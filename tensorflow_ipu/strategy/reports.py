@@ -1,4 +1,4 @@
-"""What the optimizers of a program keep, and how far ahead its infeeds read: found by what its function names."""
+"""The report of a program: what its optimizers keep, and how far ahead its infeeds read."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ import inspect
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from tensorflow_ipu import machine, optimizers, pipelining, replicas
 from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator
+from tensorflow_ipu.machine import Report
 from tensorflow_ipu.optimizers import AccumulationOptions
 from tensorflow_ipu.optimizers.parts import accumulators_of, bytes_of, state_of
 
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-    from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu._tensorflow.functions import ConcreteFunction
-    from tensorflow_ipu.machine import Report
-
-# So far functions are followed that functions name: a step that a program hands to `loops.repeat`, and what that calls.
+# A function is followed through so many others that it names, such as a step for `loops.repeat`.
 _DEEPEST = 4
 
 
 def kept_by(fn: object, arguments: Iterable[object], captured: Iterable[Any], replicas: int) -> machine.Kept:
-    """What the optimizers of a program keep."""
+    """What the optimizers of a program keep in memory."""
     handles = {id(tensor) for tensor in captured}
     kept = machine.Kept()
-    for optimizer in _optimizers((getattr(fn, "python_function", fn), *arguments)):
+    for optimizer in filter(_is_optimizer, _reached((getattr(fn, "python_function", fn), *arguments))):
         used = [each for each in state_of(optimizer) if id(each.handle) in handles]
         sums = [each for each in accumulators_of(optimizer) if id(each.handle) in handles]
         if not used and not sums:
@@ -56,17 +51,12 @@ def prefetch_of(fn: object, arguments: Iterable[object]) -> int | None:
     return max((depth for depth in depths if depth is not None), default=None)
 
 
-def _optimizers(roots: Iterable[object]) -> Iterator[Any]:
-    """The outermost optimizers that can be reached from these, each once."""
-    return (each for each in _reached(roots) if _is_optimizer(each))
-
-
 def _is_optimizer(value: Any) -> bool:
     return hasattr(value, "apply_gradients") and not isinstance(value, type)
 
 
 def _reached(roots: Iterable[object]) -> Iterator[Any]:
-    """All that can be reached from these, each once, but for what optimizers wrap."""
+    """All that can be reached from these, each once, except what optimizers wrap."""
     todo = [(root, 0) for root in roots]
     seen: set[int] = set()
     while todo:
@@ -100,26 +90,19 @@ def _named(value: Any) -> list[Any]:
     return [] if optimizer is None else [optimizer]
 
 
-class Called(NamedTuple):
-    """A program and what it was traced for."""
-
-    function: Callable[..., Nested]
-    arguments: Sequence[Nested]
-    program: ConcreteFunction
-    inputs: Sequence[tf.Tensor]
-    device: str
-    ipus: int
-
-
 def report_of(
-    called: Called,
+    function: Callable[..., Nested],
+    arguments: Sequence[Nested],
+    prepared: replicas.Prepared,
+    device: str,
+    ipus: int,
     setting: machine.Setting,
     trip_counts: Mapping[str, int] | None,
     kept: machine.Kept | None,
 ) -> machine.Report:
     """Predicts what a machine makes of a program."""
-    program = called.program
-    name = getattr(called.function, "__name__", program.name)
+    program, inputs = prepared
+    name = getattr(function, "__name__", program.name)
     per_replica = replicas.ipus_of_replica(program)
     pipelines = pipelining.pipelines_of(program)
     if len(pipelines) == 1:
@@ -127,8 +110,8 @@ def report_of(
             pipelines[0],
             setting.system,
             program=name,
-            replicas=max(1, called.ipus // per_replica),
-            prefetch=prefetch_of(called.function, called.arguments),
+            replicas=max(1, ipus // per_replica),
+            prefetch=prefetch_of(function, arguments),
             trip_counts=trip_counts,
         )
     if pipelines:
@@ -136,21 +119,21 @@ def report_of(
             f"the program has {len(pipelines)} pipelines: a report is of programs with one pipeline, or with none"
         )
     report = machine.report_of(
-        replicas.hlo(program, called.inputs, called.device),
+        replicas.hlo(program, inputs, device),
         setting.system,
         program=name,
-        replicas=max(1, called.ipus // per_replica),
+        replicas=max(1, ipus // per_replica),
         proportion=setting.proportion,
         trip_counts=trip_counts,
         lines=replicas.user_lines(program),
-        prefetch=prefetch_of(called.function, called.arguments),
+        prefetch=prefetch_of(function, arguments),
         ipus=per_replica,
         shards=replicas.placed_by_name(program),
     )
     if per_replica > 1:
         return report
     if kept is None:
-        kept = kept_by(called.function, called.arguments, program.captured_inputs, called.ipus)
+        kept = kept_by(function, arguments, program.captured_inputs, ipus)
     return machine.told_apart(report, kept)
 
 
@@ -158,7 +141,7 @@ _warned = False
 
 
 def auto_reports() -> AutoReports | None:
-    """What `POPLAR_ENGINE_OPTIONS` asks for now; None for no reports."""
+    """The reports that `POPLAR_ENGINE_OPTIONS` asks for, or None."""
     directory = environment.report_directory()
     return None if directory is None else AutoReports(directory)
 
@@ -184,7 +167,7 @@ class AutoReports:
             self.warn(f"{type(exc).__name__}: {exc}")
 
     def warn(self, reason: str) -> None:
-        """Says why a program has no report, once in a process."""
+        """Warns once in a process that a program has no report."""
         global _warned  # noqa: PLW0603
         if not _warned:
             _warned = True

@@ -1,4 +1,4 @@
-"""A program that a strategy has prepared: with its inputs, ready for any number of runs."""
+"""A strategy's scope, and a prepared program with its inputs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import contextlib
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.feeds import iterator
 from tensorflow_ipu.strategy.extended import IPUExtended
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Nested
 
 
 class PreparedProgram:
     """A program with its inputs, found once and run any number of times: what a strategy's `prepare` returns.
 
-    It is for the system that was configured when it was prepared. It holds tensors, and keeps no queue of data alive.
+    It is for the system that was configured when it was prepared, and keeps no queue of data alive.
     """
 
     def __init__(self, extended: IPUExtended, prepared: replicas.Prepared, target: replicas.Target) -> None:
@@ -48,7 +46,7 @@ _extensions: list[Callable[[], contextlib.AbstractContextManager[object]]] = []
 
 
 def extend_scope(extension: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
-    """Has each scope of a strategy with Keras extensions hold what `extension()` gives, for as long as the scope lasts."""
+    """Has each scope of a strategy with Keras extensions hold `extension()`."""
     _extensions.append(extension)
 
 
@@ -59,18 +57,18 @@ class _Entered(NamedTuple):
 
 
 class _Thread(threading.local):
-    """What this thread has entered and not left: here, since a notebook keeps no scope."""
+    """The scopes that a thread has entered and not left."""
 
     def __init__(self) -> None:
         self.entered = _Stack()
 
 
 class _Stack(list[_Entered]):
-    """Ends with its thread; what TensorFlow keeps of that may be gone by then, and nobody is there to be told."""
+    """A stack that closes what is left when its thread ends."""
 
     def __del__(self) -> None:
         while self:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # What TensorFlow keeps of the thread may be gone.
                 self.pop().exits.close()
 
 
@@ -78,10 +76,10 @@ _thread = _Thread()
 
 
 class StrategyScope(Generic[_Strategy]):
-    """A scope, which may be entered several times, one in the other; a new one leaves what another one has entered."""
+    """A scope, which may be entered several times; a new one may leave what another one has entered."""
 
     def __init__(self, strategy: _Strategy, extended: bool) -> None:
-        """Makes the scope of a strategy; `extended`: with what `extend_scope` was told."""
+        """Makes the scope of a strategy, with Keras extensions if `extended`."""
         self._strategy = strategy
         self._extended = extended
         self._was_entered = False
@@ -107,7 +105,6 @@ class StrategyScope(Generic[_Strategy]):
             exits.__exit__(kind, error, traceback)
 
     def _innermost(self) -> _Entered:
-        """What this scope is to leave."""
         entered = _thread.entered
         mine = [self._leaves(each) for each in entered]
         if not any(mine):

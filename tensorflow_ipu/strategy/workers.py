@@ -5,22 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import hosts, replicas
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_int
-from tensorflow_ipu.hosts import Cluster, exchange, sharding
+from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu.config import IPUConfig
+from tensorflow_ipu.hosts import Cluster, exchange
+from tensorflow_ipu.hosts.cluster import share_of
 from tensorflow_ipu.ops import random_streams, reductions
 from tensorflow_ipu.strategy import IPUStrategyV1
 from tensorflow_ipu.strategy.extended import IPUExtended, reduction
-
-if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu.config import IPUConfig
-    from tensorflow_ipu.strategy.extended import IPUExtended
 
 _logger = logging.getLogger(__name__)
 
@@ -38,7 +36,6 @@ class WorkerExtended(IPUExtended):
         ipus_per_replica: int | None,
         reduces: bool,
     ) -> None:
-        """Makes the side of a strategy."""
         super().__init__(strategy, ordinal, cpu_ordinal, host_kernels)
         self._cluster = cluster
         self._counted: int | None = None
@@ -46,39 +43,34 @@ class WorkerExtended(IPUExtended):
         self._reduces = reduces
         self._alone = False
 
-    # Variables.
-
     def _create_variable(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        given = kwargs.get("initial_value")
-        if self.workers > 1 and given is not None and not self._alone:
-            kwargs["initial_value"] = self._agreed(given, kwargs.get("dtype"), kwargs.get("name") or "a variable")
+        initial = kwargs.get("initial_value")
+        if self.workers > 1 and initial is not None and not self._alone:
+            kwargs["initial_value"] = self._agreed(initial, kwargs.get("dtype"), kwargs.get("name") or "a variable")
         return super()._create_variable(next_creator, **kwargs)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """A block that not all workers run, in which variables begin with this worker's values."""
         before, self._alone = self._alone, True
         try:
             yield
         finally:
             self._alone = before
 
-    def _agreed(self, given: Any, dtype: tf.DType | None, name: str) -> Callable[..., object]:
-        """What makes the initial value of a variable: worker 0's."""
+    def _agreed(self, initial: Any, dtype: tf.DType | None, name: str) -> Callable[..., object]:
+        """Makes the initial value of a variable: worker 0's."""
 
         def make(*args: Any, **kwargs: Any) -> object:
-            value: Any = given(*args, **kwargs) if callable(given) else given
-            if isinstance(given, tf.Tensor) and not tf.executing_eagerly():
-                value = random_streams.on_host(given)
+            value: Any = initial(*args, **kwargs) if callable(initial) else initial
+            if isinstance(initial, tf.Tensor) and not tf.executing_eagerly():
+                value = random_streams.on_host(initial)
             value = tf.convert_to_tensor(value, dtype)
             return exchange.broadcast(self.cluster, value, f"the initial value of `{name}`")
 
         return make
 
-    # Reductions.
-
     def _reduced(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested) -> Nested:
-        """Reduces all tensors of a structure: in a program over all replicas, outside of one over the workers."""
+        """Reduces all tensors of a structure over all replicas in a program, else over the workers."""
         if self.workers == 1 and self._reduces:
             return super()._reduced(reduce_op, value)
         mean = reduction(reduce_op) is tf.distribute.ReduceOp.MEAN
@@ -105,7 +97,6 @@ class WorkerExtended(IPUExtended):
         return tf.nest.map_structure(lambda leaf: self._gathered(leaf, axis), value)
 
     def _gathered(self, value: Any, axis: int) -> tf.Tensor:
-        """What all workers have, along an axis in which they may differ."""
         what = "what is gathered outside of programs"
         tensor = tf.convert_to_tensor(value)
         front = tf.experimental.numpy.moveaxis(tensor, axis, 0)
@@ -121,26 +112,21 @@ class WorkerExtended(IPUExtended):
         first, all_of_them = self.first_replica, self._num_replicas_in_sync
         return value_fn(tf.distribute.experimental.ValueContext(first, all_of_them))
 
-    # The shape of the system, as the host sees it.
-
     @property
     def workers(self) -> int:
-        """How many workers there are."""
         return self.cluster.workers
 
     @property
     def worker(self) -> int:
-        """Which of them this is."""
         return self.cluster.worker
 
     @property
     def cluster(self) -> Cluster:
-        """The workers."""
         return self._cluster
 
     @property
     def replicas(self) -> int:
-        """How many replicas this worker has: as the block around says, else as many as there are IPUs for."""
+        """How many replicas this worker has."""
         if self._counted is not None:
             return self._counted
         if self._ipus_per_replica is not None:
@@ -150,7 +136,6 @@ class WorkerExtended(IPUExtended):
 
     @contextlib.contextmanager
     def counting(self, replicas: int) -> Iterator[None]:
-        """A block in which this worker has so many replicas."""
         before, self._counted = self._counted, replicas
         try:
             yield
@@ -159,7 +144,6 @@ class WorkerExtended(IPUExtended):
 
     @property
     def first_replica(self) -> int:
-        """The number of this worker's first replica, of all workers' replicas."""
         return self.worker * self.replicas
 
     @property
@@ -193,9 +177,9 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
             model.compile(...)
             model.fit(x, y)
 
-    Variables begin with worker 0's values. What programs reduce over replicas, they reduce over those of all workers.
-    `num_replicas_in_sync` counts them all, also where there is one worker, and Keras divides losses by it, as under every
-    strategy of `tf.distribute`: so w workers of r replicas compute what one worker of w times r does.
+    Variables begin with worker 0's values. Programs reduce over the replicas of all workers. `num_replicas_in_sync` counts
+    them all, also for one worker, and Keras divides losses by it: w workers of r replicas compute what one worker of w
+    times r does.
     """
 
     def __init__(
@@ -217,23 +201,22 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         """Joins the cluster, and creates the strategy once all workers have.
 
         Args:
-          cluster_resolver: Who knows the workers and which of them this process is, for instance TensorFlow's
+          cluster_resolver: The resolver that knows the workers and which of them this process is, for instance TensorFlow's
             `SlurmClusterResolver`. None: the environment variable `TF_CONFIG`; where that is unset, there is one worker.
           ipu_device: As for `IPUStrategy`.
-          variables_on_host: Whether variables are in the memory of the host, for which a machine has less to keep. The
-            emulator has one memory: the switch changes nothing.
+          variables_on_host: On the machine, whether variables are in the host's memory. Checked; changes nothing here.
           cpu_device: As for `IPUStrategy`.
           enable_dataset_iterators: As for `IPUStrategy`.
           enable_keras_extensions: As for `IPUStrategy`.
           add_ipu_cross_replica_reductions: Whether the strategy reduces in programs, gradients among others; else each
             replica keeps its own, and the program has to reduce.
-          ipus_per_replica: How many IPUs each replica has, for who counts replicas outside of programs: the shares of
-            datasets, `num_replicas_in_sync`. Keras models count their own. None: the environment variable
+          ipus_per_replica: How many IPUs each replica has where replicas are counted outside of programs: for shares of
+            datasets and `num_replicas_in_sync`. Keras models count their own. None: the environment variable
             `TENSORFLOW_IPU_IPUS_PER_REPLICA`; where that is unset, there are as many replicas as `TENSORFLOW_IPU_REPLICAS`
             says, which `run --replicas` sets, else one for each IPU.
           host_kernels: As for `IPUStrategy`.
-          communication_options: TensorFlow's options of collectives. `timeout_seconds` stands for `timeout` where that is
-            None; `bytes_per_pack` is the most bytes that cross in one message, 0 for what the configuration says
+          communication_options: TensorFlow's options of collectives. `timeout_seconds` is the `timeout` where that is None;
+            `bytes_per_pack` is the most bytes of one message, 0 for what the configuration says
             (`optimizations.maximum_cross_replica_sum_buffer_size`). It holds for the process, and is the same on all workers.
           timeout: Seconds that workers wait for each other: to join, and in each exchange. None: the environment variable
             `TENSORFLOW_IPU_TIMEOUT`, 60 where that is unset.
@@ -276,40 +259,32 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
-        """Who knows the workers, for callbacks and for code of `tf.distribute`."""
+        """The resolver that knows the workers, for callbacks and for code of `tf.distribute`."""
         return self._cluster_resolver
 
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
     ) -> tf.data.Dataset:
-        """Returns this worker's share of a dataset that all workers have; its queues hand that to the replicas.
+        """Returns this worker's share of a dataset that all workers have, as it is batched; its queues feed the replicas.
 
-        `dataset.options().experimental_distribute.auto_shard_policy` says which: with `AUTO` and `DATA`, of each round of
-        elements for all replicas those of the worker's own, so that replica g of R has the elements g, g + R, ..., as in one
-        process; with `FILE` and `HINT` what TensorFlow's option says; with `OFF` all of it. Elements stay as they are: no
-        batch is divided.
-
-        Args:
-          dataset: A `tf.data.Dataset`.
-          options: Accepted for `tf.distribute`.
+        `dataset.options().experimental_distribute.auto_shard_policy` says which: with `AUTO` and `DATA`, replica g of R gets
+        the elements g, g + R, ..., as in one process; with `FILE` and `HINT` what TensorFlow's option says; with `OFF` all.
+        `options` make no difference.
         """
         del options
         if not isinstance(dataset, tf.data.Dataset):
             return dataset  # What Keras hands on here is a share already.
         extended: Any = self.extended
-        return sharding.share_of(dataset, self._cluster, extended.replicas)
+        return share_of(dataset, self._cluster, extended.replicas)
 
     def distribute_datasets_from_function(
         self,
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> tf.data.Dataset:
-        """Returns `dataset_fn(context)`, with the worker's number and the number of workers in the context.
+        """Returns `dataset_fn(context)`, this worker's dataset; `options` make no difference.
 
-        Args:
-          dataset_fn: A function from an input context to this worker's dataset: `context.input_pipeline_id` is the number
-            of the worker, `context.num_input_pipelines` how many there are.
-          options: Accepted for `tf.distribute`.
+        `context.input_pipeline_id` is the number of the worker, and `context.num_input_pipelines` the number of workers.
         """
         del options
         context = tf.distribute.InputContext(self._cluster.workers, self._cluster.worker, self.num_replicas_in_sync)
@@ -318,14 +293,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
     def update_ipu_config(self, config: IPUConfig) -> IPUConfig:
-        """Notes in a configuration how many workers there are, and which of them this is.
-
-        Args:
-          config: A configuration, to be configured afterwards.
-
-        Returns:
-          The same.
-        """
+        """Sets in a configuration, to be applied later, how many workers there are and which this is; returns it."""
         config.experimental.multi_replica_distribution.process_count = self._cluster.workers
         config.experimental.multi_replica_distribution.process_index = self._cluster.worker
         return config
@@ -335,7 +303,7 @@ IPUMultiWorkerStrategy = IPUMultiWorkerStrategyV1
 
 
 class PopDistStrategy(IPUMultiWorkerStrategyV1):
-    """`IPUMultiWorkerStrategy` as scripts for `poprun` call it: who the process is, the environment says."""
+    """`IPUMultiWorkerStrategy` as scripts for `poprun` create it, with the cluster from the environment."""
 
     def __init__(
         self,
@@ -344,20 +312,7 @@ class PopDistStrategy(IPUMultiWorkerStrategyV1):
         enable_dataset_iterators: bool = True,
         enable_keras_extensions: bool = True,
     ) -> None:
-        """Joins the cluster, and creates the strategy.
-
-        Args:
-          ipu_device: As for `IPUStrategy`.
-          add_ipu_cross_replica_reductions: As for `IPUMultiWorkerStrategy`.
-          enable_dataset_iterators: As for `IPUStrategy`.
-          enable_keras_extensions: As for `IPUStrategy`.
-
-        Raises:
-          ClusterError: As for `IPUMultiWorkerStrategy`.
-          ValueError: As for `IPUMultiWorkerStrategy`.
-          TypeError: An argument is of a wrong type.
-          DeviceLimitError: As for `IPUStrategy`.
-        """
+        """Joins the cluster, and creates the strategy, with arguments and errors of `IPUMultiWorkerStrategy`."""
         super().__init__(
             None,
             ipu_device,
@@ -367,25 +322,25 @@ class PopDistStrategy(IPUMultiWorkerStrategyV1):
         )
 
 
-def _resolver(given: object) -> tf.distribute.cluster_resolver.ClusterResolver:
+def _resolver(resolver: object) -> tf.distribute.cluster_resolver.ClusterResolver:
     known = tf.distribute.cluster_resolver
-    if isinstance(given, hosts.Identity):
-        cluster = tf.train.ClusterSpec({"worker": list(given.addresses)})
-        return known.SimpleClusterResolver(cluster, task_type="worker", task_id=given.worker, rpc_layer="grpc")
-    return given if isinstance(given, known.ClusterResolver) else known.TFConfigClusterResolver()
+    if isinstance(resolver, hosts.Identity):
+        cluster = tf.train.ClusterSpec({"worker": list(resolver.addresses)})
+        return known.SimpleClusterResolver(cluster, task_type="worker", task_id=resolver.worker, rpc_layer="grpc")
+    return resolver if isinstance(resolver, known.ClusterResolver) else known.TFConfigClusterResolver()
 
 
 def _checked_options(options: object) -> tuple[int, float | None]:
-    """The bytes of a pack and the seconds of a timeout that TensorFlow's options of collectives say."""
+    """The bytes of a message and the seconds of the timeout of TensorFlow's options of collectives."""
     kinds = tf.distribute.experimental
     if not isinstance(options, type(kinds.CommunicationOptions())):  # It makes an object of a class without a name.
         raise TypeError(
             f"`communication_options` must be a `tf.distribute.experimental.CommunicationOptions`, but is {options!r}"
         )
-    given: Any = options
-    if given.implementation == kinds.CommunicationImplementation.NCCL:
+    checked: Any = options
+    if checked.implementation == kinds.CommunicationImplementation.NCCL:
         raise ValueError(
             "`communication_options` asks for NCCL, which connects GPUs, and workers of emulated IPUs have none: leave out"
             " `implementation`"
         )
-    return given.bytes_per_pack, given.timeout_seconds
+    return checked.bytes_per_pack, checked.timeout_seconds

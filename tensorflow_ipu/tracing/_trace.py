@@ -1,4 +1,4 @@
-"""The block that is traced."""
+"""Traces of blocks: runs, waits, operations, marks and predictions."""
 
 from __future__ import annotations
 
@@ -7,22 +7,159 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tensorflow_ipu import metrics
 from tensorflow_ipu._base import tracepoints
+from tensorflow_ipu._base.tracepoints import PROGRAMS, Recording, Sample, TimedSpan
+from tensorflow_ipu._base.units import format_seconds
 from tensorflow_ipu._tensorflow import profiler
+from tensorflow_ipu._tensorflow.profiler import Measured
 from tensorflow_ipu.machine import Report
-from tensorflow_ipu.tracing import _measured
 
-if TYPE_CHECKING:
-    FilePath = str | os.PathLike[str]
+FilePath = str | os.PathLike[str]
+
+RUNS = "runs"
+_WAITS = "waits"
+_OPERATIONS = "operations"
+_HOST = "host"
+_MARKS = "marks"
+GROUPS = (_MARKS, _WAITS, _HOST, _OPERATIONS)
+
+# Each with the tracks, the name of its slices, and a colour of its own.
+_TIMES = {
+    "InfeedWaitTime": (_WAITS, "for data", "wait for data", "terrible"),
+    "CollectiveWaitTime": (_WAITS, "for other replicas", "wait for a replica", "bad"),
+    "CompileTime": (RUNS, "compilations", "XLA compiles", "yellow"),
+}
+
+_PUMP = "ipu-pump"
+_READ = "Iterator::Root"
+
+
+def note_runs_of_graphs(recording: Recording, times: Mapping[str, Sequence[Sample]]) -> None:
+    """Adds the runs that sessions and functions of the host began, whose names are not known."""
+    for end, duration in times.get("GraphRunTime", ()):
+        recording.spans.append(TimedSpan(PROGRAMS, "run of a graph's program", end - duration, end, 0))
+
+
+def add_runs(chrome: Chrome, recording: Recording) -> None:
+    """Adds the runs and traces of programs, by thread."""
+    for span in sorted(recording.spans, key=lambda span: span.begin):
+        if span.channel == PROGRAMS:
+            chrome.add_beside(RUNS, "programs", span.name, span.begin, span.end - span.begin, "run")
+
+
+def add_waits(chrome: Chrome, times: Mapping[str, Sequence[Sample]]) -> None:
+    """Adds waits and compilations, of metrics by name."""
+    for metric, (process, track, name, colour) in _TIMES.items():
+        begins = sorted((sample.end - sample.duration, sample.duration) for sample in times.get(metric, ()))
+        for begin, duration in begins:
+            chrome.add_beside(process, track, name, begin, duration, "wait", colour=colour)
+
+
+def add_profile(chrome: Chrome, events: Iterable[Measured], ahead: float) -> None:
+    """Adds the operations of programs, by the thread that ran them, and the reads of pumps."""
+    seen: Counter[tuple[str, str]] = Counter()
+    numbers: dict[tuple[str, int], int] = {}
+    running: dict[
+        int, list[float]
+    ] = {}  # Of each thread: when the operations end that are under way, the latest first.
+    for event in sorted(events, key=lambda event: (event.begin, -event.duration)):
+        begin = event.begin - ahead
+        own = event.line.rpartition("/")[0] or event.line
+        if "hlo_op" in event.details:
+            program = str(event.details.get("hlo_module", ""))
+            key = program, event.name
+            seen[key] += 1
+            track = f"{own} {numbers.setdefault((own, event.thread), len(numbers) + 1)}"
+            kind, details = _kind(event.name), {"program": program, "time": seen[key]}
+            end = begin + event.duration
+            begin = _begin_beside(running.setdefault(event.thread, []), begin, end)
+            chrome.add_slice(_OPERATIONS, track, event.name, begin, end - begin, kind, details=details)
+        elif own == _PUMP and event.name == _READ:
+            track = f"pump {numbers.setdefault((own, event.thread), len(numbers) + 1)}"
+            chrome.add_slice(_HOST, track, "read an element", begin, event.duration, "pump")
+
+
+def _begin_beside(ends: list[float], begin: float, end: float) -> float:
+    """When an operation begins: within those that are under way, or after them."""
+    # Some end a few nanoseconds after the next one of their thread has begun, and viewers drop what overlaps.
+    while ends and ends[-1] < end:
+        begin = max(begin, min(ends.pop(), end))
+    ends.append(end)
+    return begin
+
+
+def add_marks(chrome: Chrome, recording: Recording) -> None:
+    """Adds what the user's code has marked."""
+    threads: dict[str, dict[int, int]] = {}  # Of each channel, in the order in which they mark.
+    for span in sorted(recording.spans, key=lambda span: (span.begin, -span.end)):
+        if span.channel != PROGRAMS:
+            own = threads.setdefault(span.channel, {})
+            number = own.setdefault(span.thread, len(own) + 1)
+            track, duration = span.channel if number == 1 else f"{span.channel}, thread {number}", span.end - span.begin
+            chrome.add_slice(_MARKS, track, span.name, span.begin, duration, "mark", details=span.details)
+    latest: dict[str, dict[str, float]] = {}
+    for value in recording.values:
+        numbers = latest.setdefault(value.graph, {})
+        numbers[value.series] = value.value
+        chrome.add_value(_MARKS, value.graph, value.at, numbers)
+
+
+def _kind(operation: str) -> str:
+    if operation.startswith(("IpuInfeed", "IpuOutfeed")):
+        return "feed"
+    if operation.startswith(("IpuAll", "IpuReduce", "IpuBroadcast", "IpuCollective")):
+        return "collective"
+    if operation.startswith(("while", "conditional", "call")):
+        return "control"
+    return "host" if operation.startswith("Ipu") else "operation"
+
+
+# A run may have many thousands, all alike.
+_MOST_STEPS = 100
+
+
+def process_of(report: Report) -> str:
+    """The group of tracks of a prediction."""
+    return f"prediction for {report.system.name}"
+
+
+def add(chrome: Chrome, report: Report, recording: Recording) -> None:
+    """Adds a predicted run, which begins where the first measured one does."""
+    process = process_of(report)
+    runs = [span for span in recording.spans if span.channel == PROGRAMS and span.name.startswith("run of ")]
+    if not runs:
+        return
+    first = min(runs, key=lambda span: span.begin)
+    begin = first.begin
+    beside = {"predicted": format_seconds(report.seconds), "measured here": format_seconds((first.end - begin) / 1e9)}
+    name = f"run of {report.program}"
+    chrome.add_slice(process, "run", name, begin, report.seconds * 1e9, "prediction", details=beside)
+    if report.timeline is not None:
+        for task in report.timeline.tasks:
+            at, duration = begin + task.begin * 1e9, (task.end - task.begin) * 1e9
+            chrome.add_slice(process, f"IPU {task.ipu}", f"{task.label} {task.kind}", at, duration, task.kind)
+        return
+    step = report.seconds / report.steps * 1e9
+    for number in range(min(report.steps, _MOST_STEPS)):
+        chrome.add_slice(process, "steps", f"step {number}", begin + number * step, step, "prediction")
+        # The link to the host is another track: it works beside the chip where the machine is so configured.
+        ends = {"chip": begin + number * step, "link to the host": begin + number * step}
+        for operation in report.operations:
+            for track, seconds in (("chip", operation.seconds - operation.host), ("link to the host", operation.host)):
+                duration = seconds / report.steps * 1e9
+                if round(ends[track] + duration) > round(ends[track]):  # Else no viewer could show it.
+                    chrome.add_slice(process, track, operation.name, ends[track], duration, operation.kind)
+                ends[track] += duration
 
 
 class Chrome:
-    """A trace that is being made: processes of tracks of slices, and counters. Times are in nanoseconds."""
+    """A trace in Chrome's format with times in nanoseconds: processes of tracks of slices, and counters."""
 
     def __init__(self, begin: int, processes: Sequence[str] = ()) -> None:
         """Makes an empty trace."""
@@ -58,14 +195,11 @@ class Chrome:
     def add_beside(
         self, process: str, tracks: str, name: str, begin: float, duration: float, kind: str, **more: Any
     ) -> None:
-        """Adds a slice on the first of several tracks that is free then: slices of one track must not overlap.
-
-        The arguments are those of `add_slice`; all slices of a group of tracks come in the order of their begin.
-        """
+        """Adds a slice on the first free track of several; all of a group come in the order of their begin."""
         free = self._free.setdefault((process, tracks), [])
-        lane = next((at for at, until in enumerate(free) if until <= begin), len(free))
-        free[lane : lane + 1] = [begin + duration]
-        track = f"{tracks} ({lane + 1})" if lane else tracks
+        number = next((at for at, until in enumerate(free) if until <= begin), len(free))
+        free[number : number + 1] = [begin + duration]
+        track = f"{tracks} ({number + 1})" if number else tracks
         self.add_slice(process, track, name, begin, duration, kind, **more)
 
     def add_value(self, process: str, name: str, at: float, values: Mapping[str, float]) -> None:
@@ -108,16 +242,14 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
         with ipu.trace("trace.json"):
             strategy.run(program, (iterator,))
 
-    The trace (https://ui.perfetto.dev, or chrome://tracing) has the operations of programs by thread, one slice each time
-    that one ran; what programs waited for, on tracks of their own; the pumps, which read datasets; runs, traces and
-    compilations; and what code marked through `libpvti`. Trace few runs: each operation of each iteration is in it.
+    The trace (https://ui.perfetto.dev, or chrome://tracing) has the operations of programs by thread, their waits, the
+    pumps that read datasets, runs, traces and compilations, and what code marked through `libpvti`. Trace few runs: each
+    operation of each iteration is in it.
 
     Args:
       path: The file to write; JSON, in Chrome's format.
-      logdir: A folder that gets the profile as TensorFlow writes it, which TensorBoard's profile plugin opens. Without it,
-        that is deleted.
-      report: What a machine would make of the program, as `IPUStrategy.report` says it: the trace shows it beside the
-        first run in the block, on the same axis.
+      logdir: A folder that gets the profile as TensorFlow writes it, for TensorBoard's profile plugin.
+      report: A prediction of `IPUStrategy.report`, which the trace shows beside the first run in the block.
 
     Raises:
       TypeError: An argument has the wrong type.
@@ -146,22 +278,22 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
         finally:
             profiler.stop()
             end = time.monotonic_ns()
-            predicted = [] if report is None else [_measured.process_of(report)]
+            predicted = [] if report is None else [process_of(report)]
             # What is compared stands together: runs and their prediction, waits and the pumps.
-            groups = [_measured.RUNS, *predicted, *_measured.GROUPS]
+            groups = [RUNS, *predicted, *GROUPS]
             chrome, times = Chrome(begin, groups), metrics.times_between(begin, end)
-            _measured.note_runs_of_graphs(recording, times)
-            _measured.add_runs(chrome, recording)
-            _measured.add_waits(chrome, times)
-            _measured.add_profile(chrome, profiler.measured(folder), ahead)
-            _measured.add_marks(chrome, recording)
+            note_runs_of_graphs(recording, times)
+            add_runs(chrome, recording)
+            add_waits(chrome, times)
+            add_profile(chrome, profiler.measured(folder), ahead)
+            add_marks(chrome, recording)
             if report is not None:
-                _measured.add(chrome, report, recording)
+                add(chrome, report, recording)
             file.write_text(json.dumps(chrome.trace()))
 
 
 def _clocks_apart() -> float:
-    """How far the clock of the profiler is ahead of the monotonic one, which marks and waits have, in nanoseconds."""
+    """How far the profiler's clock is ahead of the monotonic one, in nanoseconds."""
     looks = []
     for _ in range(10):  # Another process may have the core between two looks.
         before, other, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()

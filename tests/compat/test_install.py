@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.ops import array_ops, control_flow_ops
 
 from tensorflow_ipu import compat
-from tensorflow_ipu.compat import _modules, _names
+from tensorflow_ipu.compat import _names, _script
 
 
 def _touch_everything():
@@ -52,7 +52,7 @@ def test_install_twice_is_undone_by_one_uninstall():
     compat.install()
     compat.install()
     compat.uninstall()
-    assert not any(isinstance(finder, _modules.OldModuleFinder) for finder in sys.meta_path)
+    assert not any(isinstance(finder, _script.OldModuleFinder) for finder in sys.meta_path)
     compat.uninstall()
     with pytest.raises(ImportError):
         importlib.import_module("tensorflow.python.ipu")
@@ -73,7 +73,7 @@ def test_threads_that_install_at_once_open_one_door(refused):
     for thread in threads:
         thread.join(60)
     try:
-        assert sum(isinstance(finder, _modules.OldModuleFinder) for finder in sys.meta_path) == 1
+        assert sum(isinstance(finder, _script.OldModuleFinder) for finder in sys.meta_path) == 1
         assert keras.optimizers.SGD(lr=0.5).learning_rate == 0.5
     finally:
         compat.uninstall()
@@ -86,4 +86,4 @@ def test_failed_install_leaves_the_door_shut(monkeypatch):
     with pytest.raises(ModuleNotFoundError):
         compat.install()
     assert _state() == state
-    assert not any(isinstance(finder, _modules.OldModuleFinder) for finder in sys.meta_path)
+    assert not any(isinstance(finder, _script.OldModuleFinder) for finder in sys.meta_path)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tensorflow_ipu.compat import _effects, _ipu_names, _keras_names, _listing, _names
+from tensorflow_ipu.compat import _ipu_names, _keras_names, _listing, _names, _table
 from tensorflow_ipu.compat._listing import State
 from tensorflow_ipu.compat._table import Absent
 
@@ -35,4 +35,4 @@ def test_every_option_of_the_configuration_is_listed_and_what_changes_no_result_
     assert options["IPUConfig.io_tiles.num_io_tiles"].words == "for the machine's report"
     assert options["IPUConfig.compilation_poplar_options"].state is State.RECORDED
     targets = {target for old in _names.MODULES.values() for target in old.names.values()}
-    assert targets >= _effects.RECORDED.keys()
+    assert targets >= _table.RECORDED.keys()

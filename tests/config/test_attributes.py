@@ -17,8 +17,7 @@ from tensorflow_ipu.config import (
     StochasticRoundingBehaviour,
     SyntheticDataCategory,
 )
-from tensorflow_ipu.config._metadata import Effect
-from tensorflow_ipu.config._values import show
+from tensorflow_ipu.config._tree import Effect, show
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 

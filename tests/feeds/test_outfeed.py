@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu import IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu._native.library import native
-from tensorflow_ipu.feeds import ScopedIPUOutfeedQueue, _layout, _rows
+from tensorflow_ipu.feeds import ScopedIPUOutfeedQueue, _layout
 
 Pair = collections.namedtuple("Pair", ["left", "right"])  # noqa: PYI024  (What old code uses.)
 
@@ -352,14 +352,14 @@ def _number(queue: ipu.IPUOutfeedQueue) -> int:
     return queue._feed.number
 
 
-def _reader(queue: ipu.IPUOutfeedQueue) -> _rows.RowReader:
+def _reader(queue: ipu.IPUOutfeedQueue) -> _layout.RowReader:
     layout = queue._current_layout()
     assert layout is not None
     assert layout.row_reader is not None
     return layout.row_reader
 
 
-def _taken(queue: ipu.IPUOutfeedQueue, ahead: _rows.PreallocatedOutput, most: int = _rows.MOST) -> Any:
+def _taken(queue: ipu.IPUOutfeedQueue, ahead: _layout.PreallocatedOutput, most: int = _layout.MOST) -> Any:
     """What a reader takes that would wait for a microsecond."""
     return _reader(queue).take(_number(queue), 1, most, ahead)
 
@@ -451,7 +451,7 @@ def test_an_element_that_was_waited_for_comes_into_tensors_that_were_made_before
 
     strategy.run(program, args=(tf.constant(0),))
     assert len(list(waited)) == len(tf.nest.flatten(dequeued.dequeue())[0]) == 3
-    ahead = _rows.PreallocatedOutput()
+    ahead = _layout.PreallocatedOutput()
     assert _taken(waited, ahead) == NOTHING
     place = ahead.place
     assert place is not None
@@ -483,7 +483,7 @@ def test_tensors_that_were_made_for_other_replicas_are_not_used(replicas):
 
     replicas(3).run(program)
     list(queue)
-    ahead = _rows.PreallocatedOutput()
+    ahead = _layout.PreallocatedOutput()
     assert _taken(queue, ahead) == NOTHING
     lanes = native.ipu_outfeed_replicas(_number(queue))
     replicas(2).run(program)  # The row has the elements of the replicas side by side.
@@ -502,17 +502,17 @@ def test_a_large_element_gets_its_tensors_when_it_is_there(strategy):
 
     @tf.function(jit_compile=True)
     def program() -> None:
-        queue.enqueue(tf.range((_rows._MOST_BYTES_AHEAD >> 2) + 1))
+        queue.enqueue(tf.range((_layout._MOST_BYTES_AHEAD >> 2) + 1))
 
     strategy.run(program)
     list(queue)
-    ahead = _rows.PreallocatedOutput()
+    ahead = _layout.PreallocatedOutput()
     assert _taken(queue, ahead) == NOTHING
     assert ahead.place is None
     strategy.run(program)
     first, others = _taken(queue, ahead)
     assert not others
-    np.testing.assert_array_equal(first, np.arange((_rows._MOST_BYTES_AHEAD >> 2) + 1))
+    np.testing.assert_array_equal(first, np.arange((_layout._MOST_BYTES_AHEAD >> 2) + 1))
 
 
 def test_types_that_dlpack_does_not_have_come_by_the_operation(strategy, monkeypatch):

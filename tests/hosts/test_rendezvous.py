@@ -19,7 +19,8 @@ import pytest
 
 from tensorflow_ipu import hosts
 from tensorflow_ipu.errors import ClusterError
-from tensorflow_ipu.hosts import Identity, join, links
+from tensorflow_ipu.hosts import Identity, join
+from tensorflow_ipu.hosts import rendezvous as links
 from tensorflow_ipu.hosts.rendezvous import listening, meet, refusal
 
 SECONDS = 120.0  # A deadline that nothing here reaches.
@@ -238,8 +239,8 @@ def test_strangers_are_turned_away(stack):
     strangers = []
     hellos = [
         b"GET / HTTP/1.1\r\n\r\n" + bytes(40),
-        links._HELLO.pack(links._MAGIC, b"f" * 32, 1),  # The wrong token.
-        links._HELLO.pack(links._MAGIC, TOKEN.encode(), 7),  # No worker has this number.
+        links._HELLO.pack(links._LINK_MAGIC, b"f" * 32, 1),  # The wrong token.
+        links._HELLO.pack(links._LINK_MAGIC, TOKEN.encode(), 7),  # No worker has this number.
         b"",  # It says nothing, and stays.
     ]
     for hello in hellos:

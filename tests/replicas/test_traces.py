@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._base import counters
+from tensorflow_ipu._base import tracepoints
 from tensorflow_ipu.errors import RecompilationWarning
 from tensorflow_ipu.replicas import ShapesOfData, _traces
 
@@ -190,11 +190,11 @@ class Thing:
 
 def reasons(strategy: Any, function: Any, *calls: tuple[Any, ...]) -> list[str]:
     """Prepares a program for each call; why those were traced that were."""
-    counters.traces.clear()
+    tracepoints.traces.clear()
     for call in calls:
         strategy.prepare(function, call)
-    assert all(trace.function.startswith("program (test_traces.py:") for trace in counters.traces)
-    return [trace.reason for trace in counters.traces]
+    assert all(trace.function.startswith("program (test_traces.py:") for trace in tracepoints.traces)
+    return [trace.reason for trace in tracepoints.traces]
 
 
 def new_program() -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import assembly, definitions, graphs
+from tensorflow_ipu._tensorflow import assembly, functions, graphs
 
 SCALAR, NUMBER = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32)
 
@@ -33,7 +33,7 @@ def test_a_graph_that_was_put_together_is_called_with_what_it_captures():
             return [found, one, assembly.number(graph, -7)]
 
         graph.trace(body, [SCALAR])
-        function = definitions.of_graph("__ipu_put_together", graph, called=False)
+        function = functions.of_graph("__ipu_put_together", graph, called=False)
         captured = [outside for outside, _ in graph.captures]
         assert any(one is y for one in captured)
         return assembly.call(default_graph(), function, [x, *captured], [SCALAR, SCALAR, NUMBER])
@@ -74,7 +74,7 @@ def test_a_traced_graph_captures_each_variable_once_and_tapes_in_it_know_them():
     assert [one is inside for one in graph.inputs] == [True]
     assert not inside.op.control_inputs
     assert [one is variable for one in graph.variables] == [True]
-    function = definitions.of_graph("__ipu_traced", graph, called=False)
+    function = functions.of_graph("__ipu_traced", graph, called=False)
     spec = tf.TensorSpec([2], tf.float32)
     program: Any = tf.function(lambda: assembly.call(default_graph(), function, [variable.handle], [spec]))
     assert program()[0].numpy().tolist() == [2.0, 4.0]
@@ -92,7 +92,7 @@ def test_attributes_are_given_as_the_definition_has_them():
         )
         body = assembly.AssembledGraph("body")
         body.trace(lambda x: [x], [tf.TensorSpec(shape, tf.bool)])
-        function = definitions.of_graph("__ipu_same", body, called=False)
+        function = functions.of_graph("__ipu_same", body, called=False)
         graphs.hold_function(graph, function)
         attributes = {
             "f": assembly.function_of(function),

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._tensorflow import definitions, functions, graphs, profiler
+from tensorflow_ipu._tensorflow import functions, graphs, profiler
 
 SCALAR = tf.TensorSpec([], tf.float32)
 
@@ -55,11 +55,11 @@ def test_definitions_run_under_other_names_with_all_that_they_call():
         return total.assign_add(x)
 
     program = outer.get_concrete_function(SCALAR)
-    library = definitions.definitions_of(program)
-    name = definitions.define(library, "elsewhere")
+    library = functions.definitions_of(program)
+    name = functions.define(library, "elsewhere")
     assert name.endswith("_elsewhere")
-    assert name == definitions.define(library, "elsewhere")
-    definitions.call_defined(name, [tf.constant(2.0), total.handle], 1)
+    assert name == functions.define(library, "elsewhere")
+    functions.call_defined(name, [tf.constant(2.0), total.handle], 1)
     assert total.numpy() == 19
 
 
@@ -137,7 +137,7 @@ def test_functions_are_made_with_attributes_other_captures_and_of_graphs():
     assert functions.execute(program, [tf.constant(1.0)], [tf.constant(20.0)]).numpy() == 21.0
     graph = graphs.FunctionGraph("squares")
     graphs.trace_into(graph, lambda x: x**2.0, (SCALAR,))
-    [result] = definitions.of_graph("a_square", graph).call_flat(tf.constant(3.0))
+    [result] = functions.of_graph("a_square", graph).call_flat(tf.constant(3.0))
     assert result.numpy() == 9.0
 
 

@@ -11,17 +11,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import error_interpolation, ops, registry
 
-from tensorflow_ipu._tensorflow import (
-    autograph,
-    devices,
-    distribute,
-    gradients,
-    old_keras,
-    op_errors,
-    patches,
-    variables,
-    xla,
-)
+from tensorflow_ipu._tensorflow import autograph, devices, gradients, old_keras, op_errors, patches, variables, xla
 
 SCALAR = tf.TensorSpec([], tf.float32)
 
@@ -149,19 +139,19 @@ def test_devices_eager_execution_and_the_seed_are_known():
 def test_a_thread_enters_and_leaves_the_modes_of_a_strategy(strategy):
     with strategy.scope():
         context, own = tf.distribute.ReplicaContext(strategy, 0), tf.Variable(1.0)
-    distribute.enter_mode(distribute.mode_of(context))
+    devices.enter_mode(devices.mode_of(context))
     try:
         assert not tf.distribute.in_cross_replica_context()
-        distribute.enter_mode(distribute.cross_replica_mode(strategy))
+        devices.enter_mode(devices.cross_replica_mode(strategy))
         assert tf.distribute.in_cross_replica_context()
-        distribute.leave_mode()
+        devices.leave_mode()
     finally:
-        distribute.leave_mode()
-    with distribute.updating("/device:CPU:0"):
+        devices.leave_mode()
+    with devices.updating("/device:CPU:0"):
         assert not tf.distribute.has_strategy()
-    distribute.check_colocated(own, strategy.extended)
+    devices.check_colocated(own, strategy.extended)
     with pytest.raises(ValueError, match="colocate_vars_with"):
-        distribute.check_colocated(tf.Variable(1.0), strategy.extended)
+        devices.check_colocated(tf.Variable(1.0), strategy.extended)
 
 
 def test_datasets_have_options_paths_and_shards():

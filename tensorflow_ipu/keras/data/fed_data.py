@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.feeds import IPUInfeedQueue
-from tensorflow_ipu.hosts import Cluster, exchange, sharding
+from tensorflow_ipu.hosts import Cluster, exchange
+from tensorflow_ipu.hosts.cluster import deals, share_of
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter, DataAdapter, TFDatasetAdapter
 from tensorflow_ipu.keras.data import _arrays
@@ -45,7 +46,7 @@ class Share:
         self._make = make
         self._order = _agreed_order(cluster) if make is not None else None
         self._dataset = dataset
-        self._deals = sharding.deals(dataset)
+        self._deals = deals(dataset)
         own: int = batches if batches is not None else -1
         if not self._deals:
             own = int(self.of_next_pass().cardinality()) * cluster.workers
@@ -62,7 +63,7 @@ class Share:
         if self._make is not None and self._order is not None:
             dataset = self._make(self._order)
             self._order += 1
-        return sharding.share_of(dataset, self._cluster, self._replicas)
+        return share_of(dataset, self._cluster, self._replicas)
 
     def agreed(self, steps: int) -> int:
         """How many steps each worker runs, of those that its data makes."""

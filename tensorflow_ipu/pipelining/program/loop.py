@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._tensorflow import assembly, definitions, graphs
+from tensorflow_ipu._tensorflow import assembly, functions, graphs
 
 if TYPE_CHECKING:
     from tensorflow_ipu.pipelining.program.stash_buffers import Token
@@ -45,7 +45,7 @@ def run_while(
         "_xla_propagate_compile_time_consts": assembly.true(),  # As TensorFlow has it: shapes are such.
     }
     for name, graph in (("cond", check), ("body", iteration)):
-        function = definitions.of_graph(f"__ipu_{graph.name}", graph, called=False)
+        function = functions.of_graph(f"__ipu_{graph.name}", graph, called=False)
         graphs.hold_function(around, function)
         attributes[name] = assembly.function_of(function)
     captured = replicas.with_states([outside for outside, _ in iteration.captures])
@@ -72,7 +72,7 @@ def run_once(
             return list(body(here, given, old))
 
     graph.trace(traced, [tf.TensorSpec(one.shape, one.dtype) for one in (behind, *before, *reads)])
-    function: Any = definitions.of_graph(f"__ipu_{graph.name}", graph, called=False)
+    function: Any = functions.of_graph(f"__ipu_{graph.name}", graph, called=False)
     around: Any = tf.compat.v1.get_default_graph()
     graphs.hold_function(around, function)
     captured = replicas.with_states([*reads, *(outside for outside, _ in graph.captures)])

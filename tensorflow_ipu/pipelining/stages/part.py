@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._tensorflow import assembly, definitions, graphs
+from tensorflow_ipu._tensorflow import assembly, functions, graphs
 from tensorflow_ipu._tensorflow.gradients import has_gradient
 from tensorflow_ipu.pipelining.stages.splitting import DerivedGraph, Sources, gradients
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, spec_of
@@ -30,7 +30,7 @@ class GraphFunction:
         graph.outputs = list(outputs)
         self._specs = [tf.TensorSpec(one.shape, one.dtype) for one in outputs]
         self._captured = list(graph.external_captures)
-        self._function: Any = definitions.of_graph(f"__ipu_{graph.name}_{next(_numbers)}", graph, called=False)
+        self._function: Any = functions.of_graph(f"__ipu_{graph.name}_{next(_numbers)}", graph, called=False)
 
     def __call__(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The outputs for values of the inputs, in the function that is being traced."""

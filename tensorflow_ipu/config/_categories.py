@@ -1,0 +1,264 @@
+"""The categories of configuration attributes: the compiler, libraries, the machine and numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tensorflow_ipu.config._enums import (
+    DeviceConnectionType,
+    MergeRemoteBuffersBehaviour,
+    SchedulingAlgorithm,
+    StochasticRoundingBehaviour,
+)
+from tensorflow_ipu.config._tree import Category, Effect, Option, Subcategory
+
+_ACTS, _MODEL = Effect.ACTS, Effect.MODEL
+
+
+class Math(Category):
+    """Simplification of arithmetic."""
+
+    fast = Option(False, "Rewrites expressions with no regard for rounding, infinities and NaNs.")
+    dot_strength = Option(True, "Makes a dot product elementwise if one side has only batch and contracted dimensions.")
+
+
+class Optimizations(Category):
+    """What the compiler may do to a program."""
+
+    math = Subcategory(Math)
+    prefetch_data_streams = Option(True, "The host fetches the next data while the IPU works.", effect=_MODEL)
+    combine_embedding_lookups = Option(False, "Merges look-ups in the same table: less time, more memory.")
+    combine_matmuls = Option(False, "Merges matrix multiplications that share their weights or input.")
+    enable_graph_outlining = Option(True, "Like parts of a program share code: less memory, more time.", effect=_MODEL)
+    merge_infeed_io_copies = Option(
+        True, "Copies the tensors of an infeed element together: less time, more memory.", effect=_MODEL
+    )
+    maximum_cross_replica_sum_buffer_size = Option(
+        0,
+        "Bytes of gradients that may wait for one sum over replicas. In the emulator: the most bytes of a message"
+        " between workers, which holds several small tensors of a collective or a piece of a large one; 0 is 1 MiB."
+        " All workers set it alike.",
+        effect=_ACTS,
+        at_least=0,
+    )
+    maximum_reduce_scatter_buffer_size = Option(
+        0, "Bytes that may wait for one reduce-scatter.", effect=_MODEL, at_least=0
+    )
+    maximum_inter_ipu_copies_buffer_size = Option(
+        0, "Bytes that may wait for one copy between IPUs.", effect=_MODEL, at_least=0
+    )
+    maximum_send_recv_cluster_size = Option(0, "Bytes that may wait for one exchange with the host.", at_least=0)
+    maximum_reduce_many_buffer_size = Option(0, "Bytes that may wait for joint reductions.", at_least=0)
+    maximum_all_gather_buffer_size = Option(0, "Bytes that may wait for one all-gather.", at_least=0)
+    minimum_remote_tensor_size = Option(
+        128, "Bytes of the smallest tensor in remote memory.", effect=_MODEL, at_least=0
+    )
+    merge_remote_buffers = Option(
+        MergeRemoteBuffersBehaviour.IF_BENEFICIAL,
+        "Merges remote buffers of like shape, so that computations on them can share code.",
+    )
+    enable_gather_simplifier = Option(True, "Rewrites embedding look-ups more boldly.")
+    triangular_solve_expander_block_size = Option(
+        0,
+        "Rows of a block of a triangular system, on one tile; 0 lets the compiler choose. Smaller blocks spread the"
+        " work and need more control code.",
+        at_least=0,
+    )
+    cholesky_block_size = Option(
+        0, "Rows of a block of a Cholesky factor, likewise; 0 lets the compiler choose.", at_least=0
+    )
+    enable_fast_math = Option(
+        False,
+        "Former place of `optimizations.math.fast`, a separate value.",
+        deprecated="use `optimizations.math.fast` instead, which this attribute does not set",
+    )
+    enable_dynamic_slice_replacement = Option(
+        True, "Replaces slices at dynamic positions by operations that need less memory."
+    )
+
+
+class Scheduling(Category):
+    """The order of the operations of a program."""
+
+    algorithm = Option(SchedulingAlgorithm.CHOOSE_BEST, "How the order of operations is found.")
+    maximum_scheduler_lookahead_depth = Option(
+        5, "Operations that `LOOK_AHEAD` looks ahead; its time grows steeply with it.", at_least=0
+    )
+    maximum_scheduler_search_space_size = Option(
+        64, "Orders that `LOOK_AHEAD` compares in one place at most.", at_least=0
+    )
+
+
+# Typed here once: the contents are open until the system is configured, when they must be text by text.
+_NONE: dict[str, Any] = {}
+
+
+class Convolutions(Category):
+    """Convolutions."""
+
+    poplar_options = Option(
+        _NONE,
+        "Options of all convolutions, as text. `partialsType`, `half` or `float`: the type in which float16 sums"
+        " up; results depend on no other option. `availableMemoryProportion`: share of an IPU's memory, 0 to 1, for"
+        " intermediate values.",
+        effect=_ACTS,
+    )
+
+
+class Matmuls(Category):
+    """Matrix multiplications."""
+
+    clear_pass_type = Option(
+        False, "Hides from the library which pass a multiplication belongs to, which can save memory."
+    )
+    poplar_options = Option(
+        _NONE, "Those of `convolutions.poplar_options`, for all matrix multiplications.", effect=_ACTS
+    )
+
+
+class Pooling(Category):
+    """Pooling."""
+
+    poplar_options = Option(_NONE, "Options of all pooling operations, as text.")
+
+
+class Slices(Category):
+    """Slices and embedding look-ups."""
+
+    poplar_options = Option(
+        _NONE,
+        "Options of all slices, look-ups and updates, as text. `availableMemoryProportion`: share of an IPU's"
+        " memory, 0 to 1, for intermediate values.",
+    )
+
+
+_VERSIONS = ("ipu1", "ipu2", "ipu21")
+
+
+class DeviceConnection(Category):
+    """When the system attaches to its IPUs, and what it may assume of IPUs that it is not attached to."""
+
+    type = Option(
+        DeviceConnectionType.ALWAYS,
+        "When to attach. `ALWAYS` and `ON_DEMAND` are the same here. With `NEVER` running a program is an error,"
+        " and with `PRE_COMPILE` each run returns zeros.",
+        effect=_ACTS,
+    )
+    version = Option(
+        "",
+        'Generation of the IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, or `""` to ask the device. `NEVER` and'
+        " `PRE_COMPILE` need it.",
+        choices=("", *_VERSIONS),
+    )
+    enable_remote_buffers = Option(
+        False,
+        "Programs may keep tensors in host memory (remote buffers). It counts only while the system is not attached.",
+        effect=_MODEL,
+    )
+
+
+class IOTiles(Category):
+    """Tiles of each IPU that are set apart for streaming data in and out."""
+
+    num_io_tiles = Option(0, "Tiles of each IPU that are kept for input and output.", effect=_MODEL, at_least=0)
+    place_ops_on_io_tiles = Option(
+        False,
+        "Places operations that stream data on those tiles; needs `io_tiles.num_io_tiles` above 0.",
+        effect=_MODEL,
+    )
+    available_memory_proportion = Option(
+        0.9,
+        "Share of the memory of those tiles, 0.0 to 1.0, for data; the rest is for code. Data that does not fit"
+        " stays on the other tiles.",
+        effect=_MODEL,
+        at_least=0.0,
+        at_most=1.0,
+    )
+
+
+class IPUModel(Category):
+    """The IPU Model, which stands in for hardware where `TF_POPLAR_FLAGS` has `--use_ipu_model`."""
+
+    compile_ipu_code = Option(True, "Compiles code for the tiles instead of estimating their timing.")
+    tiles_per_ipu = Option(0, "Tiles of each modelled IPU; 0 for those of its version.", effect=_MODEL, at_least=0)
+    version = Option(
+        "ipu2",
+        'Generation of the modelled IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, or `""` where the model is not in use.',
+        effect=_MODEL,
+        choices=("", *_VERSIONS),
+    )
+
+
+class MultiReplicaDistribution(Category):
+    """How the replicas of one program are shared out among several processes."""
+
+    process_index = Option(0, "Number of this process, counted from 0.")
+    process_count = Option(0, "Processes that run the program together; 0 for this one alone.", at_least=0)
+
+
+class Experimental(Category):
+    """Attributes that may change or go without notice."""
+
+    always_rearrange_copies_on_the_host = Option(
+        False, "Changes the layout of data on the host: less device memory, more latency."
+    )
+    enable_remote_buffer_embedding = Option(
+        False, "Embeddings that live on the host use remote buffers.", effect=_MODEL
+    )
+    enable_prng_stability = Option(
+        False,
+        "What all replicas compute alike they round alike, so that stochastic rounding does not make their weights"
+        " drift apart.",
+        effect=_ACTS,
+    )
+    multi_replica_distribution = Subcategory(MultiReplicaDistribution)
+
+
+class FloatingPointBehaviour(Category):
+    """What the arithmetic of the device does on exceptional values, and how it rounds."""
+
+    inv = Option(False, "An operation that gives a NaN from numbers, such as 0/0, stops the program.", effect=_ACTS)
+    div0 = Option(False, "A division by zero stops the program.", effect=_ACTS)
+    oflo = Option(False, "A result above the largest number of float16, 65504, stops the program.", effect=_ACTS)
+    esr = Option(
+        StochasticRoundingBehaviour.OFF,
+        "Whether, and where, results of half precision are rounded at random.",
+        effect=_ACTS,
+    )
+    nanoo = Option(
+        False,
+        "Half-precision overflow gives a NaN. Otherwise it gives the largest number of the type if another"
+        " attribute of these is set, else infinity.",
+        effect=_ACTS,
+    )
+    set_all = Option(
+        False,
+        "Switches on `inv`, `div0`, `oflo` and `nanoo`, and sets `esr` to `StochasticRoundingBehaviour.ON`. The"
+        " configuration in force shows it; this object keeps the assigned values.",
+        effect=_ACTS,
+    )
+
+
+class NormsExperimental(Category):
+    """Attributes of normalisation that may change or go without notice."""
+
+    distributed_batch_norm_replica_group_size = Option(
+        1,
+        "How many consecutive replicas share mean, variance and sums of gradients of a batch normalisation in"
+        " training: TensorFlow's fused one, Keras's layer of four dimensions. It divides the IPUs of each device"
+        " that has several. Not together with I/O tiles.",
+        at_least=1,
+        effect=_ACTS,
+    )
+
+
+class Norms(Category):
+    """Batch, group, layer and instance normalisation."""
+
+    use_stable_statistics = Option(
+        False,
+        "Subtracts the mean before it computes the variance, in the IPU's own group, layer and instance"
+        " normalisation: slower, more precise.",
+        effect=_ACTS,
+    )
+    experimental = Subcategory(NormsExperimental)

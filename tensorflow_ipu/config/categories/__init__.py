@@ -1,1 +1,0 @@
-"""The declarations of the categories of attributes."""
