@@ -20,30 +20,30 @@ class Case(NamedTuple):
     integers: int = 0  # If not 0, the inputs are whole numbers below it.
     options: dict[str, Any] = {}  # noqa: RUF012
 
-    def inputs(self, dtype: Any = np.float32) -> Any:
+    def inputs(self, dtype=np.float32):
         random = np.random.default_rng(3)
         if self.integers:
             return tf.constant(random.integers(0, self.integers, self.shape), tf.int32)
         return tf.constant(random.normal(size=self.shape), dtype)
 
 
-def serial_dense(dimension: str, factor: int) -> Callable[..., Any]:
+def serial_dense(dimension, factor):
     return lambda **kw: layers.SerialDense(6, factor, dimension, "tanh", bias_initializer="normal", **kw)
 
 
-def plain_dense(**kw: Any) -> Any:
+def plain_dense(**kw):
     return keras.layers.Dense(6, "tanh", bias_initializer="normal", **kw)
 
 
-def norm(kind: Any, *args: Any, **own: Any) -> Callable[..., Any]:
+def norm(kind, *args, **own):
     return lambda **kw: kind(*args, beta_initializer="normal", gamma_initializer="normal", **own, **kw)
 
 
-def recurrent(kind: Any, **own: Any) -> Callable[..., Any]:
+def recurrent(kind, **own):
     return lambda **kw: kind(5, bias_initializer="normal", **own, **kw)
 
 
-def wrapped(**kw: Any) -> Any:
+def wrapped(**kw):
     return layers.Recompute(plain_dense(**kw), **kw)
 
 
@@ -130,7 +130,7 @@ ON_IPU = [
 ]
 
 
-def pair(case: Case, **own: Any) -> tuple[Any, Any]:
+def pair(case, **own):
     """The layer and its counterpart, with the same weights."""
     inputs = case.inputs(own.get("dtype", np.float32))
     layer, plain = case.layer(**own), case.plain(**own)
@@ -142,7 +142,7 @@ def pair(case: Case, **own: Any) -> tuple[Any, Any]:
     return layer, plain
 
 
-def assert_same(actual: Any, expected: Any, rtol: float = 2e-5, atol: float = 2e-5) -> None:
+def assert_same(actual, expected, rtol=2e-5, atol=2e-5):
     flat, wanted = tf.nest.flatten(actual), tf.nest.flatten(expected)
     assert len(flat) == len(wanted)
     for one, other in zip(flat, wanted, strict=True):
@@ -150,7 +150,7 @@ def assert_same(actual: Any, expected: Any, rtol: float = 2e-5, atol: float = 2e
         np.testing.assert_allclose(np.asarray(one, np.float64), np.asarray(other, np.float64), rtol, atol)
 
 
-def plain_options(case: Case, plain: Any) -> dict[str, Any]:
+def plain_options(case, plain):
     return {} if isinstance(plain, keras.layers.Identity) else case.options
 
 

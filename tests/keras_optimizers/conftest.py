@@ -77,26 +77,43 @@ def plainly_trained(regression) -> Callable[..., list[np.ndarray]]:
 
 
 @pytest.fixture
-def trained_on(replicas, regression) -> Callable[..., list[np.ndarray]]:
-    """`trained_on(count, make_optimizer)` trains on replicas: micro-batch t * count + r is that of replica r."""
+def trained_on(replicas, regression) -> Callable[..., list[list[np.ndarray]]]:
+    """`trained_on(count, *makers)` trains on replicas, and gives the weights by each optimizer.
 
-    def train(count: int, make_optimizer: Callable[[], Any]) -> list[np.ndarray]:
+    Micro-batch t * count + r is that of replica r.
+    """
+
+    def train(count: int, *makers: Callable[[], Any]) -> list[list[np.ndarray]]:
         strategy = replicas(count)
         with strategy.scope():
-            weights = weights_of()
-            optimizer = make_optimizer()
+            pairs = [(maker(), weights_of()) for maker in makers]
             batches = iter(tf.data.Dataset.from_tensor_slices(regression))
 
             @tf.function(jit_compile=True)
             def program(batches):
                 for _ in tf.range(BATCHES // count):
                     x, y = next(batches)
-                    with tf.GradientTape() as tape:
-                        loss = loss_of(weights, x, y)
-                    gradients = tape.gradient(loss, [weight.value for weight in weights])
-                    optimizer.apply_gradients(zip(gradients, weights, strict=True))
+                    for optimizer, weights in pairs:
+                        with tf.GradientTape() as tape:
+                            loss = optimizer.scale_loss(loss_of(weights, x, y))
+                        gradients = tape.gradient(loss, [weight.value for weight in weights])
+                        optimizer.apply_gradients(zip(gradients, weights, strict=True))
 
             strategy.run(program, args=(batches,))
-        return [weight.numpy() for weight in weights]
+        return [[weight.numpy() for weight in weights] for _, weights in pairs]
 
     return train
+
+
+@pytest.fixture
+def made_anew() -> Callable[..., list[Any]]:
+    """`made_anew(*optimizers)` makes each anew from its configuration, and checks that it has the same."""
+
+    def make(*optimizers: Any) -> list[Any]:
+        again = [keras.optimizers.deserialize(keras.optimizers.serialize(each)) for each in optimizers]
+        for first, second in zip(optimizers, again, strict=True):
+            assert type(second) is type(first)
+            assert keras.optimizers.serialize(second) == keras.optimizers.serialize(first)
+        return again
+
+    return make

@@ -1,4 +1,4 @@
-"""Fixed and automatic loss scaling of float16 models: what the scale does, and how it is set."""
+"""Fixed and automatic loss scaling: what the scale does, how it is set, and programs on replicas with it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tensorflow_ipu as ipu
+from tensorflow_ipu.keras.layers import CaptureUpstreamGradients
 from tensorflow_ipu.keras.optimizers import (
     ALSDefaults,
     ALSGradientAccumulationOptimizer,
@@ -16,6 +18,8 @@ from tensorflow_ipu.keras.optimizers import (
     ALSOptimizerAdam,
     ALSOptimizerRMSProp,
     ALSOptimizerSGD,
+    CrossReplicaOptimizer,
+    GradientAccumulationOptimizer,
     LossScaleOptimizer,
 )
 
@@ -72,27 +76,24 @@ def test_the_scale_grows_in_the_update_after_so_many_and_stays_below_its_maximum
     assert float(optimizer.previous_loss_scaling_factor) == 4
 
 
-def test_a_frequency_of_one_changes_the_scale_in_each_update():
-    optimizer = ALSOptimizer(SGD(1.0), update_frequency=1, max_loss_scaling_factor=16)
-    assert [scale for _, scale in applied(optimizer, *[[1.0]] * 5)] == [2, 4, 8, 8, 8]
+LARGE, SHARES = [1.0, 1.0, 1.0, 1e4], [[1e4], [1.0], [1.0]]
 
 
-def test_a_scale_that_would_fall_below_one_stays():
-    optimizer = ALSOptimizer(SGD(0.0), 2, update_frequency=1, increase_factor=4)
-    assert [scale for _, scale in applied(optimizer, [1e4], [1.0], [1e4])] == [2, 8, 2]
-
-
-def test_the_scale_falls_when_too_many_gradients_are_large_and_not_below_one():
-    optimizer = ALSOptimizer(SGD(0.0), 4, update_frequency=1, histogram_bin_edge=100)
-    scales = [scale for _, scale in applied(optimizer, [1.0, 101.0], [1.0, -101.0], [1.0, 101.0], [1.0, 100.0])]
-    assert scales == [2, 1, 1, 2]
-
-
-@pytest.mark.parametrize(("threshold", "scale"), [(0.3, 4), (0.2, 1)])
-def test_the_threshold_is_the_share_of_large_gradients(threshold, scale):
-    optimizer = ALSOptimizer(SGD(0.0), 2, update_frequency=1, ratio_threshold=threshold)
-    [(_, after)] = applied(optimizer, [1.0, 1.0, 1.0, 1e4])
-    assert after == scale
+@pytest.mark.parametrize(
+    ("first", "settings", "steps", "scales"),
+    [
+        (1, {"max_loss_scaling_factor": 16}, [[1.0]] * 5, [2, 4, 8, 8, 8]),
+        (2, {"increase_factor": 4}, [[1e4], [1.0], [1e4]], [2, 8, 2]),  # A scale that would fall below one stays.
+        (4, {"histogram_bin_edge": 100}, [[1.0, 101.0], [1.0, -101.0], [1.0, 101.0], [1.0, 100.0]], [2, 1, 1, 2]),
+        (2, {"ratio_threshold": 0.3}, [LARGE], [4]),
+        (2, {"ratio_threshold": 0.2}, [LARGE], [1]),
+        (4, {"ratio_threshold": 0.2}, SHARES, [2, 4, 8]),
+        (4, {"ratio_threshold": 0.2, "lpf_alpha": 0.5}, SHARES, [2, 1, 2]),  # The shares are 1/2, 1/4, 1/8.
+    ],
+)
+def test_the_share_of_large_gradients_decides_on_the_scale(first, settings, steps, scales):
+    optimizer = ALSOptimizer(SGD(0.0), first, update_frequency=1, **settings)
+    assert [scale for _, scale in applied(optimizer, *steps)] == scales
 
 
 @pytest.mark.parametrize(("accumulated", "scale"), [(True, 1), (False, 4)])
@@ -103,7 +104,7 @@ def test_the_histogram_counts_all_updates_or_the_latest(accumulated, scale):
     assert applied(optimizer, [1.0])[-1][1] == scale
 
 
-def test_the_histogram_is_cleared_with_each_change():
+def test_the_histogram_counts_half_precision_alone_where_there_is_any_and_is_cleared_with_each_change():
     optimizer = ALSOptimizer(SGD(0.0), update_frequency=2)
     np.testing.assert_array_equal(optimizer.normalized_histogram, [0, 0])
     applied(optimizer, [1e4, 1.0], [1.0, 1.0])
@@ -111,13 +112,10 @@ def test_the_histogram_is_cleared_with_each_change():
     np.testing.assert_array_equal(optimizer.normalized_histogram, [0.75, 0.25])
     applied(optimizer, [1e4, 1.0])
     np.testing.assert_array_equal(optimizer.histogram.numpy(), [0, 0])
-
-
-def test_gradients_of_half_precision_count_alone_where_there_are_any():
     weights = [keras.Variable(0.0), keras.Variable(0.0, dtype="float16")]
-    optimizer = ALSOptimizer(SGD(0.0))
-    optimizer.apply_gradients(zip([tf.constant(1e4), tf.constant(1.0, tf.float16)], weights, strict=True))
-    np.testing.assert_array_equal(optimizer.histogram.numpy(), [1, 0])
+    mixed = ALSOptimizer(SGD(0.0))
+    mixed.apply_gradients(zip([tf.constant(1e4), tf.constant(1.0, tf.float16)], weights, strict=True))
+    np.testing.assert_array_equal(mixed.histogram.numpy(), [1, 0])
 
 
 def test_gradients_of_the_scaled_loss_are_given_in_a_graph():
@@ -136,16 +134,6 @@ def test_gradients_of_the_scaled_loss_are_given_in_a_graph():
             optimizer.get_gradients(first.value**2, [first])
 
 
-DERIVED = (
-    "decrease_factor",
-    "histogram",
-    "loss_scaling_factor",
-    "normalized_histogram",
-    "previous_loss_scaling_factor",
-    "update_counter",
-)
-
-
 def test_accumulation_has_all_settings_and_statistics_of_the_optimizer_that_scales():
     als = ALSOptimizer(SGD(), 4, lpf_alpha=0.5, histogram_bin_edge=64)
     optimizer = ALSGradientAccumulationOptimizer(als, 2)
@@ -157,33 +145,26 @@ def test_accumulation_has_all_settings_and_statistics_of_the_optimizer_that_scal
     assert optimizer.histogram is als.histogram
     optimizer.update_frequency = 3
     assert als.update_frequency == 3
-
-
-@pytest.mark.parametrize("name", DERIVED)
-def test_what_follows_from_the_training_cannot_be_set(name):
-    als = ALSOptimizer(SGD())
-    for optimizer in (als, ALSGradientAccumulationOptimizer(als, 2)):
-        with pytest.raises(ValueError, match=f"`{name}` is a read-only property"):
-            setattr(optimizer, name, 1)
+    derived = ("decrease_factor", "histogram", "loss_scaling_factor", "normalized_histogram", "update_counter")
+    for name in (*derived, "previous_loss_scaling_factor"):
+        for each in (als, optimizer):
+            with pytest.raises(ValueError, match=f"`{name}` is a read-only property"):
+                setattr(each, name, 1)
 
 
 @pytest.mark.parametrize(("name", "value"), [("lpf_alpha", 0.5), ("captured_grads_only", True)])
 def test_another_way_to_count_begins_anew(name, value):
-    optimizer = ALSOptimizer(SGD(0.0), 2)
+    optimizer = ALSOptimizer(SGD(0.0), 2, update_frequency=2)
     applied(optimizer, [1.0])
     setattr(optimizer, name, getattr(optimizer, name))
     assert optimizer.update_counter.numpy() == 1
     setattr(optimizer, name, value)
     assert optimizer.update_counter.numpy() == 0
     np.testing.assert_array_equal(optimizer.histogram.numpy(), [0, 0])
-
-
-def test_a_low_pass_filter_remembers_large_gradients():
-    scales = {}
-    for alpha in (0, 0.5):
-        optimizer = ALSOptimizer(SGD(0.0), 4, update_frequency=1, ratio_threshold=0.2, lpf_alpha=alpha)
-        scales[alpha] = [scale for _, scale in applied(optimizer, [1e4], [1.0], [1.0])]
-    assert scales == {0: [2, 4, 8], 0.5: [2, 1, 2]}  # The shares are 1/2, 1/4, 1/8.
+    setattr(optimizer, "captured_grads_only", False)  # noqa: B010
+    assert [scale for _, scale in applied(optimizer, [1.0], [1.0], [1.0])] == [2, 2, 4]
+    optimizer.reset()
+    assert [scale for _, scale in applied(optimizer, [1.0], [1.0], [1.0])] == [2, 2, 4]
 
 
 def test_an_update_with_infinite_gradients_is_skipped_and_lowers_the_scale():
@@ -194,42 +175,25 @@ def test_an_update_with_infinite_gradients_is_skipped_and_lowers_the_scale():
     assert int(optimizer.iterations) == 2
 
 
-def test_captured_gradients_count_too():
+def test_captured_gradients_count_too_and_must_be_there_where_they_count_alone():
     weight = keras.Variable(0.0)
     for alone, histogram in ((False, [3, 1]), (True, [2, 1])):
         optimizer = ALSOptimizer(SGD(0.0), captured_grads_only=alone)
         captured = {"activations": [tf.constant([1.0, 1e4, 2.0])], "none": None}
         optimizer.apply_gradients([(tf.constant(1.0), weight)], captured)
         np.testing.assert_array_equal(optimizer.histogram.numpy(), histogram)
-
-
-def test_captured_gradients_alone_must_be_there():
-    optimizer = ALSOptimizer(SGD(), captured_grads_only=True)
     with pytest.raises(ValueError, match="`captured_grads_only` is set, but `captured_grads` has no gradient"):
-        optimizer.apply_gradients([(tf.constant(1.0), keras.Variable(0.0))])
+        ALSOptimizer(SGD(), captured_grads_only=True).apply_gradients([(tf.constant(1.0), keras.Variable(0.0))])
 
 
-def test_sparse_gradients_are_unscaled_and_counted():
-    table = keras.Variable(np.zeros((3, 2), np.float32))
+def test_sparse_gradients_are_unscaled_and_counted_and_the_global_step_counts_calls():
+    table, step = keras.Variable(np.zeros((3, 2), np.float32)), tf.Variable(0)
     optimizer = ALSOptimizer(SGD(1.0), 2)
     slices = tf.IndexedSlices(tf.constant([[2.0, 4.0], [2e4, 0.0]]), tf.constant([1, 1]), tf.constant([3, 2]))
-    optimizer.apply_gradients([(slices, table)])
+    optimizer.apply_gradients([(slices, table)], global_step=step)
     np.testing.assert_array_equal(table.numpy(), [[0, 0], [-1e4 - 1, -2], [0, 0]])
     np.testing.assert_array_equal(optimizer.histogram.numpy(), [3, 1])
-
-
-def test_the_global_step_counts_calls():
-    step = tf.Variable(0)
-    ALSOptimizer(SGD()).apply_gradients([(tf.constant(1.0), keras.Variable(0.0))], global_step=step)
     assert step.numpy() == 1
-
-
-def test_reset_begins_anew():
-    optimizer = ALSOptimizer(SGD(0.0), 2, update_frequency=2)
-    applied(optimizer, [1.0], [1.0], [1.0])
-    assert optimizer.loss_scaling_factor.numpy() == 4
-    optimizer.reset()
-    assert [scale for _, scale in applied(optimizer, [1.0], [1.0], [1.0])] == [2, 2, 4]
 
 
 OWN = {
@@ -243,7 +207,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_the_optimizers_with_scaling_of_their_own_train_as_the_plain_ones(kind):
+def test_the_optimizers_with_scaling_of_their_own_train_as_the_plain_ones_with_float32_state(kind):
     ours, plain = (make() for make in OWN[kind])
     first, second = keras.Variable([1.0, -2.0]), keras.Variable([1.0, -2.0])
     for step in range(20):  # Over two changes of the scale.
@@ -252,13 +216,9 @@ def test_the_optimizers_with_scaling_of_their_own_train_as_the_plain_ones(kind):
         plain.apply_gradients([(gradient, second)])
     assert ours.loss_scaling_factor.numpy() == 8
     np.testing.assert_allclose(first.numpy(), second.numpy(), rtol=1e-5)
-
-
-@pytest.mark.parametrize("kind", OWN)
-def test_the_state_of_optimizers_with_scaling_of_their_own_is_float32(kind):
     optimizer, weight = OWN[kind][0](), keras.Variable(1.0, dtype="float16")
     optimizer.apply_gradients([(tf.constant(1.0, tf.float16), weight)])
-    slots = [variable for variable in optimizer.inner_optimizer.variables if variable.name not in ("iteration",)]
+    slots = [variable for variable in optimizer.inner_optimizer.variables if variable.name != "iteration"]
     assert {variable.dtype for variable in slots} == {"float32"}
 
 
@@ -282,45 +242,36 @@ def test_the_defaults_are_those_of_the_original():
         assert list(parameters)[-len(expected) - 1 :] == [*expected, "name"]
 
 
-BAD = [
-    ("update_frequency", 0, "`update_frequency` must be a whole number of 1 or more, but is 0"),
-    ("increase_factor", 3, "`increase_factor` must be a power of two, but is 3"),
-    ("initial_loss_scaling_factor", 3, "`initial_loss_scaling_factor` must be a power of two, but is 3"),
-    ("initial_loss_scaling_factor", 65536, "must be less than `max_loss_scaling_factor`, but they are 65536 and 32768"),
-    ("initial_loss_scaling_factor", 16384, "x `increase_factor` must be less than"),
-    ("max_loss_scaling_factor", 1000, "`max_loss_scaling_factor` must be a power of two, but is 1000"),
-    ("max_loss_scaling_factor", 1, "must be less than `max_loss_scaling_factor`"),
-    ("max_loss_scaling_factor", 2, "x `increase_factor` must be less than"),
-    ("ratio_threshold", 0.0, "`ratio_threshold` must be greater than zero and less than one, but is 0.0"),
-    ("ratio_threshold", 1.0, "`ratio_threshold` must be greater than zero and less than one, but is 1.0"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "message"), BAD)
-def test_a_setting_out_of_range_is_refused_by_constructor_and_setter(name, value, message):
-    with pytest.raises(ValueError, match=message):
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("update_frequency", 0, "`update_frequency` must be a whole number of 1 or more, but is 0"),
+        ("increase_factor", 3, "`increase_factor` must be a power of two, but is 3"),
+        ("initial_loss_scaling_factor", 3, "`initial_loss_scaling_factor` must be a power of two, but is 3"),
+        ("initial_loss_scaling_factor", 65536, "less than `max_loss_scaling_factor`, but they are 65536 and 32768"),
+        ("initial_loss_scaling_factor", 16384, "x `increase_factor` must be less than"),
+        ("max_loss_scaling_factor", 1000, "`max_loss_scaling_factor` must be a power of two, but is 1000"),
+        ("max_loss_scaling_factor", 1, "must be less than `max_loss_scaling_factor`"),
+        ("max_loss_scaling_factor", 2, "x `increase_factor` must be less than"),
+        ("ratio_threshold", 0.0, "`ratio_threshold` must be greater than zero and less than one, but is 0.0"),
+        ("ratio_threshold", 1.0, "`ratio_threshold` must be greater than zero and less than one, but is 1.0"),
+        ("lpf_alpha", 1, "`lpf_alpha` must be"),
+        ("histogram_bin_edge", 0, "`histogram_bin_edge` must be"),
+        ("increase_factor", 0.5, "`increase_factor` must be"),
+        ("update_frequency", True, "`update_frequency` must be"),
+        ("captured_grads_only", 1, "`captured_grads_only` must be"),
+        ("ratio_threshold", "small", "`ratio_threshold` must be"),
+    ],
+)
+def test_a_wrong_setting_is_refused_by_constructor_and_setter(name, value, message):
+    kind = TypeError if isinstance(value, bool | str) or name == "captured_grads_only" else ValueError
+    with pytest.raises(kind, match=message):
         ALSOptimizer(SGD(), **{name: value})
     optimizer = ALSOptimizer(SGD())
     before = getattr(optimizer, name)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(kind, match=message):
         setattr(optimizer, name, value)
     assert getattr(optimizer, name) == before
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "kind"),
-    [
-        ("lpf_alpha", 1, ValueError),
-        ("histogram_bin_edge", 0, ValueError),
-        ("increase_factor", 0.5, ValueError),
-        ("update_frequency", True, TypeError),
-        ("captured_grads_only", 1, TypeError),
-        ("ratio_threshold", "small", TypeError),
-    ],
-)
-def test_a_wrong_setting_is_named(name, value, kind):
-    with pytest.raises(kind, match=f"`{name}` must be"):
-        ALSOptimizer(SGD(), **{name: value})
 
 
 def test_settings_can_be_changed():
@@ -334,40 +285,209 @@ def test_settings_can_be_changed():
     assert [scale for _, scale in applied(optimizer, [1.0], [1.0, 1e4][:1])] == [8, 32]
 
 
-@pytest.mark.parametrize(
-    "inner",
-    [
-        lambda: ALSOptimizerSGD(),
-        lambda: keras.optimizers.LossScaleOptimizer(SGD()),
-        lambda: SGD(loss_scale_factor=2.0),
-    ],
-)
-def test_a_loss_is_not_scaled_twice(inner):
-    with pytest.raises(ValueError, match="which scales the loss itself"):
-        ALSOptimizer(inner())
+def test_a_loss_is_not_scaled_twice():
+    for inner in (ALSOptimizerSGD(), keras.optimizers.LossScaleOptimizer(SGD()), SGD(loss_scale_factor=2.0)):
+        with pytest.raises(ValueError, match="which scales the loss itself"):
+            ALSOptimizer(inner)
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda: ALSOptimizer(SGD(0.5), 4, lpf_alpha=0.5),
-        lambda: ALSGradientAccumulationOptimizer(ALSOptimizer(SGD(0.5), 4), 3),
-        *[lambda kind=kind: kind(0.5, initial_loss_scaling_factor=4) for kind in ALS[1:]],
-        lambda: ALSOptimizerAdam(keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)),
-        lambda: LossScaleOptimizer(SGD(0.5), 4.0),
-    ],
-)
-def test_an_optimizer_is_made_anew_from_its_configuration(optimizer):
-    first = optimizer()
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(first))
-    assert type(again) is type(first)
-    assert keras.optimizers.serialize(again) == keras.optimizers.serialize(first)
-
-
-def test_the_scale_is_saved_in_checkpoints_and_restored(tmp_path):
+def test_an_optimizer_is_made_anew_from_its_configuration_and_the_scale_from_a_checkpoint(made_anew, tmp_path):
+    made_anew(ALSOptimizer(SGD(0.5), 4, lpf_alpha=0.5))
+    made_anew(ALSGradientAccumulationOptimizer(ALSOptimizer(SGD(0.5), 4), 3))
+    made_anew(*[kind(0.5, initial_loss_scaling_factor=4) for kind in ALS[1:]])
+    made_anew(ALSOptimizerAdam(keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)))
+    made_anew(LossScaleOptimizer(SGD(0.5), 4.0))
     optimizer = ALSOptimizerAdam(0.5, update_frequency=1)
     applied(optimizer, [1.0], [1.0])
     path = tf.train.Checkpoint(optimizer=optimizer).save(str(tmp_path / "checkpoint"))
     other = ALSOptimizerAdam(0.5, update_frequency=1)
     tf.train.Checkpoint(optimizer=other).restore(path).expect_partial()
     assert other.loss_scaling_factor.numpy() == 4
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_model_trains_as_without_it(trained_on, count):
+    made = []
+
+    def scaling():
+        made.append(ALSOptimizer(keras.optimizers.Adam(0.1), 4, update_frequency=2))
+        return made[0]
+
+    for ours, plain in zip(*trained_on(count, scaling, lambda: keras.optimizers.Adam(0.1)), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)
+    assert made[0].loss_scaling_factor.numpy() == 4 * 2 ** (8 // count // 3)  # Each third changes it.
+
+
+def als_of_two():
+    return ALSOptimizer(SGD(1.0), 2, update_frequency=1)
+
+
+def keras_of_four():
+    return LossScaleOptimizer(SGD(1.0), initial_scale=4.0)
+
+
+def als_accumulating():
+    return ALSGradientAccumulationOptimizer(als_of_two(), 2)
+
+
+def keras_accumulating():
+    return GradientAccumulationOptimizer(keras_of_four(), 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "make", "gradients", "weights", "scales"),
+    [
+        # Replica 0 has the first of each pair.
+        (2, als_of_two, [1, 1, np.inf, 1, 1, 1], [[-2, -2], [-2, -2], [-4, -4]], [[4, 4], [2, 2], [4, 4]]),
+        (2, keras_of_four, [1, 1, np.inf, 1, 2, 2], [[-2, -2], [-2, -2], [-6, -6]], [[4, 4], [2, 2], [2, 2]]),
+        (1, als_accumulating, [1, 2, np.inf, 1, 3, 4], [0, -3, -3, -3, -3, -10], [2, 4, 4, 2, 2, 4]),
+        # The third is too large for float16.
+        (1, keras_accumulating, [1, 2, 1e6, 1, 3, 4], [0, -3, -3, -3, -3, -10], [4, 4, 4, 2, 2, 2]),
+    ],
+)
+def test_an_infinite_gradient_is_skipped_on_all_replicas_and_in_accumulation(
+    replicas, count, make, gradients, weights, scales
+):
+    strategy = replicas(count)
+    with strategy.scope():
+        weight = keras.Variable(0.0, dtype="float16" if make is keras_accumulating else "float32")
+        optimizer = make()
+        optimizer.build([weight])
+        of_keras = optimizer.inner_optimizer if make is keras_accumulating else optimizer
+        scale = of_keras.dynamic_scale if isinstance(of_keras, LossScaleOptimizer) else optimizer.loss_scaling_factor
+        results = ipu.IPUOutfeedQueue()
+
+        @tf.function(jit_compile=True)
+        def program(gradients):
+            for _ in tf.range(6 // count):
+                gradient = tf.cast(optimizer.scale_loss(next(gradients)), weight.dtype)
+                optimizer.apply_gradients([(gradient, weight)])
+                results.enqueue((weight.value, scale.value))
+
+        strategy.run(program, args=(iter(tf.data.Dataset.from_tensor_slices(np.array(gradients, np.float32))),))
+    for seen, expected in zip(results.dequeue(), (weights, scales), strict=True):
+        np.testing.assert_array_equal(seen, expected)
+
+
+def test_accumulation_with_scaling_counts_captured_gradients_of_each_mini_batch(replicas):
+    strategy = replicas(1)
+    with strategy.scope():
+        weight = keras.Variable(0.0)
+        als = ALSOptimizer(SGD(1.0), 2, captured_grads_only=True)
+        optimizer = ALSGradientAccumulationOptimizer(als, 2)
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(2):
+            optimizer.apply_gradients([(tf.constant(1.0), weight)], captured_grads=[tf.constant([1.0, 1e4])])
+
+    strategy.run(program)
+    np.testing.assert_array_equal(als.histogram.numpy(), [2, 2])
+
+
+class Noting(SGD):
+    """Notes which gradients were captured, as programs write optimizers of their own."""
+
+    supports_captured_grads = True
+    seen = ()
+
+    def apply_gradients(self, grads_and_vars, captured_grads=None):
+        self.seen = [*self.seen, tf.nest.map_structure(lambda gradient: gradient.shape, captured_grads)]
+        return super().apply_gradients(grads_and_vars)
+
+
+def captured_by_fit(replicas, optimizer, steps_per_update=1):
+    """Fits a linear model to 0 with x = 1, so that the captured gradients are 2 w / 2 in each of two rows."""
+    strategy = replicas(1)
+    with strategy.scope():
+        dense = keras.layers.Dense(1, use_bias=False, kernel_initializer=keras.initializers.Constant(3.0))
+        model = keras.Sequential([keras.Input([1]), CaptureUpstreamGradients(dense, tag="dense")])
+        model.compile(optimizer(), "mse", steps_per_execution=4)
+        if steps_per_update > 1:
+            model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=steps_per_update)
+    x, y = np.ones([8, 1], np.float32), np.zeros([8, 1], np.float32)
+    model.fit(x, y, batch_size=2, verbose=0)
+    return model
+
+
+# An update is a step, or two; then fit counts what each of them captured.
+@pytest.mark.parametrize(("steps", "alone", "histogram"), [(1, False, [12, 0]), (2, True, [8, 0])])
+def test_fit_hands_captured_gradients_to_the_optimizer(replicas, steps, alone, histogram):
+    model = captured_by_fit(replicas, lambda: ALSOptimizer(SGD(0.0), 2, captured_grads_only=alone), steps)
+    np.testing.assert_array_equal(model.optimizer.histogram.numpy(), histogram)
+    assert model.optimizer.iterations.numpy() == 4 // steps
+
+
+def test_fit_hands_captured_gradients_to_an_optimizer_of_the_users(replicas):
+    model = captured_by_fit(replicas, lambda: Noting(0.1))
+    assert model.optimizer.seen == [{"dense": [(2, 1)]}]  # Traced once.
+    with pytest.raises(ValueError, match="takes captured gradients, of which each step has its own"):
+        captured_by_fit(replicas, lambda: Noting(0.1), 2)
+
+
+def test_accumulation_with_scaling_wants_an_optimizer_that_scales():
+    with pytest.raises(ValueError, match="`als_optimizer` must be an `ALSOptimizer`"):
+        ALSGradientAccumulationOptimizer(SGD(), 2)
+    optimizer = ALSGradientAccumulationOptimizer(ALSOptimizer(SGD()), 2)
+    with pytest.raises(ValueError, match="`experimental_aggregate_gradients` must be True"):
+        optimizer.apply_gradients([(tf.constant(1.0), keras.Variable(0.0))], experimental_aggregate_gradients=False)
+
+
+def test_sixteen_replicas_that_accumulate_scale_and_take_the_mean_stay_equal(replicas):
+    strategy = replicas(16)
+    with strategy.scope():
+        weights = [keras.Variable(np.full((2, 2), value, np.float32)) for value in (0.5, 1.0, 1.5)]
+        als = ALSOptimizer(CrossReplicaOptimizer(keras.optimizers.Adam(0.01)), 2, update_frequency=1)
+        optimizer = ALSGradientAccumulationOptimizer(als, 2)
+        numbers = iter(tf.data.Dataset.range(10**6).map(lambda i: tf.cast(i % 7, tf.float32)))
+        results = ipu.IPUOutfeedQueue()
+
+        @tf.function(jit_compile=True)
+        def program(numbers):
+            for _ in tf.range(4):
+                x = next(numbers)
+                with tf.GradientTape() as tape:
+                    loss = tf.add_n([tf.reduce_sum(tf.tanh(weight.value) * x) for weight in weights])
+                    loss = optimizer.get_scaled_loss(loss)
+                gradients = tape.gradient(loss, [weight.value for weight in weights])
+                optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            results.enqueue((*(weight.value for weight in weights), als.loss_scaling_factor.value))
+
+        for _ in range(5):
+            strategy.run(program, args=(numbers,))
+    for seen in results.dequeue():
+        np.testing.assert_array_equal(seen, np.repeat(seen[:, :1], 16, axis=1))
+    assert als.loss_scaling_factor.numpy() == 2 * 2**10
+    assert int(optimizer.iterations) == 10
+
+
+@pytest.mark.parametrize(
+    ("asked", "first_step"),
+    [
+        ({}, 0.0),  # XLA's float16 becomes infinite: the update is left out.
+        ({"nanoo": True}, 0.0),  # As the machine's becomes no number.
+        ({"esr": ipu.config.StochasticRoundingBehaviour.ON}, -65504 / 128),  # The machine saturates, and goes on.
+    ],
+)
+def test_scaling_sees_the_overflows_that_the_machine_would(configure, strategy, asked, first_step):
+    configure(1, **{f"floating_point_behaviour__{name}": value for name, value in asked.items()})
+    with strategy.scope():
+        weight = keras.Variable(0.0)
+        optimizer = ALSOptimizer(SGD(1.0), 128, update_frequency=1)
+        results = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(3):
+            with tf.GradientTape() as tape:
+                half = tf.cast(weight.value, tf.float16)
+                loss = optimizer.get_scaled_loss(tf.reduce_sum(half * tf.constant([600, 400], tf.float16)))
+            gradient = tape.gradient(loss, half)
+            optimizer.apply_gradients([(gradient, weight)])
+            results.enqueue((weight.value, optimizer.loss_scaling_factor.value))
+
+    strategy.run(program)
+    weights, scales = results.dequeue()
+    # 128 times 1000 is beyond float16, and counts as above the edge of the histogram, as 64 and 32 times 1000 do.
+    np.testing.assert_array_equal(scales, [64, 32, 16])
+    np.testing.assert_array_equal(weights, [first_step, first_step - 1000, first_step - 2000])

@@ -53,12 +53,12 @@ def test_in_float32_it_is_the_plain_optimizer(kind):
         np.testing.assert_allclose(result, expected, rtol=2e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", ["momentum", "adam", "lamb"])
-def test_programs_on_replicas_train_as_plain_keras(trained_on, plainly_trained, kind):
-    ours, plain = PLAIN[kind]
-    expected = plainly_trained(plain(), [[0, 1], [2, 3], [4, 5], [6, 7]])
-    for result, value in zip(trained_on(2, ours), expected, strict=True):
-        np.testing.assert_allclose(result, value, rtol=2e-5, atol=1e-6)
+def test_programs_on_replicas_train_as_plain_keras(trained_on, plainly_trained):
+    kinds = ["momentum", "adam", "lamb"]
+    for kind, result in zip(kinds, trained_on(2, *(PLAIN[kind][0] for kind in kinds)), strict=True):
+        expected = plainly_trained(PLAIN[kind][1](), [[0, 1], [2, 3], [4, 5], [6, 7]])
+        for ours, plain in zip(result, expected, strict=True):
+            np.testing.assert_allclose(ours, plain, rtol=2e-5, atol=1e-6)
 
 
 def test_slots_have_the_types_asked_for():
@@ -100,7 +100,7 @@ def test_without_debiasing_the_first_step_of_adam_is_biased():
     np.testing.assert_allclose(variable.numpy(), 1 - 0.1 * (0.1 * 2) / np.sqrt(0.001 * 4), rtol=1e-5)
 
 
-def test_lamb_decays_what_is_not_excluded_and_scales_what_is_not_excluded():
+def test_lamb_decays_and_scales_what_is_not_excluded_and_stays_without_a_direction():
     decayed, bias = keras.Variable([3.0, 4.0], name="kernel"), keras.Variable([3.0, 4.0], name="bias")
     optimizer = LAMBIpuOptimizer(
         0.1, epsilon=0.0, weight_decay_rate=0.5, exclude_from_weight_decay=["bias"], weight_norm_clip=2.0
@@ -110,21 +110,13 @@ def test_lamb_decays_what_is_not_excluded_and_scales_what_is_not_excluded():
     step = np.array([1.0, -1.0]) + 0.5 * np.array([3.0, 4.0])
     np.testing.assert_allclose(decayed.numpy(), [3, 4] - 0.1 * step * 2.0 / np.linalg.norm(step), rtol=1e-5)
     np.testing.assert_allclose(bias.numpy(), [3 - 0.1, 4 + 0.1], rtol=1e-5)
-
-
-def test_lamb_may_adapt_what_does_not_decay():
-    bias = keras.Variable([3.0, 4.0], name="bias")
-    optimizer = LAMBIpuOptimizer(
-        0.1, epsilon=0.0, exclude_from_weight_decay=["bias"], exclude_from_layer_adaptation=[], debiasing=True
-    )
-    optimizer.apply_gradients([(tf.constant([1.0, -1.0]), bias)])
-    np.testing.assert_allclose(bias.numpy(), np.array([3, 4]) - 0.1 * np.array([1, -1]) * 5 / np.sqrt(2), rtol=1e-5)
-
-
-def test_lamb_without_a_direction_stays():
-    variable = keras.Variable([3.0, 4.0])
-    LAMBIpuOptimizer(0.1).apply_gradients([(tf.zeros(2), variable)])
-    np.testing.assert_array_equal(variable.numpy(), [3, 4])
+    adapted = keras.Variable([3.0, 4.0], name="bias")
+    options = {"exclude_from_weight_decay": ["bias"], "exclude_from_layer_adaptation": [], "debiasing": True}
+    LAMBIpuOptimizer(0.1, epsilon=0.0, **options).apply_gradients([(gradient, adapted)])
+    np.testing.assert_allclose(adapted.numpy(), np.array([3, 4]) - 0.1 * np.array([1, -1]) * 5 / np.sqrt(2), rtol=1e-5)
+    still = keras.Variable([3.0, 4.0])
+    LAMBIpuOptimizer(0.1).apply_gradients([(tf.zeros(2), still)])
+    np.testing.assert_array_equal(still.numpy(), [3, 4])
 
 
 def test_sparse_gradients_update_their_rows():
@@ -140,7 +132,7 @@ def test_sparse_gradients_update_their_rows():
         np.testing.assert_allclose(*results, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["momentum", "amsgrad", "lamb", "rmsprop with all"])
+@pytest.mark.parametrize("kind", ["amsgrad", "rmsprop with all"])
 def test_slots_are_saved_in_checkpoints_and_restored(kind, tmp_path):
     make = PLAIN[kind][0]
     variable, optimizer = keras.Variable([1.0, 2.0], name="w"), make()
@@ -155,25 +147,12 @@ def test_slots_are_saved_in_checkpoints_and_restored(kind, tmp_path):
     np.testing.assert_array_equal(again.numpy(), variable.numpy())
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda: SGDIpuOptimizer(0.5, 0.25, True, momentum_accum_dtype="float16", clipnorm=1.0),
-        lambda: AdamIpuOptimizer(0.5, amsgrad=True, m_dtype=tf.float16, debiasing=False, outline_apply_gradients=True),
-        lambda: LAMBIpuOptimizer(
-            keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5),
-            exclude_from_weight_decay=["bias"],
-            exclude_from_layer_adaptation=[],
-            v_dtype="float32",
-            optimizer_compute_precisions=(tf.float16, tf.float32),
-        ),
-    ],
-)
-def test_an_optimizer_is_made_anew_from_its_configuration(optimizer):
-    first = optimizer()
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(first))
-    assert type(again) is type(first)
-    assert keras.optimizers.serialize(again) == keras.optimizers.serialize(first)
+def test_an_optimizer_is_made_anew_from_its_configuration(made_anew):
+    made_anew(SGDIpuOptimizer(0.5, 0.25, True, momentum_accum_dtype="float16", clipnorm=1.0))
+    made_anew(AdamIpuOptimizer(0.5, amsgrad=True, m_dtype=tf.float16, debiasing=False, outline_apply_gradients=True))
+    lamb = {"exclude_from_weight_decay": ["bias"], "exclude_from_layer_adaptation": [], "v_dtype": "float32"}
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.5, 10, 0.5)
+    made_anew(LAMBIpuOptimizer(schedule, **lamb, optimizer_compute_precisions=(tf.float16, tf.float32)))
 
 
 @pytest.mark.parametrize(
@@ -181,12 +160,17 @@ def test_an_optimizer_is_made_anew_from_its_configuration(optimizer):
     [
         (lambda: SGDIpuOptimizer(momentum_accum_dtype=tf.int32), ValueError, "`momentum_accum_dtype` must be a float"),
         (lambda: AdamIpuOptimizer(m_dtype="half-ish"), ValueError, "`m_dtype` must be a floating-point type"),
+        (lambda: RMSpropIpuOptimizer(velocity_dtype="int32"), ValueError, "`velocity_dtype` must be a floating-point"),
+        (lambda: SGDIpuOptimizer(velocity_scaling=0), ValueError, "`velocity_scaling` .* a number above 0, but is 0"),
         (lambda: AdamIpuOptimizer(debiasing=1), TypeError, "`debiasing` must be True or False, but is 1"),
         (lambda: AdamIpuOptimizer(outline_apply_gradients=1), TypeError, "`outline_apply_gradients` must be True"),
         (lambda: SGDIpuOptimizer(optimizer_compute_precisions=()), ValueError, "a list of one type or more"),
         (lambda: SGDIpuOptimizer(optimizer_compute_precisions=(None,)), ValueError, "must hold floating-point types"),
         (lambda: LAMBIpuOptimizer(optimizer_compute_precisions=(tf.float32,)), ValueError, "a list of two types"),
         (lambda: LAMBIpuOptimizer(debiasing="no"), TypeError, "`debiasing` must be True or False"),
+        (lambda: SGDIpuOptimizer(variable_attributes=["nesterov"]), ValueError, "'nesterov'; the .*`momentum`"),
+        (lambda: SGDIpuOptimizer(variable_attributes="momentum"), TypeError, r"write `\['momentum'\]`"),
+        (lambda: SGDIpuOptimizer().mark_as_constant("learning_rate"), ValueError, "always is a variable"),
     ],
 )
 def test_bad_arguments_are_named(make, kind, message):
@@ -226,3 +210,121 @@ def test_a_variable_of_another_scope_is_refused():
         variable = keras.Variable(1.0)
     with pytest.raises(ValueError, match="make model and optimizer in one `strategy.scope"):
         AdamIpuOptimizer().build([variable])
+
+
+GRADIENT = np.array([0.5, -1.0], np.float32)
+
+# An optimizer, what of it changes after each step, and the plain one.
+CHANGING = [
+    (SGDIpuOptimizer, {"momentum": (0.1, 0.9, 0.5)}, keras.optimizers.SGD),
+    (AdamIpuOptimizer, {"beta_1": (0.9, 0.5, 0.7), "epsilon": (1e-7, 1e-2, 1e-3)}, keras.optimizers.Adam),
+    (RMSpropIpuOptimizer, {"rho": (0.9, 0.5, 0.7), "momentum": (0.1, 0.5, 0.9)}, keras.optimizers.RMSprop),
+]
+
+
+def test_variable_attributes_change_between_runs_of_one_program(replicas, compilations):
+    strategy = replicas(2)
+    made = []
+    for ours, changes, plain in CHANGING:
+        first = {name: values[0] for name, values in changes.items()}
+        with strategy.scope():
+            weight = keras.Variable(np.ones(2, np.float32))
+            optimizer = ours(0.1, **first, variable_attributes=list(changes))
+            optimizer.build([weight])
+        made.append((optimizer, weight, changes, plain(0.1, **first), keras.Variable(np.ones(2, np.float32))))
+
+    @tf.function(jit_compile=True)
+    def program():
+        for optimizer, weight, *_ in made:
+            optimizer.apply_gradients([(tf.constant(GRADIENT), weight)])
+
+    def step():
+        strategy.run(program)
+        for *_, plain, expected in made:
+            plain.apply_gradients([(tf.constant(2 * GRADIENT), expected)])  # Summed over the replicas.
+
+    step()
+    with compilations() as names:
+        for at in (1, 2):
+            for optimizer, _, changes, plain, _ in made:
+                for name, values in changes.items():
+                    setattr(optimizer, name, values[at])
+                    setattr(plain, name, values[at])
+                    assert getattr(optimizer, name) == np.float32(values[at])
+            step()
+    assert names == []
+    for _, weight, _, _, expected in made:
+        np.testing.assert_allclose(weight.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_marks_are_made_before_the_first_step():
+    weight, sgd = keras.Variable([1.0, 1.0]), SGDIpuOptimizer(0.1, variable_attributes=["momentum"])
+    sgd.apply_gradients([(tf.constant(GRADIENT), weight)])
+    np.testing.assert_allclose(sgd.get_slot(weight, "momentum").numpy(), -0.1 * GRADIENT)
+    optimizer = LAMBIpuOptimizer(0.1, variable_attributes=["beta_1"])
+    assert optimizer.variable_attributes == {"beta_1", "learning_rate"}
+    optimizer.mark_as_variable("weight_decay_rate", "learning_rate")
+    optimizer.mark_as_constant("beta_1")
+    optimizer.apply_gradients([(tf.constant(GRADIENT), keras.Variable([1.0, 1.0]))])
+    assert [variable.name for variable in optimizer.variables if variable.shape.rank == 0][2:] == ["weight_decay_rate"]
+    with pytest.raises(RuntimeError, match="`epsilon` was to be marked when the optimizer was built already"):
+        optimizer.mark_as_variable("epsilon")
+
+
+def test_constant_of_a_program_is_not_changed_behind_its_back(strategy):
+    with strategy.scope():
+        weight, optimizer = keras.Variable([1.0, 1.0]), SGDIpuOptimizer(0.1, 0.5)
+        optimizer.build([weight])
+    optimizer.momentum = 0.9  # No program has it yet.
+    step = tf.function(lambda: optimizer.apply_gradients([(tf.constant(GRADIENT), weight)]), jit_compile=True)
+    strategy.run(step)
+    with pytest.raises(ValueError, match=r"`momentum` was to become 0.1, and programs were compiled with 0.9"):
+        optimizer.momentum = 0.1
+    for name, value in (("velocity_scaling", 2.0), ("nesterov", True)):
+        with pytest.raises(ValueError, match=f"`{name}` was to become {value}, .* make another optimizer"):
+            setattr(optimizer, name, value)
+    optimizer.momentum = 0.9  # As it is.
+    optimizer.learning_rate = 1.0  # It always is variable.
+
+
+def test_variable_attribute_is_a_finite_number():
+    optimizer = SGDIpuOptimizer(momentum=0.5, variable_attributes=["momentum"])
+    optimizer.build([keras.Variable([1.0])])
+    with pytest.raises(TypeError, match="`momentum` is a variable of programs"):
+        setattr(optimizer, "momentum", "0.5")  # noqa: B010  (A type checker refuses the plain form.)
+    with pytest.raises(ValueError, match="`momentum` must be finite, but is nan"):
+        optimizer.momentum = float("nan")
+    with pytest.raises(AttributeError, match="`SGDIpuOptimizer` has no attribute `speed`"):
+        optimizer.speed  # noqa: B018
+
+
+def test_state_is_restored_with_its_options(tmp_path):
+    optimizer = SGDIpuOptimizer(
+        0.1, 0.5, momentum_accum_dtype="float16", velocity_scaling=256.0, variable_attributes=["momentum"]
+    )
+    weight = keras.Variable([1.0, 1.0], name="w")
+    optimizer.apply_gradients([(tf.constant(GRADIENT), weight)])
+    optimizer.momentum = 0.75
+    path = tf.train.Checkpoint(weight=weight, optimizer=optimizer).save(str(tmp_path / "checkpoint"))
+    config = keras.saving.serialize_keras_object(optimizer)
+    optimizer.apply_gradients([(tf.constant(GRADIENT), weight)])
+
+    again, other = keras.Variable([0.0, 0.0], name="w"), keras.saving.deserialize_keras_object(config)
+    other.build([again])
+    tf.train.Checkpoint(weight=again, optimizer=other).restore(path).assert_consumed()
+    assert (other.momentum, other.velocity_scaling) == (0.75, 256.0)
+    assert other.get_slot(again, "momentum").dtype == "float16"
+    other.apply_gradients([(tf.constant(GRADIENT), again)])
+    np.testing.assert_array_equal(again.numpy(), weight.numpy())
+
+
+def test_scaled_velocity_keeps_what_float16_would_lose():
+    moved = {}
+    for scale in (1.0, 2.0**12):
+        weight = keras.Variable([0.0])
+        optimizer = SGDIpuOptimizer(1.0, 0.5, momentum_accum_dtype="float16", velocity_scaling=scale)
+        for _ in range(2):
+            optimizer.apply_gradients([(tf.constant([2e-8]), weight)])
+        moved[scale] = -weight.numpy()[0]
+    exact = 2e-8 + 3e-8
+    assert abs(moved[2.0**12] - exact) < 0.01 * exact < abs(moved[1.0] - exact)

@@ -8,16 +8,43 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.keras.optimizers import (
-    CrossReplicaOptimizer,
-    GradientAccumulationOptimizer,
-    MapGradientOptimizer,
-)
+from tensorflow_ipu.keras.optimizers import CrossReplicaOptimizer, GradientAccumulationOptimizer, MapGradientOptimizer
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 
-INNER = {
-    "momentum": lambda: keras.optimizers.SGD(0.05, 0.9),
-    "adam": lambda: keras.optimizers.Adam(0.1),
+
+def momentum():
+    return keras.optimizers.SGD(0.05, 0.9)
+
+
+def adam():
+    return keras.optimizers.Adam(0.1)
+
+
+def clipped():
+    return keras.optimizers.SGD(0.1, clipvalue=0.5, weight_decay=0.01)
+
+
+def accumulating(inner, number=2, **options):
+    return lambda: GradientAccumulationOptimizer(inner(), number, **options)
+
+
+# By the number of replicas: the optimizer, the plain one, the micro-batches of its updates and the share of each.
+TRAINED = {
+    1: [
+        (accumulating(momentum), momentum, 2, 1.0),
+        (accumulating(adam, reduction_method="mean"), adam, 2, 0.5),
+        (accumulating(momentum, reduction_method="running_mean"), momentum, 2, 0.5),
+        (accumulating(clipped, 4), clipped, 4, 1.0),  # Which clips and decays once an update.
+        (lambda: CrossReplicaOptimizer(adam()), adam, 1, 1.0),
+        (lambda: MapGradientOptimizer(momentum(), lambda gradient, _: 3 * gradient), momentum, 1, 3.0),
+    ],
+    2: [
+        (accumulating(momentum), momentum, 4, 1.0),
+        (accumulating(adam), adam, 4, 1.0),
+        (accumulating(lambda: CrossReplicaOptimizer(adam())), adam, 4, 0.5),
+    ],
+    4: [(lambda: CrossReplicaOptimizer(momentum()), momentum, 4, 0.25)]
+    + [(lambda: CrossReplicaOptimizer(adam()), adam, 4, 0.25)],
 }
 
 
@@ -30,39 +57,11 @@ def assert_close(result, expected):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("inner", "reduction"), [("momentum", "sum"), ("adam", "sum"), ("adam", "mean"), ("momentum", "running_mean")]
-)
-def test_accumulated_micro_batches_train_as_one_batch(trained_on, plainly_trained, inner, reduction):
-    expected = plainly_trained(INNER[inner](), groups(2), 1.0 if reduction == "sum" else 0.5)
-    result = trained_on(1, lambda: GradientAccumulationOptimizer(INNER[inner](), 2, reduction_method=reduction))
-    assert_close(result, expected)
-
-
-@pytest.mark.parametrize("inner", INNER)
-@pytest.mark.parametrize("count", [1, 4])
-def test_the_mean_over_replicas_trains_as_one_replica_with_all_of_their_batches(
-    trained_on, plainly_trained, inner, count
-):
-    expected = plainly_trained(INNER[inner](), groups(count), 1 / count)
-    assert_close(trained_on(count, lambda: CrossReplicaOptimizer(INNER[inner]())), expected)
-
-
-@pytest.mark.parametrize("inner", INNER)
-def test_accumulation_adds_up_the_replicas_once_an_update(trained_on, plainly_trained, inner):
-    expected = plainly_trained(INNER[inner](), groups(4))
-    assert_close(trained_on(2, lambda: GradientAccumulationOptimizer(INNER[inner](), 2)), expected)
-
-
-def test_accumulation_takes_the_mean_of_replicas_with_the_cross_replica_optimizer_inside(trained_on, plainly_trained):
-    expected = plainly_trained(INNER["adam"](), groups(4), 0.5)
-    result = trained_on(2, lambda: GradientAccumulationOptimizer(CrossReplicaOptimizer(INNER["adam"]()), 2))
-    assert_close(result, expected)
-
-
-def test_gradients_are_mapped(trained_on, plainly_trained):
-    expected = plainly_trained(INNER["momentum"](), groups(1), 3.0)
-    assert_close(trained_on(1, lambda: MapGradientOptimizer(INNER["momentum"](), lambda grad, _: 3 * grad)), expected)
+@pytest.mark.parametrize("count", TRAINED)
+def test_a_wrapper_trains_as_the_plain_optimizer_on_larger_batches(trained_on, plainly_trained, count):
+    results = trained_on(count, *(make for make, *_ in TRAINED[count]))
+    for result, (_, plain, size, share) in zip(results, TRAINED[count], strict=True):
+        assert_close(result, plainly_trained(plain(), groups(size), share))
 
 
 def test_the_mapping_function_gets_the_value_of_the_variable():
@@ -78,61 +77,35 @@ def test_the_mapping_function_gets_the_value_of_the_variable():
     assert tf.is_tensor(seen[0])
 
 
-def test_clipping_and_decay_of_the_wrapped_optimizer_act_once_an_update(trained_on, plainly_trained):
-    def inner():
-        return keras.optimizers.SGD(0.1, clipvalue=0.5, weight_decay=0.01)
-
-    assert_close(trained_on(1, lambda: GradientAccumulationOptimizer(inner(), 4)), plainly_trained(inner(), groups(4)))
-
-
-# 2048 and 0.5 add up in float32 alone: float16 keeps 11 bits.
-@pytest.mark.parametrize(("dtype", "total"), [(None, 2048.0), (tf.float32, 2050.0), (lambda _: "float32", 2050.0)])
-def test_gradients_accumulate_in_the_type_asked_for(replicas, dtype, total):
-    strategy = replicas(1)
+def test_gradients_accumulate_in_the_type_asked_for_and_by_rows_and_where_there_are_any(strategy):
     with strategy.scope():
-        variable = keras.Variable(0.0, dtype="float16")
-        optimizer = GradientAccumulationOptimizer(keras.optimizers.SGD(0.5), 5, dtype=dtype)
+        halves = [
+            (
+                keras.Variable(0.0, dtype="float16"),
+                GradientAccumulationOptimizer(keras.optimizers.SGD(0.5), 5, dtype=each),
+            )
+            for each in (None, tf.float32, lambda _: "float32")
+        ]
+        table, used, unused = keras.Variable(np.zeros((4, 2), np.float32)), keras.Variable(1.0), keras.Variable(1.0)
+        sparse = GradientAccumulationOptimizer(keras.optimizers.SGD(1.0), 2, reduction_method="MEAN")
+        partial = GradientAccumulationOptimizer(keras.optimizers.SGD(0.5), 2)
+        partial.build([unused, used])
 
     @tf.function(jit_compile=True)
-    def program(gradients):
+    def program(gradients, rows):
         for at in tf.range(5):
-            optimizer.apply_gradients([(tf.gather(gradients, at), variable)])
-
-    strategy.run(program, args=(tf.constant([2048.0, 0.5, 0.5, 0.5, 0.5], tf.float16),))
-    assert variable.numpy() == -total / 2
-
-
-def test_sparse_gradients_accumulate_by_their_rows(replicas):
-    rows = np.array([[0, 2, 2], [1, 2, 0]], np.int32)
-    strategy = replicas(1)
-    with strategy.scope():
-        table = keras.Variable(np.zeros((4, 2), np.float32))
-        optimizer = GradientAccumulationOptimizer(keras.optimizers.SGD(1.0), 2, reduction_method="MEAN")
-
-    @tf.function(jit_compile=True)
-    def program(rows):
+            for variable, optimizer in halves:
+                optimizer.apply_gradients([(tf.gather(gradients, at), variable)])
         for at in tf.range(2):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(tf.gather(table.value, rows[at]))
-            optimizer.apply_gradients([(tape.gradient(loss, table.value), table)])
+            sparse.apply_gradients([(tape.gradient(loss, table.value), table)])
+            partial.apply([None, tf.constant(1.0)])
 
-    strategy.run(program, args=(tf.constant(rows),))
+    gradients = tf.constant([2048.0, 0.5, 0.5, 0.5, 0.5], tf.float16)  # They add up in float32 alone.
+    strategy.run(program, args=(gradients, tf.constant([[0, 2, 2], [1, 2, 0]])))
+    assert [variable.numpy() for variable, _ in halves] == [-1024, -1025, -1025]
     np.testing.assert_array_equal(table.numpy(), [[-1, -1], [-0.5, -0.5], [-1.5, -1.5], [0, 0]])
-
-
-def test_variables_without_a_gradient_are_left_alone(replicas):
-    strategy = replicas(1)
-    with strategy.scope():
-        used, unused = keras.Variable(1.0), keras.Variable(1.0)
-        optimizer = GradientAccumulationOptimizer(keras.optimizers.SGD(0.5), 2)
-        optimizer.build([unused, used])
-
-    @tf.function(jit_compile=True)
-    def program():
-        for _ in tf.range(2):
-            optimizer.apply([None, tf.constant(1.0)])
-
-    strategy.run(program)
     assert (used.numpy(), unused.numpy()) == (0.0, 1.0)
 
 
@@ -164,27 +137,25 @@ def test_a_model_trains_in_the_scope(replicas, regression):
     assert_close(model.get_weights(), plain.get_weights())
 
 
-def stepping(strategy, number=2):
+def stepping(strategy):
     """A variable, its optimizer, and a run of one update of it."""
     with strategy.scope():
         variable = keras.Variable([1.0, 2.0], name="weights")
-        optimizer = GradientAccumulationOptimizer(keras.optimizers.Adam(0.1), number)
+        optimizer = GradientAccumulationOptimizer(keras.optimizers.Adam(0.1), 2)
 
     @tf.function(jit_compile=True)
     def program():
-        for _ in tf.range(number):
+        for _ in tf.range(2):
             optimizer.apply_gradients([(variable.value * 2.0, variable)])
 
     return variable, optimizer, lambda: strategy.run(program)
 
 
-def test_slots_and_position_are_saved_in_checkpoints_and_restored(replicas, tmp_path):
-    strategy = replicas(1)
+def test_variables_rate_and_iterations_are_the_wrapped_optimizers_and_checkpoints_have_all(strategy, tmp_path):
     variable, optimizer, step = stepping(strategy)
     step()
     path = tf.train.Checkpoint(variable=variable, optimizer=optimizer).save(str(tmp_path / "checkpoint"))
     step()
-
     again, other, step_again = stepping(strategy)
     with strategy.scope():
         other.build([again])
@@ -193,26 +164,15 @@ def test_slots_and_position_are_saved_in_checkpoints_and_restored(replicas, tmp_
     step_again()
     np.testing.assert_array_equal(again.numpy(), variable.numpy())
 
-
-def test_variables_are_the_wrappers_and_the_wrapped_optimizers(replicas):
-    _, optimizer, step = stepping(replicas(1))
-    step()
-    inner = [variable.path for variable in optimizer.inner_optimizer.variables]
-    assert [variable.path for variable in optimizer.variables][-len(inner) :] == inner
-    assert {"weights_accumulator", "mini_batches"} <= {variable.name for variable in optimizer.variables}
-    assert all(variable.value.device.endswith("IPU:0") for variable in optimizer.variables)
-
-
-def test_iterations_and_learning_rate_are_the_wrapped_optimizers(replicas):
-    variable, optimizer, step = stepping(replicas(1), 4)
-    step()
-    step()
+    inner = [each.path for each in optimizer.inner_optimizer.variables]
+    assert [each.path for each in optimizer.variables][-len(inner) :] == inner
+    assert {"weights_accumulator", "mini_batches"} <= {each.name for each in optimizer.variables}
+    assert all(each.value.device.endswith("IPU:0") for each in optimizer.variables)
     assert int(optimizer.iterations) == 2
     optimizer.learning_rate = 0.0
-    before = variable.numpy()
     step()
     assert float(optimizer.inner_optimizer.learning_rate) == 0.0
-    np.testing.assert_array_equal(variable.numpy(), before)
+    np.testing.assert_array_equal(variable.numpy(), again.numpy())
 
 
 @keras.saving.register_keras_serializable("tests")
@@ -225,47 +185,32 @@ def double(gradient, value):
     return 2 * gradient
 
 
-@pytest.mark.parametrize(
-    "optimizer",
-    [
-        lambda: GradientAccumulationOptimizer(keras.optimizers.SGD(0.25), 3, True, True, tf.float16, "mean", "mine"),
-        lambda: GradientAccumulationOptimizer(CrossReplicaOptimizer(keras.optimizers.Adam(0.5)), 3, dtype=half),
-        lambda: MapGradientOptimizer(keras.optimizers.SGD(0.25), double),
-    ],
-)
-def test_an_optimizer_is_made_anew_from_its_configuration(optimizer):
-    first = optimizer()
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(first))
-    assert type(again) is type(first)
-    assert keras.optimizers.serialize(again) == keras.optimizers.serialize(first)
-    assert getattr(again, "options", None) == getattr(first, "options", None)
+def test_an_optimizer_is_made_anew_from_its_configuration(made_anew):
+    optimizers = [
+        GradientAccumulationOptimizer(keras.optimizers.SGD(0.25), 3, True, True, tf.float16, "mean", "mine"),
+        GradientAccumulationOptimizer(CrossReplicaOptimizer(keras.optimizers.Adam(0.5)), 3, dtype=half),
+        MapGradientOptimizer(keras.optimizers.SGD(0.25), double),
+    ]
+    for first, again in zip(optimizers, made_anew(*optimizers), strict=True):
+        assert getattr(again, "options", None) == getattr(first, "options", None)
 
 
-def test_three_states():
+def test_arguments_are_checked_and_have_the_defaults_of_the_original():
     state = GradientAccumulationOptimizer.bool_to_three_state
     assert [state(True, "x"), state(False, "x"), state(None, "x")] == ["THREESTATE_ON", "THREESTATE_OFF", "x"]
-
-
-@pytest.mark.parametrize("kind", [CrossReplicaOptimizer, lambda opt: GradientAccumulationOptimizer(opt, 2)])
-def test_an_optimizer_of_tensorflow_1_is_refused(kind):
-    with pytest.raises(ValueError, match=r"`opt` must be a `keras.optimizers.Optimizer`"):
-        kind(tf.compat.v1.train.GradientDescentOptimizer(0.1))
-
-
-def test_bad_arguments_are_named():
     sgd = keras.optimizers.SGD()
+    options = GradientAccumulationOptimizer(sgd, 2).options
+    assert options.reduction_method is GradientAccumulationReductionMethod.SUM
+    assert (options.offload_weight_update_variables, options.dtype) == (None, None)
     with pytest.raises(ValueError, match="`num_mini_batches` must be a positive number, at least 1, but is 0"):
         GradientAccumulationOptimizer(sgd, 0)
     with pytest.raises(ValueError, match="`offload_weight_update_variables` is None: make it True"):
         GradientAccumulationOptimizer(sgd, 2, replicated_optimizer_state_sharding=True)
     with pytest.raises(TypeError, match="`gradient_mapping_function` must be a function, but is 3"):
         MapGradientOptimizer(sgd, 3)
-
-
-def test_the_defaults_are_those_of_the_original():
-    options = GradientAccumulationOptimizer(keras.optimizers.SGD(), 2).options
-    assert options.reduction_method is GradientAccumulationReductionMethod.SUM
-    assert (options.offload_weight_update_variables, options.dtype) == (None, None)
+    for kind in (CrossReplicaOptimizer, lambda opt: GradientAccumulationOptimizer(opt, 2)):
+        with pytest.raises(ValueError, match=r"`opt` must be a `keras.optimizers.Optimizer`"):
+            kind(tf.compat.v1.train.GradientDescentOptimizer(0.1))
 
 
 @pytest.mark.parametrize(("iterations", "message"), [(3, "loop of 3 iterations, which is no"), (0, "not inside a")])

@@ -163,6 +163,40 @@ def run(strategy: ipu.IPUStrategy) -> Callable[..., Any]:
     return call
 
 
+@pytest.fixture
+def trains_as_plain(run: Callable[..., Any], strategy: ipu.IPUStrategy) -> Callable[..., Any]:
+    """`trains_as_plain(make, values, dataset, count, **options)` checks a pipeline of the stages `make(*variables)`.
+
+    Its losses and variables must be those of the same stages in plain TensorFlow, by gradient descent at a rate of 1 on
+    `loss` of what the last stage returns. What the outfeed has returns, with the variables.
+    """
+
+    def check(make: Callable[..., Any], values: Sequence[Any], dataset: Any, count: int, **options: Any) -> Any:
+        loss = options.pop("loss", lambda *outputs: outputs[0])
+        with strategy.scope():
+            variables = [tf.Variable(value) for value in values]
+        found = run(dataset, make(*variables), count, **options, optimizer_function=lambda *all: sgd_on(loss(*all)))
+        plain = [tf.Variable(value) for value in values]
+        stages, expected, total = make(*plain), [], [tf.zeros_like(each) for each in plain]
+        for element in dataset.take(count):
+            with tf.GradientTape() as tape:
+                passed = element if isinstance(element, tuple) else (element,)
+                for stage in stages:
+                    results = [part(*passed) for part in (stage if isinstance(stage, list) else [stage])]
+                    passed = tuple(tf.nest.flatten(results))
+                result = loss(*passed)
+            expected.append(passed)
+            gradients = tape.gradient(result, plain, unconnected_gradients="zero")
+            total = [one + other for one, other in zip(total, map(tf.convert_to_tensor, gradients), strict=True)]
+        for one, other in zip(found, zip(*expected, strict=True), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+        for variable, start, change in zip(variables, plain, total, strict=True):
+            np.testing.assert_allclose(variable, start - change, rtol=1e-4, atol=1e-6)
+        return found, variables
+
+    return check
+
+
 @functools.cache  # Of the same training there is one, for all that is to come to the same weights.
 def accumulated(
     optimizer: Callable[[], Any], count: int, passes: int, *, stages: int = 3, mean: bool = False

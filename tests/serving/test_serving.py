@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -35,9 +34,7 @@ SERVER = """
     """
 
 
-def test_exports_answer_as_the_programs_do_where_this_package_is_not(
-    replicas: Any, run_script: Any, tmp_path: Path
-) -> None:
+def test_exports_answer_as_the_programs_do_where_this_package_is_not(replicas, run_script, tmp_path):
     strategy = replicas(2)
     folders = [str(tmp_path / name) for name in ("step", "pipeline", "keras")]
     with strategy.scope():
@@ -47,7 +44,7 @@ def test_exports_answer_as_the_programs_do_where_this_package_is_not(
         )
 
         @tf.function(input_signature=[SPEC])
-        def step(x: Any) -> Any:
+        def step(x):
             return x @ weights, tf.reduce_max(x)
 
         served = export_single_step(
@@ -95,7 +92,7 @@ def test_exports_answer_as_the_programs_do_where_this_package_is_not(
     np.testing.assert_array_equal(served(tf.strings.as_string(X))["product"], of_step[3]["product"])
 
 
-def identity(x: Any) -> Any:
+def identity(x):
     return x
 
 
@@ -169,7 +166,7 @@ def identity(x: Any) -> Any:
         (ValueError, "`output_names` has 2 names", {"predict_step_signature": [SPEC], "output_names": ["a", "b"]}),
     ],
 )
-def test_exports_that_cannot_be_served_are_refused(error: Any, words: str, given: Any, tmp_path: Path) -> None:
+def test_exports_that_cannot_be_served_are_refused(error, words, given, tmp_path):
     folder = tmp_path / "served"
     call: Any = export_single_step
     if words.startswith("`preprocessing_step` returns"):
@@ -179,7 +176,7 @@ def test_exports_that_cannot_be_served_are_refused(error: Any, words: str, given
     assert not folder.exists()
 
 
-def test_pipelines_and_models_that_cannot_be_served_are_refused(tmp_path: Path) -> None:
+def test_pipelines_and_models_that_cannot_be_served_are_refused(tmp_path):
     folder = tmp_path / "served"
     call: Any = export_pipeline
     named = {"predict_step_signature": [SPEC]}
@@ -199,7 +196,7 @@ def test_pipelines_and_models_that_cannot_be_served_are_refused(tmp_path: Path) 
         export_keras(keras.Sequential([keras.Input([3]), keras.layers.Dense(2)]), folder, 2)
 
 
-def test_folder_is_emptied_on_request_alone_and_operations_of_ipus_are_refused(strategy: Any, tmp_path: Path) -> None:
+def test_folder_is_emptied_on_request_alone_and_operations_of_ipus_are_refused(strategy, tmp_path):
     (tmp_path / "there").write_text("already")
     with pytest.raises(ValueError, match="not empty"):
         export_single_step(identity, tmp_path, 1, [SPEC])

@@ -14,17 +14,17 @@ from tensorflow_ipu.keras.data import _arrays
 SIZE = 3
 
 
-def adapter(batches: int, shuffle: Any = True, width: int = 2) -> ArrayDataAdapter:
+def adapter(batches, shuffle=True, width=2):
     x = np.arange(batches * SIZE * width, dtype=np.float32).reshape([-1, width])
     return ArrayDataAdapter(x, np.arange(batches * SIZE), batch_size=SIZE, shuffle=shuffle)
 
 
-def elements(dataset: tf.data.Dataset) -> list[Any]:
+def elements(dataset):
     return [tf.nest.map_structure(lambda part: part.tolist(), element) for element in dataset.as_numpy_iterator()]
 
 
 @pytest.mark.parametrize(("batches", "shuffle"), [(5, True), (75, "batch"), (75, True)])
-def test_batches_have_the_order_of_keras_for_each_seed(batches: int, shuffle: Any) -> None:
+def test_batches_have_the_order_of_keras_for_each_seed(batches, shuffle):
     for seed in (1, 2):
         tf.random.set_seed(seed)
         expected = elements(adapter(batches, shuffle).get_tf_dataset())
@@ -34,7 +34,7 @@ def test_batches_have_the_order_of_keras_for_each_seed(batches: int, shuffle: An
 
 
 @pytest.fixture
-def no_seed() -> Any:
+def no_seed():
     from tensorflow.python.eager import context
 
     before = context.global_seed()
@@ -43,7 +43,7 @@ def no_seed() -> Any:
     context.set_global_seed(before)
 
 
-def test_without_a_seed_each_pass_has_an_order_of_its_own(no_seed: None) -> None:
+def test_without_a_seed_each_pass_has_an_order_of_its_own(no_seed):
     dataset = _arrays.dataset_of(adapter(40))
     passes = [elements(dataset) for _ in range(2)]
     assert passes[0] != passes[1]
@@ -53,7 +53,7 @@ def test_without_a_seed_each_pass_has_an_order_of_its_own(no_seed: None) -> None
         np.testing.assert_array_equal(np.concatenate([x for x, _ in one])[:, 0], 2 * labels)
 
 
-def test_large_batches_are_gathered_one_by_one() -> None:
+def test_large_batches_are_gathered_one_by_one():
     wide = (_arrays._CHUNK_BYTES // 4 // SIZE) + 1
     tf.random.set_seed(1)
     expected = [y.tolist() for _, y in adapter(3, width=wide).get_tf_dataset().as_numpy_iterator()]
@@ -62,7 +62,7 @@ def test_large_batches_are_gathered_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
-def test_an_iteration_begins_without_a_search_or_a_thread_for_each_processor(shuffle: Any) -> None:
+def test_an_iteration_begins_without_a_search_or_a_thread_for_each_processor(shuffle):
     options = _arrays.dataset_of(adapter(4, shuffle)).options()
     assert options.experimental_optimization.apply_default_optimizations is False
     assert options.experimental_optimization.inject_prefetch is False
@@ -70,15 +70,15 @@ def test_an_iteration_begins_without_a_search_or_a_thread_for_each_processor(shu
     assert options.threading.private_threadpool_size == 1
 
 
-def test_batches_of_arrays_in_order_are_those_of_keras() -> None:
+def test_batches_of_arrays_in_order_are_those_of_keras():
     expected = elements(adapter(6, shuffle=False).get_tf_dataset())
     assert elements(_arrays.dataset_of(adapter(6, shuffle=False))) == expected
 
 
 @pytest.mark.parametrize(("shuffle", "traced"), [(True, "_traced"), (False, "as_it_is")])
 def test_a_second_dataset_of_the_same_specs_traces_nothing_and_outlives_the_record_of_its_functions(
-    shuffle: bool, traced: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    shuffle, traced, monkeypatch
+):
     tf.random.set_seed(1)
     expected = elements(_arrays.dataset_of(adapter(6, shuffle)))
     monkeypatch.setattr(_arrays, traced, None)  # To call it would raise.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ import tensorflow as tf
 from keras import layers
 
 
-def linear() -> Any:
+def linear():
     """A linear model of 6 features that is compiled for 2 steps an execution."""
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input([6]), layers.Dense(3)])
@@ -21,18 +18,18 @@ def linear() -> Any:
 
 
 @pytest.fixture
-def model(scoped: Callable[[Callable[[], Any]], Any]) -> Any:
+def model(scoped):
     """A linear model in the scope."""
     return scoped(linear)
 
 
 @pytest.fixture
-def plain() -> Any:
+def plain():
     """The same without the library."""
     return linear()
 
 
-def dataset_of(*arrays: Any, batch: int = 8) -> tf.data.Dataset:
+def dataset_of(*arrays, batch=8):
     return tf.data.Dataset.from_tensor_slices(arrays).batch(batch, drop_remainder=True)
 
 
@@ -62,7 +59,7 @@ def test_every_form_of_data_trains_alike(features, model, plain, assert_same):
 
 
 def test_dicts_in_tuples_and_class_weights_train_as_in_keras(features, labels, scoped, assert_same):
-    def use() -> Any:
+    def use():
         keras.utils.set_random_seed(1)
         inputs = {"a": keras.Input([4], name="a"), "b": keras.Input([2], name="b")}
         model = keras.Model(inputs, layers.Dense(3)(layers.concatenate([inputs["a"], inputs["b"]])))
@@ -172,7 +169,7 @@ def test_evaluation_and_prediction_refuse_a_partial_batch_too(features, model):
 
 
 def test_a_failing_dataset_raises_its_own_error_and_the_model_goes_on(features, model):
-    def check(x: Any, y: Any) -> Any:
+    def check(x, y):
         with tf.control_dependencies([tf.debugging.assert_less(x, 1e9, "too large")]):
             return tf.identity(x), y
 
@@ -193,7 +190,7 @@ def test_data_that_ends_early_warns_as_in_keras(features, model):
 def test_no_data_is_read_after_fit(features, model):
     reads = []
 
-    def note(i: Any) -> Any:
+    def note(i):
         reads.append(int(i))
         return np.float32(0)
 

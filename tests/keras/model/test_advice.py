@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tensorflow_ipu import pipelining
@@ -16,7 +14,7 @@ MIB = 2**20
 PIECE = StageCost(1e-3, 2e-3, update=0.0, activation_bytes=60 * MIB, input_bytes=10 * MIB, weight_bytes=5 * MIB)
 
 
-def reported(seconds: float, data: int) -> Report:
+def reported(seconds, data):
     rows = (
         OperationTime("in", "infeed", "f32[4]", 1, host=1e-3),
         OperationTime("all", "dot", "f32[4]", 1, compute=seconds),
@@ -26,10 +24,10 @@ def reported(seconds: float, data: int) -> Report:
 
 
 @pytest.fixture
-def asked() -> Any:
+def asked():
     """Asks of a model of ten pieces: `asked(**changes)` gives the answers by their first words."""
 
-    def ask(retrace: bool = True, **changes: Any) -> dict[str, Suggestion | NotAsked]:
+    def ask(retrace=True, **changes):
         pieces = Pieces(tuple(f"layer_{number}" for number in range(10)), (PIECE,) * 10)
         given = {
             "report": reported(30e-3, 1200 * MIB),
@@ -46,8 +44,8 @@ def asked() -> Any:
     return ask
 
 
-def test_nothing_is_traced_before_it_is_asked_for(asked: Any) -> None:
-    def never(*_: Any) -> Any:
+def test_nothing_is_traced_before_it_is_asked_for(asked):
+    def never(*_):
         raise AssertionError
 
     (told,) = asked(False, other=never, pieces=never).values()
@@ -57,10 +55,10 @@ def test_nothing_is_traced_before_it_is_asked_for(asked: Any) -> None:
     assert told.change == "other micro-batches"
 
 
-def test_other_micro_batches_are_for_as_many_samples_an_update(asked: Any) -> None:
+def test_other_micro_batches_are_for_as_many_samples_an_update(asked):
     calls = []
 
-    def other(scale: float, steps: int) -> Report:
+    def other(scale, steps):
         calls.append((scale, steps))
         if scale > 1:
             raise ValueError("that is too large")
@@ -79,7 +77,7 @@ def test_other_micro_batches_are_for_as_many_samples_an_update(asked: Any) -> No
     assert isinstance(odd["micro-batches of 6 in place of 3"], Suggestion)
 
 
-def test_recomputation_is_a_plan_of_stages_on_one_ipu(asked: Any) -> None:
+def test_recomputation_is_a_plan_of_stages_on_one_ipu(asked):
     again = asked()["recomputation"]
     assert "3 stages, all on IPU 0" in again.change
     # All but the last stage run forward once more: 6 or 7 of 10 pieces.
@@ -89,7 +87,7 @@ def test_recomputation_is_a_plan_of_stages_on_one_ipu(asked: Any) -> None:
     assert (2 * 50 + 2 + 50) * MIB < again.memory <= (2 * 50 + 2 + 50 + share * 1200) * MIB
 
 
-def test_stages_are_those_that_a_balance_gives(asked: Any) -> None:
+def test_stages_are_those_that_a_balance_gives(asked):
     two = asked()["2 stages"]
     assert "a replica then has 2 IPUs" in two.change
     made = pipelining.balance([PIECE] * 10, 2, "GC200")
@@ -104,8 +102,8 @@ def test_stages_are_those_that_a_balance_gives(asked: Any) -> None:
     assert asked(stages=8)["16 stages"].why == "the model has 10 layers"
 
 
-def test_a_model_that_cannot_be_cut_says_why(asked: Any) -> None:
-    def pieces() -> Pieces:
+def test_a_model_that_cannot_be_cut_says_why(asked):
+    def pieces():
         raise ValueError("model `m` has 1 layers, and a pipeline has 2 stages at least")
 
     assert asked(pieces=pieces)["recomputation"].why.endswith("a pipeline has 2 stages at least")

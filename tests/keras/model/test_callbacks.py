@@ -19,43 +19,43 @@ HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 class Record(keras.callbacks.Callback):
     """Notes what it is told, and by which thread."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.calls: list[tuple[str, int]] = []
         self.losses: list[float] = []
         self.threads: set[int] = set()
 
-    def note(self, name: str, index: int) -> None:
+    def note(self, name, index):
         self.calls.append((name, index))
         self.threads.add(threading.get_ident())
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch, logs=None):
         self.note("epoch", epoch)
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_begin(self, batch, logs=None):
         self.note("begin", batch)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         self.note("end", batch)
         self.losses.append(logs["loss"])
 
-    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_test_batch_end(self, batch, logs=None):
         self.note("test", batch)
 
-    def on_predict_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_predict_batch_end(self, batch, logs=None):
         self.note(f"predict {logs['outputs'].shape}", batch)
 
 
 @pytest.fixture
-def model(make_model: Any, scoped: Any) -> keras.Model:
+def model(make_model, scoped):
     return scoped(lambda: make_model(steps_per_execution=2))
 
 
-def data(x: Any, y: Any) -> dict[str, Any]:
+def data(x, y):
     return {"x": x, "y": y, "batch_size": 12, "verbose": 0}
 
 
-def test_callbacks_hear_of_each_execution(features: Any, labels: Any, model: Any) -> None:
+def test_callbacks_hear_of_each_execution(features, labels, model):
     record = Record()
     options = {"validation_data": (features[:24], labels[:24]), "shuffle": False}
     model.fit(**data(features, labels), epochs=2, callbacks=[record], **options)
@@ -65,9 +65,7 @@ def test_callbacks_hear_of_each_execution(features: Any, labels: Any, model: Any
 
 
 @pytest.mark.parametrize("ipus", [1, 2])
-def test_asynchronous_callbacks_hear_of_each_step_of_each_replica(
-    ipus: int, features: Any, labels: Any, make_model: Any, scoped: Any
-) -> None:
+def test_asynchronous_callbacks_hear_of_each_step_of_each_replica(ipus, features, labels, make_model, scoped):
     config = ipu.IPUConfig()
     config.auto_select_ipus = ipus
     config.configure_ipu_system()
@@ -86,19 +84,17 @@ def test_asynchronous_callbacks_hear_of_each_step_of_each_replica(
     np.testing.assert_allclose(predicted, model(features), rtol=1e-4, atol=1e-5)
 
 
-def test_asynchronous_callbacks_come_while_the_program_runs(
-    features: Any, labels: Any, make_model: Any, scoped: Any
-) -> None:
+def test_asynchronous_callbacks_come_while_the_program_runs(features, labels, make_model, scoped):
     """The data of the second step comes when the callback has heard of the first."""
     heard = threading.Event()
 
-    def wait(i: Any) -> Any:
+    def wait(i):
         if i == 1:
             assert heard.wait(60)
         return np.float32(0)
 
     class Tell(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             heard.set()
 
     numbers = tf.data.Dataset.range(2).map(
@@ -110,9 +106,7 @@ def test_asynchronous_callbacks_come_while_the_program_runs(
     assert heard.is_set()
 
 
-def test_progress_bar_counts_steps_within_an_execution(
-    features: Any, labels: Any, model: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_progress_bar_counts_steps_within_an_execution(features, labels, model, capsys):
     model.compile(
         optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=4
     )
@@ -120,7 +114,7 @@ def test_progress_bar_counts_steps_within_an_execution(
     model.set_asynchronous_callbacks(True)
 
     class Watch(keras.callbacks.ProgbarLogger):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             super().on_train_batch_end(batch, logs)
             seen.append(self.seen)
 
@@ -129,9 +123,9 @@ def test_progress_bar_counts_steps_within_an_execution(
     assert "4/4" in capsys.readouterr().out
 
 
-def test_failing_callbacks_end_the_training(features: Any, labels: Any, model: Any) -> None:
+def test_failing_callbacks_end_the_training(features, labels, model):
     class Fail(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             raise ZeroDivisionError("on purpose")
 
     for asynchronous in (False, True):
@@ -143,7 +137,7 @@ def test_failing_callbacks_end_the_training(features: Any, labels: Any, model: A
     assert [index for name, index in record.calls if name == "end"] == [0, 1, 2, 3]
 
 
-def test_failing_data_ends_the_thread_of_the_callbacks(features: Any, model: Any) -> None:
+def test_failing_data_ends_the_thread_of_the_callbacks(features, model):
     model.set_asynchronous_callbacks(True)
     bad = tf.data.Dataset.range(4).map(
         lambda i: (tf.fill([4, 6], tf.cast(8 // (2 - i), tf.float32)), tf.zeros([4], tf.int32))
@@ -152,19 +146,17 @@ def test_failing_data_ends_the_thread_of_the_callbacks(features: Any, model: Any
         model.fit(bad, verbose=0, shuffle=False)
 
 
-def test_callbacks_of_keras_do_their_work(
-    features: Any, labels: Any, make_model: Any, scoped: Any, tmp_path: Any, assert_same: Any
-) -> None:
+def test_callbacks_of_keras_do_their_work(features, labels, make_model, scoped, tmp_path, assert_same):
     rates = []
 
     class Rate(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             # Between executions, by the host.
             model: Any = self.model
             rates.append(float(model.optimizer.learning_rate))
             model.optimizer.learning_rate = rates[-1] / 2
 
-    def use(folder: Any, **options: Any) -> Any:
+    def use(folder, **options):
         folder.mkdir()
         callbacks = [
             keras.callbacks.ModelCheckpoint(folder / "{epoch}.keras"),
@@ -192,11 +184,11 @@ def test_callbacks_of_keras_do_their_work(
     assert bool(list((tmp_path / "ipu" / "board").rglob("events*"))) == HAS_TENSORBOARD
 
 
-def test_a_callback_evaluates_and_predicts_between_epochs(features: Any, labels: Any, model: Any) -> None:
+def test_a_callback_evaluates_and_predicts_between_epochs(features, labels, model):
     results = []
 
     class ShardingProbe(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_end(self, epoch, logs=None):
             model: Any = self.model
             results.append(model.evaluate(features[:24], labels[:24], batch_size=12, verbose=0))
             results.append(model.predict(features[:24], batch_size=12, verbose=0).shape)

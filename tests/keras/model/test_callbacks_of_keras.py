@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -16,10 +15,10 @@ STEPS = 2  # An execution.
 
 
 @pytest.fixture
-def fit(features: Any, labels: Any, make_model: Any) -> Any:
+def fit(features, labels, make_model):
     """Trains a new model for some epochs of four steps: `fit(callbacks, epochs, **compile_options)`."""
 
-    def run(callbacks: list[Any], epochs: int = 3, *, batch_size: int = 12, **options: Any) -> Any:
+    def run(callbacks, epochs=3, *, batch_size=12, **options):
         model = make_model(**{"steps_per_execution": STEPS, **options})
         held_out = {"validation_data": (features, labels), "validation_batch_size": 12}
         model.fit(
@@ -38,14 +37,14 @@ def fit(features: Any, labels: Any, make_model: Any) -> Any:
 
 
 @pytest.fixture
-def replicas() -> int:
+def replicas():
     config = ipu.IPUConfig()
     config.auto_select_ipus = 2
     config.configure_ipu_system()
     return 2
 
 
-def scalars(folder: Path) -> dict[tuple[str, str, int], float]:
+def scalars(folder):
     """What event files hold: (run, tag, step) to value."""
     found = {}
     for path in sorted(folder.rglob("*tfevents*")):
@@ -57,12 +56,10 @@ def scalars(folder: Path) -> dict[tuple[str, str, int], float]:
 
 
 @pytest.mark.parametrize("options", [{}, {"update_freq": 1}, {"update_freq": 2, "histogram_freq": 1}])
-def test_tensorboard_gets_the_scalars_of_keras_at_its_steps(
-    options: Any, fit: Any, scoped: Any, tmp_path: Path
-) -> None:
+def test_tensorboard_gets_the_scalars_of_keras_at_its_steps(options, fit, scoped, tmp_path):
     pytest.importorskip("tensorboard", reason="TensorFlow writes scalars by it")
 
-    def board(name: str) -> keras.callbacks.TensorBoard:
+    def board(name):
         return keras.callbacks.TensorBoard(tmp_path / name, **options)
 
     fit([board("plain")])
@@ -79,7 +76,7 @@ def test_tensorboard_gets_the_scalars_of_keras_at_its_steps(
         assert {step for _, tag, step in got if tag == "batch_loss"} == {1, 2, 3, 4, 5, 6}
 
 
-def test_tensorboard_profiles_executions(fit: Any, scoped: Any, tmp_path: Path) -> None:
+def test_tensorboard_profiles_executions(fit, scoped, tmp_path):
     pytest.importorskip("tensorboard", reason="TensorFlow writes scalars by it")
     scoped(lambda: fit([keras.callbacks.TensorBoard(tmp_path, profile_batch=(2, 3))], 2))
     (profile,) = tmp_path.rglob("*.xplane.pb")
@@ -89,19 +86,19 @@ def test_tensorboard_profiles_executions(fit: Any, scoped: Any, tmp_path: Path) 
 class Note(keras.callbacks.Callback):
     """Notes the learning rate that each epoch ends with, and what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.rates: list[float] = []
         self.logs: list[dict[str, float]] = []
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch, logs=None):
         model: Any = self.model
         self.rates.append(float(model.optimizer.learning_rate))
         self.logs.append({name: float(value) for name, value in logs.items()})
 
 
-def test_callbacks_that_steer_the_training_do_so_as_in_keras(fit: Any, scoped: Any, assert_same: Any) -> None:
-    def steering() -> list[Any]:
+def test_callbacks_that_steer_the_training_do_so_as_in_keras(fit, scoped, assert_same):
+    def steering():
         return [
             keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / (epoch + 1)),
             keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=2, min_delta=10.0),
@@ -119,13 +116,13 @@ def test_callbacks_that_steer_the_training_do_so_as_in_keras(fit: Any, scoped: A
     assert_same(model.get_weights(), plain.get_weights())
 
 
-def read_rows(path: Path) -> list[dict[str, float]]:
+def read_rows(path):
     with path.open() as file:
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
 
-def test_files_that_callbacks_write_are_those_of_keras(fit: Any, scoped: Any, tmp_path: Path, assert_same: Any) -> None:
-    def callbacks(folder: Path) -> list[Any]:
+def test_files_that_callbacks_write_are_those_of_keras(fit, scoped, tmp_path, assert_same):
+    def callbacks(folder):
         return [
             keras.callbacks.CSVLogger(folder / "log.csv"),
             keras.callbacks.ModelCheckpoint(folder / "{epoch}.weights.h5", save_weights_only=True, save_freq=2 * STEPS),
@@ -149,11 +146,9 @@ def test_files_that_callbacks_write_are_those_of_keras(fit: Any, scoped: Any, tm
         assert_same(plain.get_weights(), expected)
 
 
-def test_backup_and_restore_goes_on_where_the_training_broke_off(
-    fit: Any, scoped: Any, tmp_path: Path, assert_same: Any
-) -> None:
+def test_backup_and_restore_goes_on_where_the_training_broke_off(fit, scoped, tmp_path, assert_same):
     class Fail(keras.callbacks.Callback):
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_begin(self, epoch, logs=None):
             if epoch == 2:
                 raise ZeroDivisionError
 
@@ -167,12 +162,10 @@ def test_backup_and_restore_goes_on_where_the_training_broke_off(
     assert_same(resumed.get_weights(), whole.get_weights())
 
 
-def test_callbacks_of_replicas_work_as_those_of_keras_on_the_whole_batch(
-    replicas: int, fit: Any, scoped: Any, tmp_path: Path, assert_same: Any
-) -> None:
+def test_callbacks_of_replicas_work_as_those_of_keras_on_the_whole_batch(replicas, fit, scoped, tmp_path, assert_same):
     """Two replicas that sum their gradients, at half the rate, against one with twice the batch."""
 
-    def callbacks(folder: Path) -> list[Any]:
+    def callbacks(folder):
         folder.mkdir()
         return [
             keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / (epoch + 1)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ from tensorflow_ipu.config import DeviceConnectionType
 X, Y = np.ones([16, 4], np.float32), np.ones([16, 1], np.float32)
 
 
-def compiled(ipus: int, stages: list[int] | None) -> Any:
+def compiled(ipus, stages):
     config = ipu.IPUConfig()
     config.auto_select_ipus = ipus
     config.device_connection.type = DeviceConnectionType.PRE_COMPILE
@@ -32,7 +30,7 @@ def compiled(ipus: int, stages: list[int] | None) -> Any:
 
 
 @pytest.mark.parametrize(("ipus", "stages"), [(1, None), (2, None), (2, [0, 1])])
-def test_model_that_only_compiles_returns_zeros_and_trains_nothing(ipus: int, stages: Any) -> None:
+def test_model_that_only_compiles_returns_zeros_and_trains_nothing(ipus, stages):
     model = compiled(ipus, stages)
     before = model.get_weights()
     options = {"batch_size": 2, "verbose": 0}
@@ -44,13 +42,13 @@ def test_model_that_only_compiles_returns_zeros_and_trains_nothing(ipus: int, st
         np.testing.assert_array_equal(weights, earlier)
 
 
-def test_callbacks_of_each_step_get_zeros_too() -> None:
+def test_callbacks_of_each_step_get_zeros_too():
     model = compiled(2, None)
     model.set_asynchronous_callbacks(True)
     seen = []
 
     class Steps(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             seen.append((batch, float(logs["loss"])))
 
     model.fit(X, Y, batch_size=2, verbose=0, callbacks=[Steps()])

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from keras import layers
 
-import tensorflow_ipu as ipu
-
 STEPS = 100
 
 
-def small() -> list[keras.layers.Layer]:
+def small():
     return [
         keras.Input([12, 12, 1]),
         layers.Conv2D(8, 3, activation="relu"),
@@ -25,7 +23,7 @@ def small() -> list[keras.layers.Layer]:
     ]
 
 
-def digits() -> list[keras.layers.Layer]:
+def digits():
     """The network that is a first example everywhere."""
     return [
         keras.Input([28, 28, 1]),
@@ -36,7 +34,7 @@ def digits() -> list[keras.layers.Layer]:
     ]
 
 
-def trained(convolutions: Any, batch: int, rate: float, epochs: int = 1, **options: Any) -> list[np.ndarray]:
+def trained(convolutions, batch, rate, epochs=1, **options):
     keras.utils.set_random_seed(7)
     model = keras.Sequential([*convolutions(), layers.Flatten(), layers.Dropout(0.5), layers.Dense(10)])
     random = np.random.default_rng(1)
@@ -50,7 +48,7 @@ def trained(convolutions: Any, batch: int, rate: float, epochs: int = 1, **optio
 
 
 @functools.cache
-def trained_by_keras(convolutions: Any, batch: int, rate: float) -> list[np.ndarray]:
+def trained_by_keras(convolutions, batch, rate):
     return trained(convolutions, batch, rate, jit_compile=False)
 
 
@@ -61,8 +59,8 @@ def trained_by_keras(convolutions: Any, batch: int, rate: float) -> list[np.ndar
     [(small, 8, 0.05, 1), (small, 8, 0.05, 20), (digits, 64, 3e-3, 20)],
 )
 def test_network_with_dropout_trains_as_in_plain_keras_without_jit(
-    convolutions: Any, batch: int, rate: float, steps_per_execution: int, strategy: ipu.IPUStrategy
-) -> None:
+    convolutions, batch, rate, steps_per_execution, strategy
+):
     plain = trained_by_keras(convolutions, batch, rate)
     with strategy.scope():
         mine = trained(convolutions, batch, rate, steps_per_execution=steps_per_execution)

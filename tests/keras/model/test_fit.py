@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -14,21 +12,21 @@ import tensorflow_ipu as ipu
 
 
 class Subclassed(keras.Model):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.hidden = layers.Dense(4, activation="tanh", kernel_regularizer="l2")
         self.normalization = layers.BatchNormalization(momentum=0.5)
         self.head = layers.Dense(3)
 
-    def call(self, x: Any, training: bool = False) -> Any:
+    def call(self, x, training=False):
         return self.head(self.normalization(self.hidden(x), training=training))
 
 
-def subclassed() -> keras.Model:
+def subclassed():
     return Subclassed()
 
 
-def functional() -> keras.Model:
+def functional():
     inputs = keras.Input([6])
     left, right = layers.Dense(3, activation="relu")(inputs), layers.Dense(3, activation="gelu")(inputs)
     return keras.Model(inputs, layers.Dense(3)(layers.concatenate([left, right])))
@@ -38,37 +36,37 @@ class Injected(keras.Model):
     """A subclass that is made by inputs and outputs."""
 
 
-def injected() -> keras.Model:
+def injected():
     inputs = keras.Input([6])
     return Injected(inputs, layers.Dense(3)(inputs))
 
 
-def nested() -> keras.Model:
+def nested():
     return keras.Sequential([keras.Sequential([layers.Dense(4, activation="relu")]), layers.Dense(3)])
 
 
-def dropping() -> keras.Model:
+def dropping():
     return keras.Sequential([layers.Dense(8), layers.Dropout(0.5, seed=7), layers.Dense(3)])
 
 
-def sgd() -> keras.Optimizer:
+def sgd():
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
 
-def adam() -> keras.Optimizer:
+def adam():
     return keras.optimizers.Adam(0.05, clipnorm=1.0)
 
 
-def scheduled() -> keras.Optimizer:
+def scheduled():
     schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
     return keras.optimizers.SGD(schedule, gradient_accumulation_steps=2)
 
 
-def averaging() -> keras.Optimizer:
+def averaging():
     return keras.optimizers.RMSprop(0.05, use_ema=True, ema_overwrite_frequency=3)
 
 
-def trained(make: Any, x: Any, y: Any, optimizer: Any, validation: bool = False, **options: Any) -> tuple[Any, Any]:
+def trained(make, x, y, optimizer, validation=False, **options):
     """A model after training, shuffled in the same order for the same seed; and what came of it."""
     keras.utils.set_random_seed(3)
     model = make()
@@ -85,9 +83,7 @@ def trained(make: Any, x: Any, y: Any, optimizer: Any, validation: bool = False,
 
 
 @pytest.mark.parametrize("make", [subclassed, functional])
-def test_fit_evaluate_and_predict_equal_plain_keras(
-    make: Any, features: Any, labels: Any, scoped: Any, assert_same: Any
-) -> None:
+def test_fit_evaluate_and_predict_equal_plain_keras(make, features, labels, scoped, assert_same):
     plain, expected = trained(make, features, labels, sgd, validation=True)
     model, results = scoped(lambda: trained(make, features, labels, sgd, validation=True, steps_per_execution=2))
     assert results.keys() == expected.keys()
@@ -104,17 +100,13 @@ def test_fit_evaluate_and_predict_equal_plain_keras(
 @pytest.mark.parametrize(
     ("make", "optimizer"), [(nested, adam), (injected, scheduled), (injected, averaging), (dropping, sgd)]
 )
-def test_training_equals_plain_keras(
-    make: Any, optimizer: Any, features: Any, labels: Any, scoped: Any, assert_same: Any
-) -> None:
+def test_training_equals_plain_keras(make, optimizer, features, labels, scoped, assert_same):
     _, expected = trained(make, features, labels, optimizer, jit_compile=False)
     _, results = scoped(lambda: trained(make, features, labels, optimizer, steps_per_execution=2))
     assert_same(results, expected)
 
 
-def test_every_value_of_jit_compile_runs_the_program(
-    features: Any, labels: Any, make_model: Any, scoped: Any, assert_same: Any
-) -> None:
+def test_every_value_of_jit_compile_runs_the_program(features, labels, make_model, scoped, assert_same):
     plain = make_model()
     plain.fit(features, labels, batch_size=12, verbose=0, shuffle=False)
     for value in (True, False):
@@ -124,10 +116,8 @@ def test_every_value_of_jit_compile_runs_the_program(
         assert model._ipu_extension.traces() == {"train": 1}
 
 
-def test_single_batches_train_test_and_predict(
-    features: Any, labels: Any, make_model: Any, scoped: Any, assert_same: Any
-) -> None:
-    def use(model: Any) -> Any:
+def test_single_batches_train_test_and_predict(features, labels, make_model, scoped, assert_same):
+    def use(model):
         # Batches of any size, and of types that an IPU does not have.
         results = [model.train_on_batch(features[:n].astype(np.float64), labels[:n]) for n in (8, 8, 5)]
         results.append(model.train_on_batch(features[:8], labels[:8], class_weight={0: 1.0, 1: 2.0, 2: 0.5}))
@@ -137,29 +127,29 @@ def test_single_batches_train_test_and_predict(
     assert_same(use(scoped(make_model)), use(make_model()))
 
 
-def test_custom_steps_run_in_the_program(features: Any, labels: Any, scoped: Any, assert_same: Any) -> None:
+def test_custom_steps_run_in_the_program(features, labels, scoped, assert_same):
     class Custom(keras.Model):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.dense = layers.Dense(1, kernel_initializer="ones")
 
-        def call(self, x: Any) -> Any:
+        def call(self, x):
             return self.dense(x)
 
-        def train_step(self, data: Any) -> Any:
+        def train_step(self, data):
             x, y = data
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(x, training=True)[:, 0] - y) ** 2)
             self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
             return {"mine": loss, "largest": tf.argmax(x[0])}
 
-        def test_step(self, data: Any) -> Any:
+        def test_step(self, data):
             return {"mean": tf.reduce_mean(self(data[0]))}
 
-        def predict_step(self, data: Any) -> Any:
+        def predict_step(self, data):
             return {"doubled": 2 * self(data), "sum": tf.reduce_sum(data)}
 
-    def use() -> Any:
+    def use():
         model = Custom()
         model.compile(optimizer=keras.optimizers.SGD(0.1), steps_per_execution=2)
         targets = labels.astype(np.float32)
@@ -174,18 +164,16 @@ def test_custom_steps_run_in_the_program(features: Any, labels: Any, scoped: Any
     assert_same(scoped(use), plain)
 
 
-def test_model_that_was_not_called_yet_predicts(features: Any, scoped: Any, assert_same: Any) -> None:
-    def use() -> Any:
+def test_model_that_was_not_called_yet_predicts(features, scoped, assert_same):
+    def use():
         keras.utils.set_random_seed(1)
         return keras.Sequential([layers.Dense(2)]).predict(features, batch_size=16, verbose=0)
 
     assert_same(scoped(use), use())
 
 
-def test_several_inputs_outputs_and_losses_equal_plain_keras(
-    features: Any, labels: Any, scoped: Any, assert_same: Any
-) -> None:
-    def use() -> Any:
+def test_several_inputs_outputs_and_losses_equal_plain_keras(features, labels, scoped, assert_same):
+    def use():
         keras.utils.set_random_seed(2)
         a, b = keras.Input([4], name="a"), keras.Input([2], name="b")
         hidden = layers.concatenate([layers.Dense(3)(a), b])
@@ -206,8 +194,8 @@ def test_several_inputs_outputs_and_losses_equal_plain_keras(
     assert_same(scoped(use), plain)
 
 
-def test_half_precision_trains_with_a_scaled_loss(features: Any, labels: Any, scoped: Any) -> None:
-    def make() -> Any:
+def test_half_precision_trains_with_a_scaled_loss(features, labels, scoped):
+    def make():
         model = keras.Sequential([layers.Dense(3, dtype="mixed_float16")])
         optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
         model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=4)
@@ -217,18 +205,18 @@ def test_half_precision_trains_with_a_scaled_loss(features: Any, labels: Any, sc
     assert losses[-1] < losses[0]
 
 
-def test_eager_models_are_refused(features: Any, labels: Any, make_model: Any, scoped: Any) -> None:
+def test_eager_models_are_refused(features, labels, make_model, scoped):
     model = scoped(lambda: make_model(run_eagerly=True))
     with pytest.raises(RuntimeError, match="`run_eagerly=True`"):
         model.fit(features, labels, batch_size=12, verbose=0)
 
 
-def test_models_that_make_their_own_function_are_refused(features: Any, labels: Any, scoped: Any) -> None:
+def test_models_that_make_their_own_function_are_refused(features, labels, scoped):
     class Own(keras.Sequential):
-        def make_train_function(self, force: bool = False) -> Any:
+        def make_train_function(self, force=False):
             raise AssertionError
 
-    def make() -> Any:
+    def make():
         model = Own([layers.Dense(3)])
         model.compile(loss="mse")
         return model
@@ -237,14 +225,12 @@ def test_models_that_make_their_own_function_are_refused(features: Any, labels: 
         scoped(make).fit(features, features[:, :3], batch_size=12, verbose=0)
 
 
-def test_model_that_overrides_fit_still_trains_on_the_device(
-    features: Any, labels: Any, scoped: Any, assert_same: Any
-) -> None:
+def test_model_that_overrides_fit_still_trains_on_the_device(features, labels, scoped, assert_same):
     class Own(keras.Sequential):
-        def fit(self, *args: Any, **kwargs: Any) -> Any:
+        def fit(self, *args, **kwargs):
             return super().fit(*args, batch_size=12, shuffle=False, verbose=0, **kwargs)
 
-    def use() -> Any:
+    def use():
         keras.utils.set_random_seed(2)
         model = Own([layers.Dense(3)])
         model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
@@ -254,7 +240,7 @@ def test_model_that_overrides_fit_still_trains_on_the_device(
     assert_same(scoped(use), plain)
 
 
-def test_two_models_of_a_scope_train_in_turn(features: Any, labels: Any, make_model: Any, assert_same: Any) -> None:
+def test_two_models_of_a_scope_train_in_turn(features, labels, make_model, assert_same):
     with ipu.IPUStrategy().scope():
         models = [make_model(steps_per_execution=2) for _ in range(2)]
     for _ in range(2):

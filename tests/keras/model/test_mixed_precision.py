@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -18,40 +15,40 @@ BATCH = 4
 
 
 @pytest.fixture(autouse=True)
-def half_precision() -> Iterator[None]:
+def half_precision():
     keras.mixed_precision.set_global_policy("mixed_float16")
     yield
     keras.mixed_precision.set_global_policy("float32")
 
 
-def configure(ipus: int) -> None:
+def configure(ipus):
     config = ipu.IPUConfig()
     config.auto_select_ipus = ipus
     config.configure_ipu_system()
 
 
-def compiled(optimizer: Any = None, **options: Any) -> Any:
+def compiled(optimizer=None, **options):
     keras.utils.set_random_seed(3)
     model = keras.Sequential([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3, dtype="float32")])
     model.compile(optimizer=optimizer or keras.optimizers.SGD(0.125), loss="mse", **options)
     return model
 
 
-def on_each_replica(model: keras.Model) -> list[np.ndarray]:
+def on_each_replica(model):
     """The weights, each with an axis of replicas in front."""
     with ipu.IPUStrategy().scope():
         values = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
 
         @tf.function(jit_compile=True)
-        def program() -> None:
+        def program():
             values.enqueue([weight.value for weight in model.trainable_variables])
 
         tf.distribute.get_strategy().run(program)
     return [value.numpy() for value in values.dequeue()]
 
 
-def test_a_model_trains_as_in_keras(features: Any, scoped: Any, assert_same: Any) -> None:
-    def use() -> list[Any]:
+def test_a_model_trains_as_in_keras(features, scoped, assert_same):
+    def use():
         model = compiled(steps_per_execution=3, metrics=["mae"])
         assert type(model.optimizer) is keras.optimizers.LossScaleOptimizer
         history = model.fit(features, features[:, :3], batch_size=8, epochs=2, verbose=0, shuffle=False).history
@@ -60,7 +57,7 @@ def test_a_model_trains_as_in_keras(features: Any, scoped: Any, assert_same: Any
     assert_same(scoped(use), use(), rtol=1e-2, atol=1e-3)
 
 
-def test_a_pipeline_trains_as_in_keras(features: Any, scoped: Any, assert_same: Any) -> None:
+def test_a_pipeline_trains_as_in_keras(features, scoped, assert_same):
     x, y = features[:32], features[:32, :3]
     configure(2)
     model = scoped(lambda: compiled(steps_per_execution=8))
@@ -74,14 +71,12 @@ def test_a_pipeline_trains_as_in_keras(features: Any, scoped: Any, assert_same: 
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_replicas_skip_the_update_that_one_of_them_cannot_make(
-    wrapped: bool, features: Any, scoped: Any, assert_same: Any
-) -> None:
+def test_replicas_skip_the_update_that_one_of_them_cannot_make(wrapped, features, scoped, assert_same):
     """Batch 3 has an infinite target: it is replica 1's, in its second step. Batch 2 is skipped with it."""
     targets = features[:, :3].copy()
     targets[3 * BATCH] = np.inf
 
-    def make() -> keras.Model:
+    def make():
         if not wrapped:
             return compiled(steps_per_execution=6)
         scaling = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.25))
@@ -110,12 +105,12 @@ def test_replicas_skip_the_update_that_one_of_them_cannot_make(
 
 
 class Own(keras.optimizers.SGD):
-    def minimize(self, *_: Any) -> None:
+    def minimize(self, *_):
         """What older Keras optimizers had, and programs override."""
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
-def test_an_optimizer_with_its_own_minimize_is_refused_where_gradients_accumulate(policy: str) -> None:
+def test_an_optimizer_with_its_own_minimize_is_refused_where_gradients_accumulate(policy):
     with ipu.IPUStrategy().scope():
         model = keras.Sequential([keras.Input([2]), keras.layers.Dense(1, dtype=policy)], name="model")
         model.dtype_policy = policy

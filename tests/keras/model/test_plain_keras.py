@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import Any
 
 import keras
@@ -15,7 +14,7 @@ from keras import layers
 PLAIN_ITER = tf.data.Dataset.__iter__
 
 
-def compiled(*parts: Any, **options: Any) -> keras.Model:
+def compiled(*parts, **options):
     keras.utils.set_random_seed(3)
     model = keras.Sequential([*parts, layers.Dense(3)])
     model.compile(
@@ -31,28 +30,28 @@ FEATURES = np.random.default_rng(5).normal(size=[36, 6]).astype(np.float32)
 LABELS = np.random.default_rng(6).integers(0, 3, [36]).astype(np.int32)
 
 
-def as_arrays(batch: int) -> dict[str, Any]:
+def as_arrays(batch):
     return {"x": FEATURES, "y": LABELS, "batch_size": batch, "shuffle": False}
 
 
-def as_dataset(batch: int) -> dict[str, Any]:
+def as_dataset(batch):
     return {"x": tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(batch), "shuffle": False}
 
 
 class Record(keras.callbacks.Callback):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.calls: list[Any] = []
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch, logs=None):
         self.calls.append("epoch")
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         assert "loss" in logs
         self.calls.append(("batch", batch))
 
 
-def fit_evaluate_predict(data: Any, batch: int, **options: Any) -> tuple[keras.Model, list[Any], dict[str, Any]]:
+def fit_evaluate_predict(data, batch, **options):
     model = compiled(layers.BatchNormalization(), **options)
     record = Record()
     history = model.fit(
@@ -76,7 +75,7 @@ def fit_evaluate_predict(data: Any, batch: int, **options: Any) -> tuple[keras.M
 
 
 @functools.cache
-def plain_results(batch: int) -> dict[str, Any]:
+def plain_results(batch):
     return fit_evaluate_predict(as_arrays, batch, jit_compile=False)[2]
 
 
@@ -87,8 +86,8 @@ def plain_results(batch: int) -> dict[str, Any]:
     [(as_arrays, 12, 1, "auto"), (as_arrays, 12, 2, True), (as_dataset, 16, 1, True), (as_dataset, 12, 2, False)],
 )
 def test_fit_evaluate_and_predict_equal_those_of_plain_keras(
-    data: Any, batch: int, steps_per_execution: int, jit_compile: Any, plain_strategy: Any
-) -> None:
+    data, batch, steps_per_execution, jit_compile, plain_strategy
+):
     expected = plain_results(batch)
     with plain_strategy.scope():
         model, calls, results = fit_evaluate_predict(
@@ -103,7 +102,7 @@ def test_fit_evaluate_and_predict_equal_those_of_plain_keras(
     assert {v.value.device.rpartition("/")[2] for v in model.variables} == {"device:IPU:0"}
 
 
-def test_model_of_the_scope_trains_after_the_scope_was_left(plain_strategy: Any, assert_same: Any) -> None:
+def test_model_of_the_scope_trains_after_the_scope_was_left(plain_strategy, assert_same):
     plain = compiled(jit_compile=False)
     plain.fit(**as_arrays(8), epochs=1, verbose=0)
     with plain_strategy.scope():
@@ -114,7 +113,7 @@ def test_model_of_the_scope_trains_after_the_scope_was_left(plain_strategy: Any,
 
 
 @pytest.mark.parametrize("jit_compile", [True, False])
-def test_single_batches_train_test_and_predict(jit_compile: bool, plain_strategy: Any) -> None:
+def test_single_batches_train_test_and_predict(jit_compile, plain_strategy):
     plain = compiled(jit_compile=False)
     expected = [plain.train_on_batch(FEATURES[:8], LABELS[:8], return_dict=True) for _ in range(2)][-1]
     with plain_strategy.scope():
@@ -129,7 +128,7 @@ def test_single_batches_train_test_and_predict(jit_compile: bool, plain_strategy
     np.testing.assert_allclose(called, predicted, rtol=1e-4, atol=1e-5)
 
 
-def test_weights_of_classes_and_so_of_examples_count(plain_strategy: Any, assert_same: Any) -> None:
+def test_weights_of_classes_and_so_of_examples_count(plain_strategy, assert_same):
     options = {"epochs": 1, "verbose": 0, "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}}
     plain = compiled(jit_compile=False)
     expected = plain.fit(**as_arrays(8), **options).history
@@ -140,16 +139,16 @@ def test_weights_of_classes_and_so_of_examples_count(plain_strategy: Any, assert
     assert_same(model.get_weights(), plain.get_weights())
 
 
-def test_custom_train_step_runs_under_the_scope(plain_strategy: Any) -> None:
+def test_custom_train_step_runs_under_the_scope(plain_strategy):
     class Custom(keras.Model):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.dense = layers.Dense(1, kernel_initializer="ones")
 
-        def call(self, x: Any) -> Any:
+        def call(self, x):
             return self.dense(x)
 
-        def train_step(self, data: Any) -> Any:
+        def train_step(self, data):
             x, y = data
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(x, training=True)[:, 0] - y) ** 2)
@@ -167,14 +166,14 @@ def test_custom_train_step_runs_under_the_scope(plain_strategy: Any) -> None:
     np.testing.assert_allclose(histories[1]["mine"], histories[0]["mine"], rtol=1e-4)
 
 
-def test_eager_steps_are_refused_under_the_scope(plain_strategy: Any) -> None:
+def test_eager_steps_are_refused_under_the_scope(plain_strategy):
     with plain_strategy.scope():
         model = compiled(run_eagerly=True)
         with pytest.raises(ValueError, match="does not support eager execution"):
             model.fit(**as_arrays(8), verbose=0)
 
 
-def test_data_of_float64_is_refused_where_keras_does_not_convert_it(plain_strategy: Any) -> None:
+def test_data_of_float64_is_refused_where_keras_does_not_convert_it(plain_strategy):
     with plain_strategy.scope():
         model = compiled()
         dataset = tf.data.Dataset.from_tensor_slices((FEATURES.astype(np.float64), LABELS)).batch(12)
@@ -183,14 +182,14 @@ def test_data_of_float64_is_refused_where_keras_does_not_convert_it(plain_strate
         model.fit(FEATURES.astype(np.float64), LABELS.astype(np.int64), batch_size=12, verbose=0)
 
 
-def test_layer_that_looks_up_in_a_table_is_refused_in_words(plain_strategy: Any) -> None:
+def test_layer_that_looks_up_in_a_table_is_refused_in_words(plain_strategy):
     with plain_strategy.scope():
         model = keras.Sequential([layers.IntegerLookup(vocabulary=[1, 2]), layers.Embedding(4, 2)])
         with pytest.raises(ValueError, match="a lookup table stays on the host, so look up where the dataset is made"):
             plain_strategy.run(tf.function(lambda x: model(x)), (tf.constant([[1, 2]], tf.int64),))
 
 
-def test_model_goes_to_files_and_back(plain_strategy: Any, tmp_path: Path, assert_same: Any) -> None:
+def test_model_goes_to_files_and_back(plain_strategy, tmp_path, assert_same):
     with plain_strategy.scope():
         model = compiled(layers.BatchNormalization())
         model.fit(**as_arrays(8), epochs=1, verbose=0)
@@ -220,7 +219,7 @@ def test_model_goes_to_files_and_back(plain_strategy: Any, tmp_path: Path, asser
     np.testing.assert_allclose(served.serve(FEATURES), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_model_made_outside_of_the_scope_behaves_as_ever(plain_strategy: Any, assert_same: Any) -> None:
+def test_model_made_outside_of_the_scope_behaves_as_ever(plain_strategy, assert_same):
     with plain_strategy.scope():
         compiled().train_on_batch(FEATURES[:8], LABELS[:8])
     model, twin = compiled(), compiled()
@@ -233,7 +232,7 @@ def test_model_made_outside_of_the_scope_behaves_as_ever(plain_strategy: Any, as
     assert tf.data.Dataset.__iter__ is PLAIN_ITER
 
 
-def test_datasets_are_read_on_the_host_by_keras_and_by_the_user_outside_of_the_scope(plain_strategy: Any) -> None:
+def test_datasets_are_read_on_the_host_by_keras_and_by_the_user_outside_of_the_scope(plain_strategy):
     layer = layers.Normalization()
     dataset = tf.data.Dataset.from_tensor_slices(FEATURES).batch(8)
     with plain_strategy.scope():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import keras
 import numpy as np
@@ -21,23 +20,23 @@ STEPS, BATCH = 4, 8
 
 
 class Subclassed(keras.Model):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.hidden = layers.Dense(8, activation="tanh")
         self.head = layers.Dense(3)
 
-    def call(self, x: Any, training: bool = False) -> Any:
+    def call(self, x, training=False):
         return self.head(self.hidden(x))
 
 
-def functional() -> keras.Model:
+def functional():
     inputs = keras.Input([6])
     left = layers.Dense(5, activation="relu")(inputs)
     right = layers.Dense(5, activation="gelu")(inputs)
     return keras.Model(inputs, layers.Dense(3)(layers.concatenate([left, right])))
 
 
-def sequential(*parts: Any) -> Callable[[], keras.Model]:
+def sequential(*parts):
     return lambda: keras.Sequential([*(part() for part in parts), layers.Dense(3)])
 
 
@@ -82,15 +81,15 @@ CASES = list(zip(MODELS, itertools.cycle(OPTIMIZERS), strict=False))  # Each mod
 
 
 class SelfAttention(layers.Layer):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.attention = layers.MultiHeadAttention(1, 4)
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         return self.attention(x, x, use_causal_mask=True)
 
 
-def batches(shape: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def batches(shape):
     """Features, integers where a table is looked up, and labels: a batch a step."""
     random = np.random.default_rng(1)
     size = [STEPS, BATCH, *shape]
@@ -101,28 +100,28 @@ def batches(shape: list[int]) -> tuple[np.ndarray, np.ndarray]:
 class Training:
     """A model, an optimizer and a loss, made from one seed, and a step of training."""
 
-    def __init__(self, model: str, optimizer: str) -> None:
+    def __init__(self, model, optimizer):
         keras.utils.set_random_seed(0)
         self.model = MODELS[model][0]()
         self.optimizer = OPTIMIZERS[optimizer]()
         self.loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def step(self, x: Any, y: Any) -> Any:
+    def step(self, x, y):
         with tf.GradientTape() as tape:
             loss = self.loss(y, self.model(x, training=True))
         variables = self.model.trainable_variables
         self.optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
         return loss
 
-    def values(self) -> list[np.ndarray]:
+    def values(self):
         return [np.asarray(v) for v in (*self.model.variables, *self.optimizer.variables)]
 
-    def variables(self) -> list[Any]:
+    def variables(self):
         return [v.value for v in (*self.model.variables, *self.optimizer.variables)]
 
 
 @functools.cache
-def plain_training(case: tuple[str, str]) -> tuple[list[Any], list[np.ndarray]]:
+def plain_training(case):
     """The losses and the values of all variables after training without the library."""
     plain = Training(*case)
     step = tf.function(plain.step, jit_compile=True)
@@ -130,7 +129,7 @@ def plain_training(case: tuple[str, str]) -> tuple[list[Any], list[np.ndarray]]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(case))
-def test_steps_equal_those_of_plain_keras_to_the_bit(case: tuple[str, str], assert_same: Any) -> None:
+def test_steps_equal_those_of_plain_keras_to_the_bit(case, assert_same):
     losses, values = plain_training(case)
     # XLA compiles the plain steps whole, so it is to compile all of these too.
     strategy = ipu.IPUStrategy(enable_keras_extensions=False, host_kernels=False)
@@ -145,9 +144,7 @@ def test_steps_equal_those_of_plain_keras_to_the_bit(case: tuple[str, str], asse
 
 
 @pytest.mark.parametrize("model", ["convolution", "normalization"])
-def test_loop_on_the_device_equals_plain_keras_to_float_rounding(
-    model: str, plain_strategy: Any, assert_same: Any
-) -> None:
+def test_loop_on_the_device_equals_plain_keras_to_float_rounding(model, plain_strategy, assert_same):
     losses, values = plain_training((model, "momentum"))
     with plain_strategy.scope():
         training = Training(model, "momentum")
@@ -156,7 +153,7 @@ def test_loop_on_the_device_equals_plain_keras_to_float_rounding(
         source.initializer  # noqa: B018
 
         @tf.function(jit_compile=True)
-        def program(n: Any) -> None:
+        def program(n):
             ipu.loops.repeat(n, lambda x, y: queue.enqueue(training.step(x, y)), infeed_queue=source)
 
         for n in (1, STEPS - 1):
@@ -165,7 +162,7 @@ def test_loop_on_the_device_equals_plain_keras_to_float_rounding(
     assert_same(training.values(), values)
 
 
-def test_training_goes_on_from_a_model_that_was_built_before(plain_strategy: Any) -> None:
+def test_training_goes_on_from_a_model_that_was_built_before(plain_strategy):
     features, labels = batches([6])
     with plain_strategy.scope():
         training = Training("sequential", "adam")
@@ -175,7 +172,7 @@ def test_training_goes_on_from_a_model_that_was_built_before(plain_strategy: Any
         iterator = iter(tf.data.Dataset.from_tensor_slices((features, labels)))
 
         @tf.function(jit_compile=True)
-        def program(iterator: Any, training: Any) -> Any:
+        def program(iterator, training):
             loss = 0.0
             for _ in tf.range(STEPS):
                 loss = training.step(*next(iterator))
@@ -185,12 +182,12 @@ def test_training_goes_on_from_a_model_that_was_built_before(plain_strategy: Any
     assert all(np.any(a != b) for a, b in zip(before[:4], training.values()[:4], strict=True))
 
 
-def test_metrics_gather_in_a_program(plain_strategy: Any) -> None:
+def test_metrics_gather_in_a_program(plain_strategy):
     with plain_strategy.scope():
         mean, accuracy = keras.metrics.Mean(), keras.metrics.SparseCategoricalAccuracy()
 
         @tf.function(jit_compile=True)
-        def program(x: Any, y: Any) -> None:
+        def program(x, y):
             for i in tf.range(4):
                 mean.update_state(tf.cast(i, tf.float32))
                 accuracy.update_state(y, x)
@@ -202,7 +199,7 @@ def test_metrics_gather_in_a_program(plain_strategy: Any) -> None:
     assert float(mean.result()) == 0
 
 
-def test_mixed_precision_trains_in_half(plain_strategy: Any) -> None:
+def test_mixed_precision_trains_in_half(plain_strategy):
     with plain_strategy.scope():
         model = keras.Sequential([keras.Input([4]), layers.Dense(3, dtype="mixed_float16")])
         step = tf.function(lambda x: model(x), jit_compile=True)

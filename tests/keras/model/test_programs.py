@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import re
 import warnings
-from typing import Any
 
 import keras
 import numpy as np
@@ -17,13 +16,11 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu.errors import RecompilationWarning
 
 
-def test_new_epochs_and_new_data_of_the_spec_need_no_new_program(
-    features: Any, labels: Any, make_model: Any, scoped: Any, compilations: Any
-) -> None:
+def test_new_epochs_and_new_data_of_the_spec_need_no_new_program(features, labels, make_model, scoped, compilations):
     model = scoped(lambda: make_model(steps_per_execution=2))
     data = {"validation_data": (features[:24], labels[:24]), "validation_batch_size": 12, "verbose": 0}
 
-    def use(size: int) -> None:
+    def use(size):
         model.fit(features[:size], labels[:size], batch_size=12, epochs=2, **data)
         model.evaluate(features, labels, batch_size=12, verbose=0)
         model.predict(features, batch_size=12, verbose=0)
@@ -50,7 +47,7 @@ def test_new_epochs_and_new_data_of_the_spec_need_no_new_program(
     assert model._ipu_extension.traces()["train"] == 3
 
 
-def test_batches_of_a_third_size_warn_once_in_the_users_line(scoped: Any) -> None:
+def test_batches_of_a_third_size_warn_once_in_the_users_line(scoped):
     model = scoped(lambda: keras.Sequential([keras.layers.Dense(1)]))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -63,9 +60,7 @@ def test_batches_of_a_third_size_warn_once_in_the_users_line(scoped: Any) -> Non
     )
 
 
-def test_executions_with_the_same_queues_look_for_their_program_once(
-    features: Any, labels: Any, make_model: Any, scoped: Any, monkeypatch: Any
-) -> None:
+def test_executions_with_the_same_queues_look_for_their_program_once(features, labels, make_model, scoped, monkeypatch):
     looks = []
     find = replicas.find
     monkeypatch.setattr(replicas, "find", lambda *args: looks.append(args[0]) or find(*args))
@@ -78,8 +73,8 @@ def test_executions_with_the_same_queues_look_for_their_program_once(
     assert other["loss"] == pytest.approx(history["loss"], rel=1e-5)
 
 
-def test_no_queue_and_no_data_outlive_a_fit(features: Any, labels: Any, make_model: Any, scoped: Any) -> None:
-    def queues() -> list[ipu.IPUInfeedQueue]:
+def test_no_queue_and_no_data_outlive_a_fit(features, labels, make_model, scoped):
+    def queues():
         gc.collect()
         return [each for each in gc.get_objects() if type(each) is ipu.IPUInfeedQueue and each._feed is not None]
 

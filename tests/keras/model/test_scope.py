@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import threading
-from typing import Any
 
 import keras
 import numpy as np
@@ -32,13 +31,13 @@ OPTIONS = (
 )
 
 
-def is_extended(model: Any) -> bool:
+def is_extended(model):
     found = {hasattr(model, name) for name in OPTIONS}
     assert len(found) == 1
     return found.pop()
 
 
-def test_models_made_in_a_scope_alone_are_extended(make_model: Any) -> None:
+def test_models_made_in_a_scope_alone_are_extended(make_model):
     strategy = ipu.IPUStrategy()
     before = make_model()
     with strategy.scope():
@@ -56,7 +55,7 @@ def test_models_made_in_a_scope_alone_are_extended(make_model: Any) -> None:
     ]
 
 
-def test_other_threads_and_other_strategies_make_plain_models(make_model: Any) -> None:
+def test_other_threads_and_other_strategies_make_plain_models(make_model):
     made = []
     with ipu.IPUStrategy().scope():
         thread = threading.Thread(target=lambda: made.append(make_model()))
@@ -68,8 +67,8 @@ def test_other_threads_and_other_strategies_make_plain_models(make_model: Any) -
 
 
 def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without_this_package(
-    features: Any, labels: Any, make_model: Any, scoped: Any, run_script: Any, tmp_path: Any
-) -> None:
+    features, labels, make_model, scoped, run_script, tmp_path
+):
     """Training equals that of a process without this package, but for the order in which its threads add."""
     with ipu.IPUStrategy().scope():
         make_model().train_on_batch(features[:8], labels[:8])
@@ -79,7 +78,7 @@ def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without
     history = model.fit(features, labels, batch_size=10, epochs=2, verbose=0, shuffle=False).history
     assert model.variables[0].value.device.endswith("CPU:0")
 
-    def make() -> keras.Model:
+    def make():
         inputs = keras.Input([6], name="x")
         return keras.Model(inputs, [layers.Dense(3)(inputs), layers.Dense(2)(inputs)])
 
@@ -123,15 +122,15 @@ def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without
     np.testing.assert_allclose(total, np.sum(expected[1]), rtol=1e-4)
 
 
-def test_model_keeps_its_class_config_and_signatures(make_model: Any, scoped: Any) -> None:
+def test_model_keeps_its_class_config_and_signatures(make_model, scoped):
     plain, model = make_model(), scoped(make_model)
     assert type(model) is type(plain) is keras.Sequential
     for name in ("compile", "fit", "evaluate", "predict"):
         assert inspect.signature(getattr(model, name)) == inspect.signature(getattr(plain, name))
 
 
-def test_models_that_come_of_others_are_extended_too(scoped: Any, features: Any, tmp_path: Any) -> None:
-    def make() -> list[keras.Model]:
+def test_models_that_come_of_others_are_extended_too(scoped, features, tmp_path):
+    def make():
         inputs = keras.Input([6])
         model = keras.Model(inputs, layers.Dense(3)(inputs))
         model.save(tmp_path / "model.keras")
@@ -148,9 +147,7 @@ def test_models_that_come_of_others_are_extended_too(scoped: Any, features: Any,
     assert {type(model) for model in models} == {type(models[0])}
 
 
-def test_weights_go_to_plain_keras_and_back(
-    features: Any, labels: Any, make_model: Any, scoped: Any, tmp_path: Any, assert_same: Any
-) -> None:
+def test_weights_go_to_plain_keras_and_back(features, labels, make_model, scoped, tmp_path, assert_same):
     model = scoped(lambda: make_model(steps_per_execution=2))
     model.fit(features, labels, batch_size=12, verbose=0)
     model.save_weights(tmp_path / "ipu.weights.h5")
@@ -168,7 +165,7 @@ def test_weights_go_to_plain_keras_and_back(
     assert_same(again.predict(features, batch_size=12, verbose=0), expected)
 
 
-def test_compiling_after_the_scope_makes_the_optimizer_on_the_device(features: Any, scoped: Any) -> None:
+def test_compiling_after_the_scope_makes_the_optimizer_on_the_device(features, scoped):
     model = scoped(lambda: keras.Sequential([keras.Input([6]), layers.Dense(3)]))
     model.compile("adam", "mse")
     model.fit(features, features[:, :3], batch_size=12, verbose=0)
@@ -180,7 +177,7 @@ def test_compiling_after_the_scope_makes_the_optimizer_on_the_device(features: A
 # Serving.
 
 
-def test_exported_model_is_served_and_replaced_on_request_alone(features: Any, scoped: Any, tmp_path: Any) -> None:
+def test_exported_model_is_served_and_replaced_on_request_alone(features, scoped, tmp_path):
     folder = tmp_path / "served"
     model = scoped(lambda: keras.Sequential([keras.Input([6]), layers.Dense(3)]))
     model.export_for_ipu_serving(folder, batch_size=4)
@@ -212,17 +209,15 @@ def test_exported_model_is_served_and_replaced_on_request_alone(features: Any, s
         ({"batch_size": 2, "postprocessing_step": lambda _: 3.0}, ValueError, "3.0 at position 0, which is no tensor"),
     ],
 )
-def test_exports_that_cannot_be_served_are_refused(
-    options: Any, kind: Any, message: str, scoped: Any, tmp_path: Any
-) -> None:
+def test_exports_that_cannot_be_served_are_refused(options, kind, message, scoped, tmp_path):
     model = scoped(lambda: keras.Sequential([keras.Input([6], name="x"), layers.Dense(3)]))
     with pytest.raises(kind, match=message):
         model.export_for_ipu_serving(tmp_path / "served", **options)
 
 
 @pytest.mark.parametrize("kind", ["sequential", "functional"])
-def test_export_takes_the_batch_size_of_the_input(kind: str, features: Any, scoped: Any, tmp_path: Any) -> None:
-    def make() -> keras.Model:
+def test_export_takes_the_batch_size_of_the_input(kind, features, scoped, tmp_path):
+    def make():
         given, dense = keras.Input([6], batch_size=4, name="x"), layers.Dense(3)
         return keras.Sequential([given, dense]) if kind == "sequential" else keras.Model({"x": given}, dense(given))
 
@@ -234,13 +229,13 @@ def test_export_takes_the_batch_size_of_the_input(kind: str, features: Any, scop
     np.testing.assert_allclose(served(tf.constant(x))["output_0"], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_model_without_known_inputs_cannot_be_exported(features: Any, scoped: Any, tmp_path: Any) -> None:
+def test_model_without_known_inputs_cannot_be_exported(features, scoped, tmp_path):
     class Own(keras.Model):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.dense = layers.Dense(3)
 
-        def call(self, x: Any) -> Any:
+        def call(self, x):
             return self.dense(x)
 
     model = scoped(Own)
@@ -252,7 +247,7 @@ def test_model_without_known_inputs_cannot_be_exported(features: Any, scoped: An
     np.testing.assert_allclose(served(tf.constant(features[:2]))["output_0"], model(features[:2]), rtol=1e-5, atol=1e-6)
 
 
-def test_models_of_a_scope_are_instances_of_what_extends_them(make_model: Any, scoped: Any) -> None:
+def test_models_of_a_scope_are_instances_of_what_extends_them(make_model, scoped):
     inputs = keras.Input([6])
     kinds = (
         keras_extensions.SequentialExtension,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -15,7 +13,7 @@ import tensorflow_ipu as ipu
 BATCH = 4
 
 
-def configure(ipus: int) -> None:
+def configure(ipus):
     config = ipu.IPUConfig()
     config.auto_select_ipus = ipus
     config.configure_ipu_system()
@@ -24,33 +22,33 @@ def configure(ipus: int) -> None:
 class Placed(layers.Layer):
     """A dense layer on one IPU."""
 
-    def __init__(self, shard: int, units: int) -> None:
+    def __init__(self, shard, units):
         super().__init__()
         self.shard, self.dense = shard, layers.Dense(units)
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         with ipu.scopes.ipu_shard(self.shard):
             return self.dense(x)
 
-    def compute_output_shape(self, shape: Any) -> Any:
+    def compute_output_shape(self, shape):
         return (*shape[:-1], self.dense.units)
 
 
 class Sharded(keras.Model):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.first, self.last = Placed(0, 4), Placed(1, 3)
 
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         return self.last(tf.tanh(self.first(x)))
 
 
-def functional() -> keras.Model:
+def functional():
     inputs = keras.Input([6])
     return keras.Model(inputs, Placed(1, 3)(layers.Activation("tanh")(Placed(0, 4)(inputs))))
 
 
-def compiled(make: Any, **options: Any) -> Any:
+def compiled(make, **options):
     keras.utils.set_random_seed(2)
     model = make()
     model.compile(keras.optimizers.SGD(0.1), "mse", **options)
@@ -58,7 +56,7 @@ def compiled(make: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("make", [Sharded, functional])
-def test_replicas_of_a_sharded_model_fill_the_device(make: Any, features: Any, scoped: Any, assert_same: Any) -> None:
+def test_replicas_of_a_sharded_model_fill_the_device(make, features, scoped, assert_same):
     x, y = features, features[:, :3]
     configure(4)
     model = scoped(lambda: compiled(make, steps_per_execution=6))
@@ -76,16 +74,16 @@ def test_replicas_of_a_sharded_model_fill_the_device(make: Any, features: Any, s
     assert np.isfinite(model.train_on_batch(x[:BATCH], y[:BATCH]))
 
 
-def test_shards_that_do_not_fit_the_device_are_refused(features: Any, scoped: Any) -> None:
+def test_shards_that_do_not_fit_the_device_are_refused(features, scoped):
     configure(2)
     model = scoped(lambda: compiled(lambda: keras.Sequential([Placed(0, 4), Placed(2, 3)])))
     with pytest.raises(ValueError, match="has 2 IPUs attached, .* a multiple of 4 IPUs"):
         model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
 
 
-def test_shards_of_a_step_that_no_layer_has_are_refused(features: Any, scoped: Any) -> None:
+def test_shards_of_a_step_that_no_layer_has_are_refused(features, scoped):
     class Own(keras.Sequential):
-        def train_step(self, data: Any) -> Any:
+        def train_step(self, data):
             with ipu.scopes.ipu_shard(1):
                 return super().train_step(data)
 

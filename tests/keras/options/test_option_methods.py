@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +19,7 @@ BATCH, STEPS = 4, 12
 GROUPS = ("gradient_accumulation", "pipelining", "infeed_queue", "outfeed_queue", "replication")
 
 
-def lines_of(text: str) -> dict[str, str]:
+def lines_of(text):
     """The values of a printed group, with what is remarked on them, by name."""
     rows = [line.split("=", 1) for line in text.splitlines()[1:]]
     return {name.strip(): value.strip() for name, value in rows}
@@ -87,7 +86,7 @@ def test_options_that_nobody_set_are_printed_with_their_defaults(tiny, capsys, a
 
 
 def test_options_that_were_set_are_printed_as_one_would_type_them(tiny, all_printed):
-    def wide(variable: Any) -> Any:
+    def wide(variable):
         return variable.dtype
 
     tiny.set_pipelining_options(
@@ -169,7 +168,7 @@ def test_reset_puts_one_group_after_the_other_back_to_its_defaults(order, tiny, 
 
 
 def test_the_latest_call_says_the_reduction_method_of_both_groups_and_reset_takes_its_own_back(tiny, printed):
-    def methods() -> list[str]:
+    def methods():
         texts = [printed(tiny, group) for group in ("gradient_accumulation", "pipelining")]
         return [lines_of(text)["gradient_accumulation_reduction_method"] for text in texts]
 
@@ -196,7 +195,7 @@ def test_reset_model_trains_as_plain_keras_does_and_compiles_anew_only_for_optio
 ):
     data = {"x": features, "y": features[:, :3], "batch_size": BATCH, "verbose": 0, "shuffle": False}
 
-    def compiled() -> Any:
+    def compiled():
         keras.utils.set_random_seed(1)
         model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=STEPS)
@@ -238,11 +237,11 @@ def test_reset_model_trains_as_plain_keras_does_and_compiles_anew_only_for_optio
 
 
 class Own(keras.Model):
-    def call(self, x: Any) -> Any:
+    def call(self, x):
         return x
 
 
-def functional() -> keras.Model:
+def functional():
     inputs = keras.Input([6])
     return keras.Model(inputs, keras.layers.Dense(3)(inputs))
 

@@ -17,14 +17,14 @@ from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 BATCH = 4
 
 
-def linear(**options: Any) -> keras.Model:
+def linear(**options):
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3)])
     model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="mse", **options)
     return model
 
 
-def trained_by_hand(x: Any, y: Any, together: int, scale: float) -> list[np.ndarray]:
+def trained_by_hand(x, y, together, scale):
     """The weights after an epoch in which the gradients of `together` batches, in sum times `scale`, are one update."""
     model = linear()
     loss = keras.losses.MeanSquaredError()
@@ -74,7 +74,7 @@ def test_steps_that_apply_no_gradients_or_twice_cannot_accumulate(features, scop
     class Own(keras.Sequential):
         times = 0
 
-        def train_step(self, data: Any) -> Any:
+        def train_step(self, data):
             for _ in range(self.times):
                 self.optimizer.apply([tf.ones([6, 3]), None], self.trainable_variables)
             return {"loss": tf.reduce_sum(data[0])}
@@ -88,7 +88,7 @@ def test_steps_that_apply_no_gradients_or_twice_cannot_accumulate(features, scop
 
 
 def test_metrics_of_replicas_are_reduced_as_asked(features, scoped, configure):
-    def make() -> Any:
+    def make():
         model = keras.Sequential([keras.Input([6]), layers.Identity()])
         model.compile(loss="mse", steps_per_execution=6)
         return model
@@ -108,7 +108,7 @@ def test_metrics_of_replicas_are_reduced_as_asked(features, scoped, configure):
 # What is refused.
 
 
-def given(*args: Any, **options: Any) -> Any:
+def given(*args, **options):
     return args, options
 
 
@@ -180,7 +180,7 @@ def test_queues_are_made_with_the_options(features, tiny, monkeypatch):
     made = []
     plain = ipu.IPUInfeedQueue.__init__
 
-    def note(self: Any, *args: Any, **kwargs: Any) -> None:
+    def note(self, *args, **kwargs):
         plain(self, *args, **kwargs)
         made.append(self.prefetch_depth)
 

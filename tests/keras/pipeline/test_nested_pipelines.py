@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import keras
 import pytest
@@ -19,7 +18,7 @@ from tensorflow_ipu.keras import (
 BATCH = 4
 
 
-def functional() -> keras.Model:
+def functional():
     """A nested functional model of two inputs and outputs, and a sequential one in it."""
     a, b = keras.Input([6], name="a"), keras.Input([3], name="b")
     small = keras.Sequential([keras.Input([5]), layers.Dense(4, name="s0"), layers.Dense(2, name="s1")], name="small")
@@ -32,14 +31,14 @@ def functional() -> keras.Model:
 STAGES = {"first": 0, "n0": 0, "n1": 2, "s0": 1, "s1": 2, "add": 2, "last": 2}
 
 
-def sequential() -> keras.Model:
+def sequential():
     inputs = keras.Input([6])
     hidden = layers.Dense(5, activation="tanh", name="n0")(inputs)
     nested = keras.Model(inputs, layers.Dense(4, name="n1")(hidden), name="nested")
     return keras.Sequential([keras.Input([6]), nested, layers.Dense(3, name="last")])
 
 
-def called_twice() -> Any:
+def called_twice():
     """A nested model that is called in two stages, on one IPU, and dicts in and out."""
     inner = keras.Input([6])
     nested = keras.Sequential([inner, layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
@@ -55,7 +54,7 @@ def called_twice() -> Any:
 def test_a_pipeline_cut_through_nested_models_trains_as_plain_keras_does(
     make, stages, ipus, features, trained_pipeline, put, stages_of
 ):
-    def prepare(model: Any) -> None:
+    def prepare(model):
         put(model, stages)
         assert dict(stages_of(model)) == stages
 
@@ -65,7 +64,7 @@ def test_a_pipeline_cut_through_nested_models_trains_as_plain_keras_does(
 def test_a_nested_model_called_in_two_stages_trains_and_predicts_as_plain_keras_does(
     features, trained_pipeline, leaves, assert_same
 ):
-    def prepare(model: Any) -> None:
+    def prepare(model):
         calls = model.get_pipeline_stage_assignment()
         nested = [one for one in calls if one.is_nested_model]
         assert [one.node_index for one in nested] == [0, 1]
@@ -86,7 +85,7 @@ def test_a_nested_model_called_in_two_stages_trains_and_predicts_as_plain_keras_
 
 
 def test_scopes_reach_the_layers_of_nested_models(scoped, stages_of):
-    def make(around: bool) -> keras.Model:
+    def make(around):
         a, inputs = keras.Input([6]), keras.Input([6])
         with PipelineStage(0):
             hidden = layers.Dense(4, name="n0")(a)

@@ -20,37 +20,37 @@ BATCH, BATCHES, CLASSES = 2, 16, 3
 class Confusion(keras.metrics.Metric):
     """How often each class was taken for each, weighted: a matrix, which is no mean of its steps'."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(name="confusion")
         self.counts = self.add_variable((CLASSES, CLASSES), "zeros", name="counts")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true, y_pred, sample_weight=None):
         true: Any = keras.ops.reshape(keras.ops.one_hot(keras.ops.cast(y_true, "int32"), CLASSES), (-1, CLASSES))
         found = keras.ops.one_hot(keras.ops.argmax(y_pred, axis=-1), CLASSES)
         if sample_weight is not None:
             true = true * keras.ops.reshape(sample_weight, (-1, 1))
         self.counts.assign_add(keras.ops.matmul(keras.ops.transpose(true), found))
 
-    def result(self) -> Any:
+    def result(self):
         return keras.ops.convert_to_tensor(self.counts)
 
 
 class Latest(keras.metrics.Metric):
     """The largest error of the last batch, with nothing kept of those before."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(name="latest")
         self.error = self.add_variable((), "zeros", name="error")
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+    def update_state(self, y_true, y_pred, sample_weight=None):
         del sample_weight
         self.error.assign(keras.ops.max(keras.ops.abs(y_true - y_pred)))
 
-    def result(self) -> Any:
+    def result(self):
         return keras.ops.convert_to_tensor(self.error)
 
 
-def made(**options: Any) -> keras.Model:
+def made(**options):
     """Two outputs with metrics of all kinds, and weights that stay as they are; in two stages in a strategy's scope."""
     x = keras.Input([6])
     with stage(0):
@@ -70,23 +70,23 @@ def made(**options: Any) -> keras.Model:
     return model
 
 
-def stage(number: int) -> Any:
+def stage(number):
     in_scope = isinstance(tf.distribute.get_strategy(), ipu.IPUStrategyV1)
     return PipelineStage(number) if in_scope else contextlib.nullcontext()
 
 
-def data(share: slice = slice(None)) -> dict[str, Any]:
+def data(share=slice(None)):
     """What a replica gets: all batches, or those of a share."""
     rng = np.random.default_rng(3)
 
-    def batched(*shape: int) -> np.ndarray:
+    def batched(*shape):
         return rng.normal(size=(BATCHES, BATCH, *shape)).astype(np.float32)
 
     x, size = batched(6), batched(1)
     kind = rng.integers(0, CLASSES, (BATCHES, BATCH)).astype(np.int32)
     weights = {name: rng.uniform(0.1, 2, (BATCHES, BATCH)).astype(np.float32) for name in ("size", "kind")}
 
-    def flat(each: np.ndarray) -> np.ndarray:
+    def flat(each):
         return each[share].reshape(-1, *each.shape[2:])
 
     return {
@@ -96,7 +96,7 @@ def data(share: slice = slice(None)) -> dict[str, Any]:
     }
 
 
-def logged(model: keras.Model, given: dict[str, Any], fits: bool = True) -> dict[str, Any]:
+def logged(model, given, fits=True):
     """The last values of what `fit` and `evaluate` say."""
     options = {"batch_size": BATCH, "verbose": 0}
     validation = (given["x"], given["y"], given["sample_weight"])
@@ -110,7 +110,7 @@ def logged(model: keras.Model, given: dict[str, Any], fits: bool = True) -> dict
 
 
 @pytest.fixture(scope="module")
-def expected() -> dict[str, Any]:
+def expected():
     """Of plain Keras: the weights, the logs with all data and with each replica's share, the predictions."""
     keras.utils.set_random_seed(4)
     model = made(jit_compile=False)
@@ -120,12 +120,12 @@ def expected() -> dict[str, Any]:
     return {"weights": model.get_weights(), "predicted": predicted, **logs}
 
 
-def assert_logs(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def assert_logs(found, wanted):
     for name, value in found.items():
         np.testing.assert_allclose(value, wanted[name], rtol=2e-5, atol=1e-6, err_msg=name)
 
 
-def pipelined(expected: dict[str, Any], steps: int, **options: Any) -> keras.Model:
+def pipelined(expected, steps, **options):
     model = made()
     model.set_weights(expected["weights"])
     model.steps_per_execution = steps
@@ -134,9 +134,7 @@ def pipelined(expected: dict[str, Any], steps: int, **options: Any) -> keras.Mod
 
 
 @pytest.mark.parametrize(("accumulate", "executions"), [(True, (16, 8, 4)), (False, (8,))])
-def test_logs_are_those_of_plain_keras_for_all_metrics(
-    accumulate: bool, executions: tuple[int, ...], expected: dict[str, Any], replicas: Any
-) -> None:
+def test_logs_are_those_of_plain_keras_for_all_metrics(accumulate, executions, expected, replicas):
     with replicas(2).scope():
         model = pipelined(expected, 16, accumulate_outfeed=accumulate)
         for steps in executions:
@@ -151,9 +149,7 @@ def test_logs_are_those_of_plain_keras_for_all_metrics(
 
 
 @pytest.mark.parametrize("accumulate", [True, False])
-def test_logs_of_replicas_are_those_of_their_shares_of_the_data(
-    accumulate: bool, expected: dict[str, Any], replicas: Any
-) -> None:
+def test_logs_of_replicas_are_those_of_their_shares_of_the_data(accumulate, expected, replicas):
     with replicas(4).scope():
         model = pipelined(expected, 4, accumulate_outfeed=accumulate)
         model.set_replication_options("LIST")

@@ -21,15 +21,15 @@ from tensorflow_ipu.keras.pipeline.stages import current_stage
 BATCH, STEPS = 4, 12
 
 
-def sequential() -> keras.Model:
+def sequential():
     return keras.Sequential([layers.Dense(4, activation="relu"), layers.BatchNormalization(), layers.Dense(3)])
 
 
-def linear() -> keras.Model:
+def linear():
     return keras.Sequential([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3)])
 
 
-def functional() -> keras.Model:
+def functional():
     """Two inputs and outputs, a tensor that skips a stage, and a layer that is called twice in a stage."""
     a, b = keras.Input([4], name="a"), keras.Input([2], name="b")
     with PipelineStage(0):
@@ -43,13 +43,13 @@ def functional() -> keras.Model:
     return keras.Model([a, b], outputs)
 
 
-def compiled(model: keras.Model, loss: Any = "mse", rate: float = 0.1, metrics: Any = ("mae",)) -> Any:
+def compiled(model, loss="mse", rate=0.1, metrics=("mae",)):
     optimizer = keras.optimizers.SGD(rate, momentum=0.9)
     model.compile(optimizer=optimizer, loss=loss, metrics=list(metrics), steps_per_execution=STEPS)
     return model
 
 
-def used(model: keras.Model, x: Any, y: Any, fully: bool = True) -> list[Any]:
+def used(model, x, y, fully=True):
     """The history of two epochs, the weights after it, and, used fully, an evaluation and predictions."""
     options = {"batch_size": BATCH, "verbose": 0}
     history = model.fit(x, y, epochs=2, shuffle=False, **options).history
@@ -60,7 +60,7 @@ def used(model: keras.Model, x: Any, y: Any, fully: bool = True) -> list[Any]:
 _accumulated: dict[Any, list[Any]] = {}
 
 
-def accumulated(replicas: Any, make: Any, count: int, x: Any, y: Any, **options: Any) -> list[Any]:
+def accumulated(replicas, make, count, x, y, **options):
     """What comes of gradient accumulation on one IPU."""
     if make not in _accumulated:
         with replicas(1).scope():
@@ -77,7 +77,7 @@ def accumulated(replicas: Any, make: Any, count: int, x: Any, y: Any, **options:
 def in_two(replicas):
     """`in_two(model, count)` compiles a sequential model and puts what is behind its first layer into a second stage."""
 
-    def make(make: Any, count: int | None = 4, **options: Any) -> Any:
+    def make(make, count=4, **options):
         with replicas(2).scope():
             keras.utils.set_random_seed(2)
             model = compiled(make())
@@ -129,7 +129,7 @@ def test_pipelined_functional_model_trains_as_accumulation_does(features, assert
 class Count(keras.callbacks.Callback):
     count = 0
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         assert set(logs) == {"loss", "mae"}
         self.count += 1
 
@@ -158,7 +158,7 @@ def test_pipelines_run_as_replicas_and_report_each_step(features, assert_same, r
 
 
 def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_execution(features, in_two):
-    def ones() -> keras.Model:
+    def ones():
         return keras.Sequential([layers.Identity(), layers.Dense(1, kernel_initializer="ones")])
 
     model = in_two(ones, accumulate_outfeed=True, accumulate_outfeed_dtype=tf.float32)
@@ -178,11 +178,11 @@ def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_exec
 # Of Keras's regularizers, those of L1 and L2 keep a tensor.
 def test_losses_of_layers_count_whatever_their_stage(features, trained_pipeline):
     class Extra(layers.Layer):
-        def call(self, x: Any) -> Any:
+        def call(self, x):
             self.add_loss(keras.ops.mean(x**2))
             return x
 
-    def make() -> keras.Model:
+    def make():
         l1, l2, both = keras.regularizers.L1(0.1), keras.regularizers.L2(0.1), keras.regularizers.L1L2(0.1, 0.2)
         extra = Extra()
         parts = [
@@ -194,7 +194,7 @@ def test_losses_of_layers_count_whatever_their_stage(features, trained_pipeline)
         ]
         return keras.Sequential([keras.Input([6]), *parts])
 
-    def prepare(model: Any) -> None:
+    def prepare(model):
         model.set_pipeline_stage_assignment([0, 0, 1, 1, 1])
 
     trained_pipeline(make, features[:32], features[:32, :3], 4, prepare=prepare, by_keras=True, epochs=2)
@@ -262,7 +262,7 @@ def test_stage_scopes_that_make_no_sense_are_refused(strategy):
 
 
 def test_layers_made_in_a_scope_are_in_its_stage_unless_a_call_says_otherwise(scoped):
-    def make() -> keras.Model:
+    def make():
         inputs = keras.Input([6])
         with PipelineStage(0):
             first, again = layers.Dense(6, name="first"), layers.Dense(6, name="again")
@@ -294,14 +294,14 @@ def test_pipelines_that_cannot_run_are_refused(features, scoped, replicas, in_tw
         model.train_on_batch(features[:4], features[:4, :3])
 
     class Own(keras.Sequential):
-        def train_step(self, data: Any) -> Any:
+        def train_step(self, data):
             raise AssertionError
 
     own = in_two(lambda: Own([layers.Dense(3), layers.Dense(3)]))
     with pytest.raises(RuntimeError, match="`train_step` for the model .* has been overridden"):
         own.fit(**data)
 
-    def half() -> Any:
+    def half():
         inputs = keras.Input([6])
         with PipelineStage(0):
             hidden = layers.Dense(3)(inputs)

@@ -14,7 +14,7 @@ from tensorflow_ipu.keras import PipelineStage
 STAGES = {"shared": 0, "first": 0, "n0": 0, "n1": 1, "last": 1}
 
 
-def functional() -> keras.Model:
+def functional():
     """A layer that is called in two stages, and a nested model that is to be cut."""
     inputs, inner = keras.Input([6]), keras.Input([6])
     shared = layers.Activation("tanh", name="shared")
@@ -27,7 +27,7 @@ def functional() -> keras.Model:
         return keras.Model(inputs, layers.Dense(3, name="last")(shared(middle)))
 
 
-def sequential() -> keras.Model:
+def sequential():
     nested = keras.Sequential([layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
     return keras.Sequential([keras.Input([6]), layers.Dense(6, name="first"), nested, layers.Dense(3, name="last")])
 
@@ -36,7 +36,7 @@ def sequential() -> keras.Model:
 def make_cut(leaves):
     """`make_cut(make)` is such a model with all of its layers in stages."""
 
-    def cut(make: Any) -> Any:
+    def cut(make):
         model = make()
         assignment = model.get_pipeline_stage_assignment()
         for one in leaves(assignment):
@@ -50,7 +50,7 @@ def make_cut(leaves):
 
 @pytest.mark.parametrize("make", [functional, sequential])
 def test_a_file_keeps_the_stages(make, make_cut, scoped, stages_of, tmp_path):
-    def use() -> None:
+    def use():
         model, file = make_cut(make), tmp_path / "model.keras"
         model.set_pipelining_options(4, device_mapping=[1, 0])
         model.save(file)
@@ -70,7 +70,7 @@ def test_a_loaded_pipeline_trains_on_and_plain_keras_reads_the_file(
 ):
     file = tmp_path / "model.keras"
 
-    def use(model: Any) -> list[Any]:
+    def use(model):
         history = model.fit(features[:32], features[:32, :3], batch_size=4, verbose=0, shuffle=False).history
         return [history, model.get_weights()]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import keras
 import pytest
@@ -20,7 +19,7 @@ from tensorflow_ipu.keras import (
 UNSET = "pipelined: .* 2 stages.*`set_pipelining_options`"
 
 
-def nowhere(stage: int) -> Any:
+def nowhere(stage):
     """In the place of `PipelineStage`, where a model is to be plain."""
     del stage
     return contextlib.nullcontext()
@@ -29,14 +28,14 @@ def nowhere(stage: int) -> Any:
 class Flat(keras.Model):
     """Calls a layer twice, a nested model, and an operation of Keras's."""
 
-    def __init__(self, stage: Any) -> None:
+    def __init__(self, stage):
         super().__init__()
         self.stage = stage
         self.shared = layers.Activation("tanh", name="shared")
         self.nested = keras.Sequential([layers.Dense(6, name="n0"), layers.Dropout(0.0, name="n1")], name="nested")
         self.last = layers.Dense(3, name="last")
 
-    def call(self, x: Any, training: Any = None) -> Any:
+    def call(self, x, training=None):
         with self.stage(0):
             hidden = self.nested(self.shared(x), training=training)
         with self.stage(1):
@@ -46,12 +45,12 @@ class Flat(keras.Model):
 class Block(keras.Model):
     """A model for another one to call, in two stages."""
 
-    def __init__(self, stage: Any) -> None:
+    def __init__(self, stage):
         super().__init__(name="block")
         self.stage = stage
         self.first, self.second = layers.Dense(4, activation="tanh", name="first"), layers.Dense(4, name="second")
 
-    def call(self, x: Any, training: Any = None) -> Any:
+    def call(self, x, training=None):
         del training
         with self.stage(0):
             hidden = self.first(x)
@@ -62,18 +61,18 @@ class Block(keras.Model):
 class Around(keras.Model):
     """Calls such a model, and a layer behind it."""
 
-    def __init__(self, stage: Any) -> None:
+    def __init__(self, stage):
         super().__init__()
         self.stage = stage
         self.block, self.last = Block(stage), layers.Dense(3, name="last")
 
-    def call(self, x: Any, training: Any = None) -> Any:
+    def call(self, x, training=None):
         hidden = self.block(x, training=training)
         with self.stage(1):
             return self.last(hidden)
 
 
-def nested_stages_of(assignments: list[Any]) -> list[Any]:
+def nested_stages_of(assignments):
     return [
         nested_stages_of(one.pipeline_stage_assignments) if one.is_nested_model else one.pipeline_stage
         for one in assignments
@@ -85,7 +84,7 @@ def compiled(scoped, replicas):
     """`compiled(kind, *args)` makes such a model for two IPUs."""
     replicas(2)
 
-    def make(kind: Any, *args: Any) -> Any:
+    def make(kind, *args):
         model = scoped(lambda: kind(*args))
         model.compile("sgd", "mse", steps_per_execution=8)
         return model
@@ -150,19 +149,19 @@ def test_assignments_of_a_subclassed_model_say_what_they_are(compiled):
 
 def test_calls_that_cannot_be_cut_are_refused(features, scoped, compiled):
     class Small(keras.Model):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.shared, self.last = layers.Activation("tanh"), layers.Dense(3)
 
     class OnTensors(Small):
-        def call(self, x: Any) -> Any:
+        def call(self, x):
             with PipelineStage(0):
                 x = tf.tanh(self.shared(x))
             with PipelineStage(1):
                 return self.last(x)
 
     class InTraining(Small):
-        def call(self, x: Any, training: Any = None) -> Any:
+        def call(self, x, training=None):
             with PipelineStage(0):
                 x = self.shared(x)
                 x = self.shared(x) if training else x
@@ -198,11 +197,11 @@ def test_a_nested_subclassed_model_is_split_into_stages(features, trained_pipeli
 
 def test_nested_models_that_cannot_be_cut_are_one_layer_and_say_why(features, compiled):
     class OnTensors(Block):
-        def call(self, x: Any, training: Any = None) -> Any:
+        def call(self, x, training=None):
             del training
             return self.second(tf.tanh(self.first(x)))
 
-    def functional() -> keras.Model:
+    def functional():
         inputs = keras.Input([6])
         with PipelineStage(0):
             hidden = layers.Dense(6)(inputs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,27 +10,22 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext
-from tensorflow_ipu.pipelining import (
-    OptimizerFunctionOutput,
-    PipelineSchedule,
-    PipelineStageOptions,
-    RecomputationMode,
-)
+from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule, PipelineStageOptions, RecomputationMode
 
 
-def stage(x: Any) -> Any:
+def stage(x):
     return x
 
 
-def optimizer_function(loss: Any) -> OptimizerFunctionOutput:
+def optimizer_function(loss):
     return OptimizerFunctionOutput(tf.compat.v1.train.GradientDescentOptimizer(0.1), loss)
 
 
 @pytest.fixture
-def build() -> Callable[..., Any]:
+def build():
     """`build(**arguments)` traces a program of a pipeline of two stages, with these arguments in place of sound ones."""
 
-    def call(**arguments: Any) -> Any:
+    def call(**arguments):
         with tf.init_scope():
             sound = {"gradient_accumulation_count": 4, "inputs": 1.0, "outfeed_queue": ipu.IPUOutfeedQueue()}
             sound["computational_stages"] = [stage, stage]
@@ -57,11 +51,7 @@ FAULTS: list[tuple[type[Exception], str, dict[str, Any]]] = [
         "`gradient_accumulation_count` is 1073741824 and `batch_serialization_iterations` is 2: 2147483648",
         {"gradient_accumulation_count": 2**30, "batch_serialization_iterations": 2},
     ),
-    (
-        ValueError,
-        "reduction_method",
-        {"optimizer_function": optimizer_function, "reduction_method": "MEDIAN"},
-    ),
+    (ValueError, "reduction_method", {"optimizer_function": optimizer_function, "reduction_method": "MEDIAN"}),
     (
         ValueError,
         "batch_serialization_iterations",
@@ -114,11 +104,7 @@ FAULTS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, r"`device_mapping\[1\]` is -2; IPUs are numbered from 0, and -1", {"device_mapping": [-1, -2]}),
     (ValueError, "optimizer_function must be", {"outfeed_mask": [True]}),
     (ValueError, "optimizer_function must be", {"outfeed_loss": True}),
-    (
-        ValueError,
-        "Only one",
-        {"outfeed_loss": True, "outfeed_mask": [True], "optimizer_function": optimizer_function},
-    ),
+    (ValueError, "Only one", {"outfeed_loss": True, "outfeed_mask": [True], "optimizer_function": optimizer_function}),
     (ValueError, "outfeed_queue must be", {"accumulate_outfeed": True, "outfeed_queue": None}),
     (
         ValueError,
@@ -186,7 +172,7 @@ def test_a_stage_must_not_capture_a_tensor(build):
 
 
 def test_a_stage_must_not_capture_a_tensor_of_the_program(build):
-    def program() -> None:
+    def program():
         small = tf.random.uniform([])
         build(computational_stages=[stage, lambda x: x * small])
 

@@ -25,7 +25,7 @@ from tensorflow_ipu.pipelining import (
 SERIAL, PARALLEL = PhasedExecution
 
 
-def momentum() -> Any:
+def momentum():
     return tf.keras.optimizers.SGD(0.05, momentum=0.9)
 
 

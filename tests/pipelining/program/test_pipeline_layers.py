@@ -21,11 +21,11 @@ LABELS = RANDOM.normal(size=[COUNT, 2, 4]).astype(np.float32)
 WEIGHTS = [RANDOM.normal(size=size, scale=0.3).astype(np.float32) for size in ([3, 3, 3, 8], [3, 3, 8, 4], [36, 4])]
 
 
-def first(weights: Any, images: Any) -> Any:
+def first(weights, images):
     return tf.nn.max_pool(tf.nn.relu(tf.nn.conv2d(images, weights[0], 1, "SAME")), 2, 2, "VALID")
 
 
-def second(weights: Any, features: Any) -> Any:
+def second(weights, features):
     """A stage that has gradients in it, so that its backward pass has second derivatives."""
     with tf.GradientTape() as tape:
         tape.watch(features)
@@ -36,19 +36,19 @@ def second(weights: Any, features: Any) -> Any:
     return tf.reshape(kept, [2, -1])
 
 
-def loss_of(weights: Any, features: Any, labels: Any) -> Any:
+def loss_of(weights, features, labels):
     return tf.reduce_mean(tf.square(features @ weights[2] - labels))
 
 
 @pytest.mark.parametrize("mode", [None, RecomputationMode.RecomputeThenBackpropagate])
-def test_convolutional_stages_train_as_in_tensorflow_without_xla(mode: Any, strategy: ipu.IPUStrategy) -> None:
+def test_convolutional_stages_train_as_in_tensorflow_without_xla(mode, strategy):
     with strategy.scope():
         variables = [tf.Variable(value) for value in WEIGHTS]
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)))
         outfeed = ipu.IPUOutfeedQueue()
 
         @tf.function(jit_compile=True)
-        def program() -> None:
+        def program():
             pipelining.pipeline(
                 [
                     lambda images, labels: (first(variables, images), labels),
@@ -85,14 +85,14 @@ def test_convolutional_stages_train_as_in_tensorflow_without_xla(mode: Any, stra
 
 
 # XLA:CPU took forty times as long for them: it looks for what it can bring into that form outside of loops alone.
-def test_without_kernels_of_the_host_stages_have_the_form_that_xla_has_fast_code_for(compiled_text: Any) -> None:
+def test_without_kernels_of_the_host_stages_have_the_form_that_xla_has_fast_code_for(compiled_text):
     strategy = ipu.IPUStrategy(host_kernels=False)
     with strategy.scope():
         weights = [tf.Variable(tf.ones([3, 3, 3, 3])) for _ in range(2)]
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.ones([2, 8, 8, 3])).repeat())
 
     @tf.function(jit_compile=True)
-    def program() -> None:
+    def program():
         pipelining.pipeline(
             [
                 lambda images: tf.nn.conv2d(images, weights[0], 1, "SAME"),

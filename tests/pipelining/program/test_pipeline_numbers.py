@@ -35,19 +35,19 @@ WAYS = [
 ]
 
 
-def momentum() -> Any:
+def momentum():
     return tf.keras.optimizers.SGD(0.05, momentum=0.9)
 
 
-def adam() -> Any:
+def adam():
     return tf.keras.optimizers.Adam(0.01)
 
 
-def old_adam() -> Any:
+def old_adam():
     return tf.compat.v1.train.AdamOptimizer(0.01)
 
 
-def by_tape(opt: Any, loss: Any, variables: Any) -> OptimizerFunctionOutput:
+def by_tape(opt, loss, variables):
     tape = tf.GradientTape(watch_accessed_variables=False)
     with tape:
         for variable in variables:
@@ -106,7 +106,7 @@ def test_what_compute_gradients_does_is_done_to_each_micro_batch(toy, strategy):
     toy.assert_close(steps, expected)
 
 
-def _clipped_steps(toy: Any, count: int) -> list[np.ndarray]:
+def _clipped_steps(toy, count):
     variables = [tf.Variable(value) for value in toy.weights(2)]
     total = [np.zeros(variable.shape, np.float32) for variable in variables]
     for batch, y in zip(*toy.batches(count), strict=True):
@@ -162,11 +162,7 @@ def test_a_count_that_is_known_at_run_time_only_is_kept_to(toy, strategy):
 
 
 @hypothesis.settings(
-    max_examples=2,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    suppress_health_check=list(hypothesis.HealthCheck),
+    max_examples=2, deadline=None, derandomize=True, database=None, suppress_health_check=list(hypothesis.HealthCheck)
 )
 @hypothesis.given(st.data())
 def test_any_small_pipeline_trains_as_accumulation_does(toy, data):

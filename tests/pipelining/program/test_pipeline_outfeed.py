@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -17,7 +15,7 @@ from tensorflow_ipu.pipelining import OptimizerFunctionOutput
 def dequeued(toy):
     """`dequeued(last, training, **options)` is what a pipeline of two stages leaves of eight micro-batches, in two passes."""
 
-    def call(last: Any, training: bool, **options: Any) -> Any:
+    def call(last, training, **options):
         toy.configure(2)
         strategy = ipu.IPUStrategy()
         with strategy.scope():
@@ -25,12 +23,12 @@ def dequeued(toy):
             infeed = ipu.IPUInfeedQueue(tf.data.Dataset.range(8).map(lambda x: tf.cast(x, tf.float16)))
             outfeed = ipu.IPUOutfeedQueue()
 
-            def optimizer_function(loss: Any, *_: Any) -> OptimizerFunctionOutput:
+            def optimizer_function(loss, *_):
                 optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.0)
                 return OptimizerFunctionOutput(optimizer, tf.cast(loss, tf.float32) + 100.0)
 
             @tf.function(jit_compile=True)
-            def program() -> None:
+            def program():
                 pipelining.pipeline(
                     [lambda x: x + tf.cast(v, tf.float16), last],
                     4,
@@ -100,10 +98,7 @@ def test_an_accumulated_outfeed_sums_in_the_wanted_type(dequeued, dtype):
 
 @pytest.mark.parametrize(
     ("returned", "expected"),
-    [
-        (lambda x: x, [[6, 22]]),
-        (lambda x: {"a": x, "b": (x, 2 * x)}, {"a": [6, 22], "b": ([6, 22], [12, 44])}),
-    ],
+    [(lambda x: x, [[6, 22]]), (lambda x: {"a": x, "b": (x, 2 * x)}, {"a": [6, 22], "b": ([6, 22], [12, 44])})],
 )
 def test_an_accumulated_result_of_inference_is_indexed_as_several_are(dequeued, returned, expected):
     of_the_result = {"accumulate_outfeed_dtype": lambda tensor: None}

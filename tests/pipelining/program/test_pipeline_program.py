@@ -18,25 +18,16 @@ GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 BATCH, WIDTH, LAYERS = 256, 32, 2
 
 
-def dense(x: tf.Tensor, weights: tf.Variable) -> tf.Tensor:
+def dense(x, weights):
     return tf.tanh(x @ weights)
 
 
-def elementwise(x: tf.Tensor, weights: tf.Variable) -> tf.Tensor:
+def elementwise(x, weights):
     """What XLA would rather compute twice than keep."""
     return tf.tanh(x * weights[0])
 
 
-def program_of(
-    strategy: ipu.IPUStrategy,
-    count: int,
-    stages: int = 3,
-    *,
-    fed: bool = False,
-    layer: Any = dense,
-    rows: int = BATCH,
-    **options: Any,
-) -> Any:
+def program_of(strategy, count, stages=3, *, fed=False, layer=dense, rows=BATCH, **options):
     """A program that trains a pipeline whose activations are far larger than its weights."""
     with strategy.scope():
         variables = [[tf.Variable(tf.eye(WIDTH)) for _ in range(LAYERS)] for _ in range(stages)]
@@ -46,8 +37,8 @@ def program_of(
         if fed:
             infeed.initializer  # noqa: B018  (The access starts it.)
 
-        def make(stage: int) -> Any:
-            def inner(x: tf.Tensor) -> tf.Tensor:
+        def make(stage):
+            def inner(x):
                 for variable in variables[stage]:
                     x = layer(x, variable)
                 return x if stage < stages - 1 else tf.reduce_mean(x)
@@ -55,7 +46,7 @@ def program_of(
             return inner
 
         @tf.function(jit_compile=True)
-        def program() -> None:
+        def program():
             pipelining.pipeline(
                 [make(stage) for stage in range(stages)],
                 count,
@@ -68,18 +59,18 @@ def program_of(
     return program
 
 
-def compiled(strategy: ipu.IPUStrategy, program: Any, stage: str) -> Any:
+def compiled(strategy, program, stage):
     with strategy.scope():  # In the context in which `strategy.run` traces.
         return strategy.extended.call_on_device(lambda: program.experimental_get_compiler_ir()(stage=stage), (), {})
 
 
-def hlo_of(strategy: ipu.IPUStrategy, program: Any) -> Any:
+def hlo_of(strategy, program):
     """What XLA makes of the program, as a message."""
     message: Any = hlo_pb2.HloProto  # pyright: ignore[reportAttributeAccessIssue]
     return message.FromString(compiled(strategy, program, "optimized_hlo_proto_serialized"))
 
 
-def temporary_bytes(hlo: Any) -> int:
+def temporary_bytes(hlo):
     """What the compiled program allocates besides its arguments, its results and its constants."""
     return sum(
         each.size
@@ -88,7 +79,7 @@ def temporary_bytes(hlo: Any) -> int:
     )
 
 
-def assert_no_ring_is_copied_in_the_loop(hlo: Any, depth: int) -> None:
+def assert_no_ring_is_copied_in_the_loop(hlo, depth):
     instructions = {each.id: each for part in hlo.hlo_module.computations for each in part.instructions}
     rings = [each for each in instructions.values() if list(each.shape.dimensions) == [depth, BATCH, WIDTH]]
     assert rings
@@ -97,14 +88,14 @@ def assert_no_ring_is_copied_in_the_loop(hlo: Any, depth: int) -> None:
     assert "get-tuple-element" not in copied
 
 
-def copied_from_a_loop(hlo: Any, shape: list[int]) -> int:
+def copied_from_a_loop(hlo, shape):
     """How many instructions copy a tensor of this shape that a loop carries."""
     instructions = {each.id: each for part in hlo.hlo_module.computations for each in part.instructions}
     copies = (each for each in instructions.values() if each.opcode == "copy" and list(each.shape.dimensions) == shape)
     return sum(instructions[each.operand_ids[0]].opcode == "get-tuple-element" for each in copies)
 
 
-def predicted_bytes(pipeline: pipelining.TracedPipeline) -> float:
+def predicted_bytes(pipeline):
     """What the plan says that stashes, links and accumulators take; of what is recomputed within a step, one at a time."""
     cost = plan_cost(pipeline.plan, pipeline.stage_costs)
     stages: Any = pipeline.stage_costs  # None is in parts.
@@ -157,7 +148,7 @@ def test_the_size_of_a_program_does_not_depend_on_the_number_of_micro_batches(st
     assert sizes[0] == sizes[1]
 
 
-def kernels_of(hlo: Any) -> set[Any]:
+def kernels_of(hlo):
     """What XLA compiles for the fusions of a program: those that are equal, but for the names in them, are one kernel."""
     called = {
         number
@@ -169,7 +160,7 @@ def kernels_of(hlo: Any) -> set[Any]:
     return {_anonymous(part) for part in hlo.hlo_module.computations if part.id in called}
 
 
-def _anonymous(computation: Any) -> tuple[Any, ...]:
+def _anonymous(computation):
     numbers = {each.id: at for at, each in enumerate(computation.instructions)}
     return tuple(
         (

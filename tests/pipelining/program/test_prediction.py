@@ -17,13 +17,13 @@ WEIGHTS = 4 * WIDTH * WIDTH
 INPUT = 4 * BATCH * WIDTH
 
 
-def configure(ipus: int) -> None:
+def configure(ipus):
     config = ipu.IPUConfig()
     config.auto_select_ipus = ipus
     config.configure_ipu_system()
 
 
-def program_of(strategy: ipu.IPUStrategy, training: bool = True, **options: Any) -> Any:
+def program_of(strategy, training=True, **options):
     """A program of three stages, the middle one four times as deep as the others; and its variables."""
     with strategy.scope():
         variables = [tf.Variable(tf.eye(WIDTH)) for _ in range(STAGES)]
@@ -31,8 +31,8 @@ def program_of(strategy: ipu.IPUStrategy, training: bool = True, **options: Any)
         dataset = tf.data.Dataset.from_tensors(tf.ones([BATCH, WIDTH])).repeat()
         infeed, outfeed = ipu.IPUInfeedQueue(dataset), ipu.IPUOutfeedQueue()
 
-    def make(stage: int) -> Any:
-        def inner(x: tf.Tensor) -> tf.Tensor:
+    def make(stage):
+        def inner(x):
             for _ in range(4 if stage == 1 else 1):
                 x = tf.tanh(x @ variables[stage])
             return x if stage < STAGES - 1 else tf.reduce_mean(x)
@@ -43,7 +43,7 @@ def program_of(strategy: ipu.IPUStrategy, training: bool = True, **options: Any)
         options["optimizer_function"] = lambda loss: OptimizerFunctionOutput(optimizer, loss)
 
     @tf.function
-    def program() -> None:
+    def program():
         pipelining.pipeline(
             [make(stage) for stage in range(STAGES)], COUNT, infeed_queue=infeed, outfeed_queue=outfeed, **options
         )
@@ -52,7 +52,7 @@ def program_of(strategy: ipu.IPUStrategy, training: bool = True, **options: Any)
 
 
 @pytest.fixture
-def training(strategy: ipu.IPUStrategy) -> Any:
+def training(strategy):
     """A report of a recomputing pipeline on two replicas of four IPUs, its pipeline, and what keeps that alive."""
     configure(8)
     program, variables = program_of(strategy, recomputation_mode=RecomputationMode.Auto)
@@ -156,7 +156,7 @@ def test_inference_keeps_no_gradients_and_phases_load_their_weights(strategy):
     assert loads[0].links == pytest.approx(COUNT * WEIGHTS / rate)
 
 
-def by_change(made: Report, words: str) -> Any:
+def by_change(made, words):
     """The one answer, suggestion or not, whose change begins so."""
     assert made.asks is not None
     (found,) = [each for each in made.asks(made, False) if each.change.startswith(words)]
@@ -169,7 +169,7 @@ def test_advice_on_a_pipeline_is_that_of_other_plans(training):
     costs = pipelining.predicted_stage_costs(pipeline, "Bow Pod16", replicas=2)
     host = made.part_seconds("host") / COUNT
 
-    def speed_of(other: Any, stages: Any = costs) -> Any:
+    def speed_of(other, stages=costs):
         cost = pipelining.plan_cost(other, stages, machine="Bow Pod16")
         return pytest.approx(made.step_seconds / (cost.time_per_micro_batch + host))
 
@@ -259,18 +259,18 @@ def test_loops_of_stages_are_counted_and_those_that_only_running_counts_are_give
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.ones([BATCH, WIDTH])).repeat())
         outfeed = ipu.IPUOutfeedQueue()
 
-    def report(first: Any, training: bool = False, counts: Any = None, **options: Any) -> Report:
+    def report(first, training=False, counts=None, **options):
         if training:
             options["optimizer_function"] = lambda loss: OptimizerFunctionOutput(optimizer, loss)
 
         @tf.function
-        def program() -> None:
+        def program():
             stages = [first, lambda x: tf.reduce_mean(x)]
             pipelining.pipeline(stages, 8, infeed_queue=infeed, outfeed_queue=outfeed, **options)
 
         return strategy.report(program, machine="GC200", trip_counts=counts)
 
-    def products(made: Report, part: str) -> list[int]:
+    def products(made, part):
         return [row.count for row in made.operations if row.kind == "dot" and row.part == part]
 
     made = report(lambda x: ipu.loops.repeat(5, lambda x: tf.tanh(x @ weights), [x]), training=True)
@@ -278,7 +278,7 @@ def test_loops_of_stages_are_counted_and_those_that_only_running_counts_are_give
     assert products(made, "stage 0 backward") == [8 * 5] * 3  # Forward once more, and two products of gradients.
     assert not any("loop" in note for note in made.assumptions)
 
-    def until_large(x: tf.Tensor) -> tf.Tensor:
+    def until_large(x):
         return tf.while_loop(lambda x: tf.reduce_sum(x) < 1e3, lambda x: (tf.tanh(x @ weights) + 1.0,), [x])[0]
 
     made = report(until_large)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -25,15 +23,15 @@ WHEN = [
 ]
 
 
-def ring(depth: int) -> Buffer:
+def ring(depth):
     return Buffer(BufferKind.ACTIVATIONS, 0, None, 0, depth)
 
 
-def operation(micro_batch: int, *depths: int) -> Operation:
+def operation(micro_batch, *depths):
     return Operation(micro_batch, (Read(ring(depths[0])),), tuple(map(ring, depths[1:])), lambda _: {})
 
 
-def is_there(when: Predicate, base: int) -> bool:
+def is_there(when, base):
     first, second = (0 <= base + number < COUNT for number in when[:2])
     return first and (when.wanted is PredicateKind.FIRST or second == (when.wanted is PredicateKind.BOTH))
 
@@ -42,7 +40,7 @@ def test_turns_are_those_of_each_iteration_before_among_and_behind_the_micro_bat
     operations = [operation(0, 1, 3), operation(-2, 5, 3, 1)]
 
     @tf.function(jit_compile=True)
-    def turns(base: tf.Tensor) -> list[tf.Tensor]:
+    def turns(base):
         found = LoopIndices(operations, base, COUNT, WHEN)
         places = [found.place(0, ring(3)), found.place(-2, ring(3)), found.place(-2, ring(5))]
         return [found.number(0), found.number(-2), *places, *(found.runs(when) for when in WHEN)]
@@ -58,7 +56,7 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
     specs = [tf.TensorSpec([2, 3], dtype), tf.TensorSpec([], dtype), tf.TensorSpec([0], dtype)]
 
     @tf.function(jit_compile=True)
-    def written(place: tf.Tensor) -> list[Any]:
+    def written(place):
         kept, single = stash_buffers.empty([(specs, 4), (specs[:1], 1)])
         values = [tf.cast(tf.ones(one.shape), dtype) for one in specs]
         kept = stash_buffers.written(kept, place, values)
@@ -77,7 +75,7 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
 @pytest.mark.parametrize("rows", [1 << 7, 1 << 9])  # Those of 256 KiB and more are copied by several threads.
 def test_large_tensors_are_written_and_read_in_their_places_too(rows):
     @tf.function(jit_compile=True)
-    def written(place: tf.Tensor, value: tf.Tensor) -> list[tf.Tensor]:
+    def written(place, value):
         [kept] = stash_buffers.empty([([tf.TensorSpec(value.shape, value.dtype)], 3)])
         kept = stash_buffers.written(kept, place, [value])
         return [*kept, *stash_buffers.read(kept, place), *stash_buffers.read(kept, 0)]
@@ -89,7 +87,7 @@ def test_large_tensors_are_written_and_read_in_their_places_too(rows):
     assert not before.numpy().any()
 
 
-def convolutions_in_a_ring(images: tf.Tensor, weights: tf.Tensor, place: tf.Tensor) -> list[Any]:
+def convolutions_in_a_ring(images, weights, place):
     """A convolution of what is in a place of a ring, and the gradient of its weights; and of another place."""
     [kept] = stash_buffers.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
     kept = stash_buffers.written(kept, 2, [images])
@@ -132,7 +130,7 @@ def test_a_kernel_of_the_host_refuses_a_place_that_a_ring_does_not_have():
 @pytest.mark.parametrize("writes", [False, True])
 def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(place, writes):
     @tf.function(jit_compile=True)
-    def used(place: tf.Tensor) -> list[Any]:
+    def used(place):
         [kept] = stash_buffers.empty([([tf.TensorSpec([2], tf.float32)], 4)])
         return stash_buffers.written(kept, place, [tf.ones([2])]) if writes else stash_buffers.read(kept, place)
 
@@ -142,7 +140,7 @@ def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(p
 
 def test_a_fence_and_a_barrier_pass_values_on():
     @tf.function(jit_compile=True)
-    def passed(zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+    def passed(zero, x):
         behind, [fenced] = stash_buffers.TokenThreading(zero).fence([x * 2], zero)
         [barred] = ops.ipu_barrier([x * 3])
         return [tf.convert_to_tensor(behind), fenced, barred]
@@ -159,7 +157,7 @@ def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_valu
     step = tf.Variable(2.0)
 
     @tf.function(jit_compile=True)
-    def program(asked: tf.Tensor, zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+    def program(asked, zero, x):
         def body(behind, given, old):
             total.assign_add(given[0] * step * tf.cast(1 + behind, tf.float32))
             return [old[0] + tf.reshape(x, tf.shape(old[0])), tf.constant([7, 7])]
@@ -176,7 +174,7 @@ def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_valu
 
 
 def test_what_is_computed_in_a_part_that_is_skipped_is_not_computed_ahead(compiled_text):
-    def program(runs: tf.Tensor, zero: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+    def program(runs, zero, x):
         return loop.run_once(runs, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
 
     function = tf.function(program, jit_compile=True)
@@ -192,7 +190,7 @@ def test_parts_that_may_be_skipped_rings_and_orders_need_no_code_of_their_own(co
     with strategy.scope():
         orders = [tf.Variable([number, 0, 1, 0], dtype=tf.int64) for number in (-1, 1, 2)]
 
-    def program(base: tf.Tensor, x: tf.Tensor) -> list[tf.Tensor]:
+    def program(base, x):
         ops.ipu_join_orders([order.handle for order in orders])
         token = stash_buffers.opaque_zero()
         [kept] = stash_buffers.empty([([tf.TensorSpec(x.shape, x.dtype)], 3)])

@@ -11,7 +11,7 @@ from tensorflow_ipu.pipelining import StageCost, balance
 MIB = 2**20
 
 
-def pieces(*times: float, **each: float) -> list[StageCost]:
+def pieces(*times, **each):
     return [StageCost(forward=time * 1e-6, update=0, load=0, save=0, **each) for time in times]
 
 

@@ -18,7 +18,6 @@ from tensorflow_ipu.pipelining import (
     serial_phases_plan,
     timeline,
 )
-from tensorflow_ipu.pipelining.schedule.instructions import Instruction
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 THEN = RecomputationMode.RecomputeThenBackpropagate
@@ -28,7 +27,7 @@ EVEN = StageCost(forward=1, backward=2, update=0)
 
 @pytest.mark.parametrize("stages", [2, 4, 6])
 @pytest.mark.parametrize("rounds", [1, 2, 5])
-def test_time_of_each_schedule_with_even_stages(stages: int, rounds: int):
+def test_time_of_each_schedule_with_even_stages(stages, rounds):
     count = 2 * stages * rounds
 
     def time(schedule, mode=None):
@@ -178,7 +177,7 @@ def test_contiguous_mappings_of_few_stages_are_all_there_are():
 
 
 @pytest.mark.parametrize("used", [1, 2, 4, 8])
-def test_contiguous_mappings_of_many_stages_are_the_most_even(used: int):
+def test_contiguous_mappings_of_many_stages_are_the_most_even(used):
     weights = [1.0] * 12 + [12.0] * 4
     found = next(one for one in contiguous_mappings(weights, 8) if max(one) == used - 1)
     busiest = max(sum(w for w, at in zip(weights, found, strict=True) if at == ipu) for ipu in range(used))
@@ -224,14 +223,7 @@ def test_phases_load_and_save_their_bytes_at_the_rate_of_the_machine():
     mine = dataclasses.replace(systems()["IPU-POD16"], streaming_bytes_per_second=10.0)
     cost = StageCost(0, 0, update=0, weight_bytes=100, accumulator_bytes=20, activation_bytes=30, state_bytes=7)
     plan = serial_phases_plan([0, 0])
-    moved = {
-        "LF": 100,
-        "SF": 30,
-        "LB": 100 + 30 + 20,
-        "SB": 20,
-        "LU": 100 + 7 + 20,
-        "SU": 100 + 7,
-    }
+    moved = {"LF": 100, "SF": 30, "LB": 100 + 30 + 20, "SB": 20, "LU": 100 + 7 + 20, "SU": 100 + 7}
     expected = 0
     for _, _, _, spans in timeline(plan, cost, machine=mine):
         for span in spans:
@@ -300,7 +292,7 @@ def test_accumulators_off_the_chip_come_and_go_with_each_backward_pass():
 
 
 @pytest.mark.parametrize("beside", [False, True])
-def test_weights_that_replicas_share_are_gathered_for_each_pass(beside: bool):
+def test_weights_that_replicas_share_are_gathered_for_each_pass(beside):
     cost = StageCost(1.0, 2.0, weight_bytes=64e6, accumulator_bytes=0, update=0)
     plan = pipeline_plan(2, 8, device_mapping=[0, 0], schedule=SEQUENTIAL)
     shared = dataclasses.replace(cost, weight_shards=4, weights_off_chip=beside)
@@ -322,11 +314,11 @@ def test_what_is_off_the_chip_is_checked():
     assert inference.offloaded(activations=True, accumulators=True) == inference
 
 
-def test_instructions_are_priced_once_for_all_their_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_are_priced_once_for_all_their_micro_batches(monkeypatch):
     asked: list[object] = []
     time_of = StageCost.time
 
-    def counted(self: StageCost, instruction: Instruction) -> float:
+    def counted(self, instruction):
         asked.append(instruction)
         return time_of(self, instruction)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +27,7 @@ from tensorflow_ipu.pipelining.report.picture import EXCHANGE
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def size(path: Path) -> tuple[int, int]:
+def size(path):
     """Width and height of a PNG file, in pixels."""
     head = path.read_bytes()[:24]
     assert head.startswith(PNG)

@@ -15,12 +15,10 @@ from tensorflow_ipu.pipelining import (
     Forward,
     Load,
     PipelineSchedule,
-    Plan,
     RecomputationMode,
     Recompute,
     Save,
     StageCost,
-    Task,
     Update,
     check_plan,
     overlap_length,
@@ -41,7 +39,7 @@ MODES = {
 
 
 @st.composite
-def mappings(draw: Any, stages: int, *, apart: bool = False) -> list[int | list[int]]:
+def mappings(draw, stages, *, apart=False):
     """IPUs for stages, some in parts; no IPU twice with `apart`."""
     widths = [draw(st.sampled_from([1, 1, 1, 2, 3])) for _ in range(stages)]
     if apart:
@@ -55,7 +53,7 @@ def mappings(draw: Any, stages: int, *, apart: bool = False) -> list[int | list[
 
 
 @st.composite
-def pipelines(draw: Any) -> Plan:
+def pipelines(draw):
     """Pipelines of every schedule, mapping and recomputation that there is."""
     stages = draw(st.integers(2, 7))
     schedule = draw(st.sampled_from(PipelineSchedule))
@@ -77,7 +75,7 @@ def pipelines(draw: Any) -> Plan:
 
 
 @st.composite
-def others(draw: Any) -> Plan:
+def others(draw):
     """Sharded models and phases."""
     stages = draw(st.integers(1, 6))
     training, micro_batches = draw(st.booleans()), draw(st.integers(1, 4))
@@ -102,12 +100,12 @@ class Result:
     gradients: dict[tuple[int, int | None], int]
 
 
-def weight(stage: int, part: int | None) -> int:
+def weight(stage, part):
     """The weight of a part of a stage: it multiplies its input by that."""
     return 2 + 3 * stage + 7 * (part or 0)
 
 
-def expected(plan: Plan) -> Result:
+def expected(plan):
     """Forward and backward, one micro-batch after the other, with no plan."""
     outputs = []
     gradients = {(stage, part): 0 for stage, part, _ in plan.places()} if plan.training else {}
@@ -130,7 +128,7 @@ def expected(plan: Plan) -> Result:
 class Machine:
     """Runs a plan with ring buffers of its depths, by what its sections, its effects and its buffers say alone."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan):
         self._plan = plan
         self._rings: dict[Any, list[Any]] = {buffer: [None] * buffer.depth for buffer in plan.buffers}
         self._feed = iter(range(1, plan.micro_batches + 1))
@@ -139,7 +137,7 @@ class Machine:
         self._gradients: dict[tuple[int, int | None], int] = {}
         self._exchanged: list[tuple[Any, int, int]] = []
 
-    def run(self) -> Result:
+    def run(self):
         for section in self._plan.sections:
             for iteration in range(section.repeat):
                 for step in section.steps:
@@ -149,7 +147,7 @@ class Machine:
                     self._exchange()
         return Result([self._outputs[at] for at in sorted(self._outputs)], self._gradients)
 
-    def _run(self, task: Task, base: int) -> None:
+    def _run(self, task, base):
         instruction = task.instruction
         effects = self._plan.effects(instruction)
         if isinstance(instruction, Update):
@@ -178,7 +176,7 @@ class Machine:
             else:
                 self._rings[buffer][buffer.position(at)] = (at, value)
 
-    def _compute(self, instruction: Any, values: dict[BufferKind, int], at: int) -> dict[BufferKind, int]:
+    def _compute(self, instruction, values, at):
         kind = BufferKind
         factor = weight(instruction.stage, instruction.part)
         if isinstance(instruction, Forward):
@@ -191,7 +189,7 @@ class Machine:
         gradient = values.get(kind.BACKWARD_LINK, 1)
         return {kind.ACCUMULATOR: gradient * activations, kind.BACKWARD_LINK: gradient * factor}
 
-    def _exchange(self) -> None:
+    def _exchange(self):
         """What several parts of a stage hand over is summed."""
         for buffer, at, value in self._exchanged:
             place = self._rings[buffer][buffer.position(at)]
@@ -206,31 +204,31 @@ FEWER = settings(max_examples=100, deadline=None)
 
 @EXAMPLES
 @given(pipelines())
-def test_any_pipeline_plan_passes_the_check(plan: Plan):
+def test_any_pipeline_plan_passes_the_check(plan):
     check_plan(plan)
 
 
 @FEWER
 @given(others())
-def test_any_sharded_or_phased_plan_passes_the_check(plan: Plan):
+def test_any_sharded_or_phased_plan_passes_the_check(plan):
     check_plan(plan)
 
 
 @EXAMPLES
 @given(pipelines())
-def test_any_pipeline_plan_executes_to_the_numbers_of_plain_accumulation(plan: Plan):
+def test_any_pipeline_plan_executes_to_the_numbers_of_plain_accumulation(plan):
     assert Machine(plan).run() == expected(plan)
 
 
 @FEWER
 @given(others())
-def test_any_sharded_or_phased_plan_executes_to_the_numbers_of_plain_accumulation(plan: Plan):
+def test_any_sharded_or_phased_plan_executes_to_the_numbers_of_plain_accumulation(plan):
     assert Machine(plan).run() == expected(plan)
 
 
 @FEWER
 @given(pipelines() | others(), st.integers(1, 5))
-def test_more_micro_batches_change_nothing_but_the_repeats_of_the_steady_loop(plan: Plan, more: int):
+def test_more_micro_batches_change_nothing_but_the_repeats_of_the_steady_loop(plan, more):
     steady = plan.section("steady")
     longer = plan.with_micro_batches(plan.micro_batches + more * steady.advance)
     check_plan(longer)
@@ -243,7 +241,7 @@ def test_more_micro_batches_change_nothing_but_the_repeats_of_the_steady_loop(pl
 
 @FEWER
 @given(pipelines() | others())
-def test_walk_and_table_tell_the_same(plan: Plan):
+def test_walk_and_table_tell_the_same(plan):
     table = plan.table()
     rows = [
         (number, task.slot, task.ipu, task.instruction.stage, task.instruction.part or 0)
@@ -259,7 +257,7 @@ def test_walk_and_table_tell_the_same(plan: Plan):
 
 @FEWER
 @given(pipelines() | others())
-def test_the_text_of_any_instruction_reads_back(plan: Plan):
+def test_the_text_of_any_instruction_reads_back(plan):
     for _, _, step in plan.walk():
         for task in step.tasks:
             assert parse_instruction(str(task.instruction)) == task.instruction
@@ -267,7 +265,7 @@ def test_the_text_of_any_instruction_reads_back(plan: Plan):
 
 @FEWER
 @given(pipelines() | others(), st.lists(st.floats(0.1, 5.0), min_size=4, max_size=4))
-def test_the_cost_is_that_of_the_timeline(plan: Plan, times: list[float]):
+def test_the_cost_is_that_of_the_timeline(plan, times):
     stage_cost = StageCost(times[0], times[1], update=times[2], load=times[3], save=times[3])
     cost = plan_cost(plan, stage_cost)
     end, busy = 0.0, dict.fromkeys(plan.ipus, 0.0)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tensorflow_ipu.pipelining import (
-    Buffer,
     BufferKind,
     PipelineSchedule,
-    Plan,
     PlanError,
     RecomputationMode,
-    Section,
     Step,
     Task,
     check_plan,
@@ -28,7 +24,7 @@ INTERLEAVED = PipelineSchedule.Interleaved
 THEN = RecomputationMode.RecomputeThenBackpropagate
 
 
-def with_step(plan: Plan, section: str, number: int, change: Callable[[list[Task]], list[Task]]) -> Plan:
+def with_step(plan, section, number, change):
     """The plan with the tasks of one step changed."""
     old = plan.section(section)
     steps = list(old.steps)
@@ -36,21 +32,21 @@ def with_step(plan: Plan, section: str, number: int, change: Callable[[list[Task
     return with_section(plan, replace(old, steps=tuple(steps)))
 
 
-def with_section(plan: Plan, section: Section) -> Plan:
+def with_section(plan, section):
     """The plan with another section of that name."""
     return replace(plan, sections=tuple(section if one.name == section.name else one for one in plan.sections))
 
 
-def with_buffer(plan: Plan, kind: BufferKind, stage: int, change: Callable[[Buffer], Buffer | None]) -> Plan:
+def with_buffer(plan, kind, stage, change):
     """The plan with one buffer changed, or left out where `change` gives None."""
     buffers = [change(one) if (one.kind, one.stage) == (kind, stage) else one for one in plan.buffers]
     return replace(plan, buffers=tuple(one for one in buffers if one))
 
 
-def renamed(before: str, after: str) -> Callable[[list[Task]], list[Task]]:
+def renamed(before, after):
     """Puts another instruction in the place of one."""
 
-    def change(tasks: list[Task]) -> list[Task]:
+    def change(tasks):
         assert any(str(task.instruction) == before for task in tasks)
         new = parse_instruction(after)
         return [replace(task, instruction=new) if str(task.instruction) == before else task for task in tasks]
@@ -58,12 +54,12 @@ def renamed(before: str, after: str) -> Callable[[list[Task]], list[Task]]:
     return change
 
 
-def without(text: str) -> Callable[[list[Task]], list[Task]]:
+def without(text):
     """Leaves an instruction out."""
     return lambda tasks: [task for task in tasks if str(task.instruction) != text]
 
 
-def faults(plan: Plan) -> str:
+def faults(plan):
     """What the check says of a plan that it refuses."""
     with pytest.raises(PlanError) as refused:
         check_plan(plan)
@@ -140,7 +136,7 @@ def test_a_fault_of_the_steady_loop_is_not_told_for_each_iteration():
 
 
 @pytest.mark.parametrize("schedule", PipelineSchedule, ids=lambda one: one.name)
-def test_plans_of_any_number_of_micro_batches_are_checked(schedule: PipelineSchedule):
+def test_plans_of_any_number_of_micro_batches_are_checked(schedule):
     plan = pipeline_plan(4, 2**30, schedule)
     check_plan(plan)
     last = replace(plan.section("ramp down"), first=plan.section("ramp down").first - 1)
@@ -150,7 +146,7 @@ def test_plans_of_any_number_of_micro_batches_are_checked(schedule: PipelineSche
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2])
-def test_a_stash_that_is_too_shallow(stage: int):
+def test_a_stash_that_is_too_shallow(stage):
     plan = pipeline_plan(4, 8)
     plan = with_buffer(plan, BufferKind.ACTIVATIONS, stage, lambda one: replace(one, depth=one.depth - 1))
     depth = 2 * (3 - stage)
@@ -169,7 +165,7 @@ def test_a_stash_that_is_too_shallow(stage: int):
         (pipeline_plan(4, 8), BufferKind.BACKWARD_LINK),
     ],
 )
-def test_a_buffer_that_is_too_deep(plan: Plan, kind: BufferKind):
+def test_a_buffer_that_is_too_deep(plan, kind):
     deep = with_buffer(plan, kind, 1, lambda one: replace(one, depth=one.depth + 1))
     depth = next(one.depth for one in deep.buffers if one.kind is kind and one.stage == 1)
     assert (

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tensorflow_ipu.pipelining import PipelineSchedule, Plan, RecomputationMode, overlap_length, pipeline_plan
+from tensorflow_ipu.pipelining import PipelineSchedule, RecomputationMode, overlap_length, pipeline_plan
 from tensorflow_ipu.pipelining.schedule.order import folded_ramps
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
@@ -25,7 +25,7 @@ def test_all_ramps_of_training_are_iterations_of_the_loop(schedule, mode, mappin
     assert 0 <= ramps[1] * steps - len(plan.section("ramp down").steps) < steps
 
 
-def uneven() -> Plan:
+def uneven():
     """A plan in which micro-batches set out at uneven times."""
     return pipeline_plan(4, 4, INTERLEAVED, device_mapping=[0, 1, 0, 1], training=False)
 

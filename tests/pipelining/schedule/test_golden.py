@@ -8,7 +8,6 @@ import pytest
 
 from tensorflow_ipu.pipelining import (
     PipelineSchedule,
-    Plan,
     RecomputationMode,
     check_plan,
     parallel_phases_plan,
@@ -25,7 +24,7 @@ THEN = RecomputationMode.RecomputeThenBackpropagate
 WITHIN = RecomputationMode.RecomputeAndBackpropagateInterleaved
 
 
-def cases() -> dict[str, Plan]:
+def cases():
     """Each case by the name of its file."""
     return {
         "grouped_2x4": pipeline_plan(2, 4),
@@ -61,7 +60,7 @@ def cases() -> dict[str, Plan]:
 
 
 @pytest.mark.parametrize("name", cases())
-def test_the_plan_is_that_of_the_golden_file(name: str):
+def test_the_plan_is_that_of_the_golden_file(name):
     plan = cases()[name]
     check_plan(plan)
     assert plan_text(plan) + "\n" == (GOLDEN / f"{name}.txt").read_text()

@@ -11,7 +11,7 @@ GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 9])
-def test_overlap_length_of_a_stage_an_ipu(stages: int):
+def test_overlap_length_of_a_stage_an_ipu(stages):
     mapping = range(stages)
     assert overlap_length(GROUPED, mapping, training=False) == stages
     assert overlap_length(GROUPED, mapping, training=True) == 2 * stages

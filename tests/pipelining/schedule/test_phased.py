@@ -10,7 +10,6 @@ from tensorflow_ipu.machine import system_of
 from tensorflow_ipu.pipelining import (
     Liveness,
     Load,
-    Plan,
     PlanError,
     Save,
     StageCost,
@@ -25,7 +24,7 @@ from tensorflow_ipu.pipelining import (
 COST = StageCost(forward=1, backward=2, update=0, load=1, save=1, activation_bytes=100, weight_bytes=10)
 
 
-def transfers(plan: Plan) -> list[str]:
+def transfers(plan):
     """All loads and saves of a plan, in their order."""
     return [
         str(task.instruction)

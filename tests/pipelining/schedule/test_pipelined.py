@@ -26,7 +26,7 @@ def test_enums_have_the_members_of_the_contract():
 
 @pytest.mark.parametrize("recompute", [None, RecomputationMode.Auto])
 @pytest.mark.parametrize("stages", [2, 3, 4, 8, 16])
-def test_stash_depth_of_each_schedule(stages: int, recompute):
+def test_stash_depth_of_each_schedule(stages, recompute):
     def depths(schedule):
         plan = pipeline_plan(stages, 2 * stages, schedule, recomputation_mode=recompute)
         return [plan.stash_depth(stage) for stage in range(stages)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -27,23 +26,23 @@ STARTS = (1.5, -0.5)
 class Optimizers:
     """For each kind, what an optimizer function makes with a rate; those of Keras are made once, and look the rate up."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind):
         self.rate: Any = None
         make = {"keras": keras.optimizers.SGD, "legacy": legacy_sgd.SGD}.get(kind)
         self.once = make and make(lambda: self.rate, momentum=0.9)
 
-    def momentum(self) -> Any:
+    def momentum(self):
         return v1.MomentumOptimizer(self.rate, 0.9)
 
-    def wrapped(self) -> Any:
+    def wrapped(self):
         return ipu.optimizers.CrossReplicaOptimizer(v1.AdamOptimizer(self.rate))
 
 
-def loss_of(x: Any, v: Any, w: Any) -> Any:
+def loss_of(x, v, w):
     return (tf.tanh(x * v) * w - 1.0) ** 2
 
 
-def expected(kind: str) -> list[float]:
+def expected(kind):
     """The weights that plain TensorFlow comes to with the sums of the gradients, and the last rate of each pass."""
     variables = [tf.Variable(start) for start in STARTS]
     if kind == "wrapped":
@@ -60,16 +59,16 @@ def expected(kind: str) -> list[float]:
     return [float(variable) for variable in variables]
 
 
-def piped(variables: Any, kind: str, infeed: Any, outfeed: Any, optimizers: Optimizers, **options: Any) -> None:
+def piped(variables, kind, infeed, outfeed, optimizers, **options):
     """The same as a pipeline of two stages."""
     v, w = variables
 
-    def optimizer_function(loss: Any, rate: Any) -> OptimizerFunctionOutput:
+    def optimizer_function(loss, rate):
         optimizers.rate = rate
         chosen = {"variables": list(variables)} if kind in ("keras", "legacy") else {}
         return OptimizerFunctionOutput(optimizers.once or getattr(optimizers, kind)(), loss, **chosen)
 
-    def last(hidden: Any, rate: Any) -> Any:
+    def last(hidden, rate):
         return (hidden * w - 1.0) ** 2, tf.identity(rate)
 
     pipelining.pipeline(
@@ -93,7 +92,7 @@ def piped(variables: Any, kind: str, infeed: Any, outfeed: Any, optimizers: Opti
         ("legacy", PipelineSchedule.Grouped),
     ],
 )
-def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind: str, schedule: Any, toy: Any) -> None:
+def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind, schedule, toy):
     toy.configure(1 if schedule is PhasedExecution.Serial else 2)
     strategy = ipu.IPUStrategy()
     with strategy.scope():
@@ -111,13 +110,13 @@ def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind: str, schedule: 
     np.testing.assert_allclose(found, expected(kind), rtol=1e-5)
 
 
-def in_graph(body: Callable[..., None], elements: Any) -> list[float]:
+def in_graph(body, elements):
     """Compiles a pipeline as TensorFlow 1 does, and gives what its variables come to."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(elements))
         outfeed = ipu.IPUOutfeedQueue()
 
-        def program() -> None:
+        def program():
             with tf.compat.v1.variable_scope("stages", use_resource=True):
                 variables = [tf.compat.v1.get_variable(f"w{at}", initializer=start) for at, start in enumerate(STARTS)]
             body(variables, infeed, outfeed)
@@ -130,7 +129,7 @@ def in_graph(body: Callable[..., None], elements: Any) -> list[float]:
         return session.run([tf.compat.v1.global_variables()[at] for at in range(len(STARTS))])
 
 
-def test_rate_goes_through_the_stages_of_a_graph_too(toy: Any) -> None:
+def test_rate_goes_through_the_stages_of_a_graph_too(toy):
     toy.configure(2)
     found = in_graph(
         lambda variables, infeed, outfeed: piped(variables, "momentum", infeed, outfeed, Optimizers("momentum")),
@@ -139,7 +138,7 @@ def test_rate_goes_through_the_stages_of_a_graph_too(toy: Any) -> None:
     np.testing.assert_allclose(found, expected("momentum"), rtol=1e-5)
 
 
-def test_rate_goes_through_a_last_stage_of_parts(toy: Any) -> None:
+def test_rate_goes_through_a_last_stage_of_parts(toy):
     toy.configure(4)
     strategy = ipu.IPUStrategy()
     with strategy.scope():
@@ -148,11 +147,11 @@ def test_rate_goes_through_a_last_stage_of_parts(toy: Any) -> None:
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((XS, RATES)))
         outfeed = ipu.IPUOutfeedQueue()
 
-        def optimizer_function(out: Any, rate: Any) -> OptimizerFunctionOutput:
+        def optimizer_function(out, rate):
             return OptimizerFunctionOutput(v1.MomentumOptimizer(rate, 0.9), (out - 1.0) ** 2)
 
         @tf.function(jit_compile=True)
-        def program() -> None:
+        def program():
             pipelining.pipeline(
                 [lambda x, rate: (tf.tanh(x * v), rate), [lambda x, _: x * w, lambda _, rate: rate + 0.0]],
                 COUNT,
@@ -169,13 +168,13 @@ def test_rate_goes_through_a_last_stage_of_parts(toy: Any) -> None:
     np.testing.assert_allclose(found, expected("momentum"), rtol=1e-5)
 
 
-def scaled(rate: Any) -> Any:
+def scaled(rate):
     """An optimizer that has a rate of each micro-batch on its gradients, in `compute_gradients`."""
     inner = v1.GradientDescentOptimizer(1.0)
     return ipu.optimizers.MapGradientOptimizer(inner, lambda gradient, _: gradient * rate * rate)
 
 
-def scaled_alone() -> list[float]:
+def scaled_alone():
     """The weights that plain TensorFlow comes to, with each micro-batch's own rate on its gradients."""
     variables = [tf.Variable(start) for start in (*STARTS, 0.7)]
     elements = zip(itertools.cycle(XS), itertools.cycle(RATES))
@@ -205,9 +204,7 @@ LAST: dict[str, Any] = {
         ("a function", {"device_mapping": [0, [1, 2], 0], "pipeline_schedule": PhasedExecution.Parallel}),
     ],
 )
-def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_micro_batch(
-    last: str, options: dict[str, Any], toy: Any
-) -> None:
+def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_micro_batch(last, options, toy):
     toy.configure(4)
     strategy = ipu.IPUStrategy()
     with strategy.scope():
@@ -218,14 +215,14 @@ def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_mi
         in_parts = isinstance(options.get("device_mapping", [0, 0])[1], list)
         final = LAST[last]
 
-        def with_w(function: Any) -> Any:
+        def with_w(function):
             return lambda hidden, rate: function(hidden, w, rate)
 
-        def optimizer_function(out: Any, rate: Any) -> OptimizerFunctionOutput:
+        def optimizer_function(out, rate):
             return OptimizerFunctionOutput(scaled(rate), (out - 1.0) ** 2 if last == "parts" else out)
 
         @tf.function(jit_compile=True)
-        def program() -> None:
+        def program():
             pipelining.pipeline(
                 [
                     lambda x, rate: (tf.tanh(x * v), rate),
@@ -246,11 +243,11 @@ def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_mi
     np.testing.assert_allclose(found, scaled_alone(), rtol=1e-5)
 
 
-def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(toy: Any) -> None:
-    def body(variables: Any, infeed: Any, outfeed: Any) -> None:
+def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(toy):
+    def body(variables, infeed, outfeed):
         kept = []
 
-        def middle(x: Any, rate: Any) -> Any:
+        def middle(x, rate):
             kept.append(tf.identity(rate))
             return x, rate
 
@@ -268,8 +265,8 @@ def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(toy:
         in_graph(body, (XS, RATES))
 
 
-def test_a_loss_that_depends_on_no_variable_changes_none(toy: Any) -> None:
-    def body(variables: Any, infeed: Any, outfeed: Any) -> None:
+def test_a_loss_that_depends_on_no_variable_changes_none(toy):
+    def body(variables, infeed, outfeed):
         pipelining.pipeline(
             [lambda x: (x, variables[0]), lambda x, v: (x, v)],
             COUNT,
