@@ -1,8 +1,8 @@
-"""Callbacks of a model in a scope: once an execution, or once a step while the program runs."""
+"""Callbacks of a model in a scope: once an execution or once a step, and those of Keras do what they do outside."""
 
 from __future__ import annotations
 
-import importlib.util
+import csv
 import threading
 from typing import Any
 
@@ -10,10 +10,6 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-
-import tensorflow_ipu as ipu
-
-HAS_TENSORBOARD = importlib.util.find_spec("tensorboard") is not None
 
 
 class Record(keras.callbacks.Callback):
@@ -37,13 +33,13 @@ class Record(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         self.note("end", batch)
-        self.losses.append(logs["loss"])
+        self.losses.append((logs or {})["loss"])
 
     def on_test_batch_end(self, batch, logs=None):
         self.note("test", batch)
 
     def on_predict_batch_end(self, batch, logs=None):
-        self.note(f"predict {logs['outputs'].shape}", batch)
+        self.note(f"predict {(logs or {})['outputs'].shape}", batch)
 
 
 @pytest.fixture
@@ -65,10 +61,10 @@ def test_callbacks_hear_of_each_execution(features, labels, model):
 
 
 @pytest.mark.parametrize("ipus", [1, 2])
-def test_asynchronous_callbacks_hear_of_each_step_of_each_replica(ipus, features, labels, make_model, scoped):
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus
-    config.configure_ipu_system()
+def test_asynchronous_callbacks_hear_of_each_step_of_each_replica(
+    ipus, features, labels, make_model, scoped, configure
+):
+    configure(ipus)
     model = scoped(lambda: make_model(steps_per_execution=2))
     model.set_asynchronous_callbacks(True)
     record = Record()
@@ -106,24 +102,33 @@ def test_asynchronous_callbacks_come_while_the_program_runs(features, labels, ma
     assert heard.is_set()
 
 
-def test_progress_bar_counts_steps_within_an_execution(features, labels, model, capsys):
-    model.compile(
-        optimizer="sgd", loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True), steps_per_execution=4
-    )
-    seen = []
-    model.set_asynchronous_callbacks(True)
+def test_progress_bar_counts_steps_and_a_callback_evaluates_and_predicts_between_epochs(
+    features, labels, model, capsys
+):
+    seen, results = [], []
 
     class Watch(keras.callbacks.ProgbarLogger):
         def on_train_batch_end(self, batch, logs=None):
             super().on_train_batch_end(batch, logs)
             seen.append(self.seen)
 
-    model.fit(features, labels, batch_size=12, verbose=1, callbacks=[Watch()])
-    assert seen == [1, 2, 3, 4]
+        def on_epoch_end(self, epoch, logs=None):
+            super().on_epoch_end(epoch, logs)
+            model: Any = self.model
+            results.append(model.evaluate(features[:24], labels[:24], batch_size=12, verbose=0))
+            results.append(model.predict(features[:24], batch_size=12, verbose=0).shape)
+
+    model.steps_per_execution = 4
+    for asynchronous, steps in ((False, [4]), (True, [1, 2, 3, 4])):
+        model.set_asynchronous_callbacks(asynchronous)
+        model.fit(features, labels, batch_size=12, verbose=1, callbacks=[Watch()])
+        assert seen == steps
+        seen.clear()
+    assert results[1::2] == [(24, 3)] * 2
     assert "4/4" in capsys.readouterr().out
 
 
-def test_failing_callbacks_end_the_training(features, labels, model):
+def test_failing_callbacks_and_data_end_the_training(features, labels, model):
     class Fail(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             raise ZeroDivisionError("on purpose")
@@ -135,65 +140,163 @@ def test_failing_callbacks_end_the_training(features, labels, model):
     record = Record()
     model.fit(**data(features, labels), callbacks=[record])
     assert [index for name, index in record.calls if name == "end"] == [0, 1, 2, 3]
-
-
-def test_failing_data_ends_the_thread_of_the_callbacks(features, model):
-    model.set_asynchronous_callbacks(True)
     bad = tf.data.Dataset.range(4).map(
-        lambda i: (tf.fill([4, 6], tf.cast(8 // (2 - i), tf.float32)), tf.zeros([4], tf.int32))
+        lambda i: (tf.fill([12, 6], tf.cast(8 // (2 - i), tf.float32)), tf.zeros([12], tf.int32))
     )
     with pytest.raises(tf.errors.InvalidArgumentError):
         model.fit(bad, verbose=0, shuffle=False)
 
 
-def test_callbacks_of_keras_do_their_work(features, labels, make_model, scoped, tmp_path, assert_same):
-    rates = []
+STEPS = 2  # An execution.
 
-    class Rate(keras.callbacks.Callback):
-        def on_train_batch_end(self, batch, logs=None):
-            # Between executions, by the host.
-            model: Any = self.model
-            rates.append(float(model.optimizer.learning_rate))
-            model.optimizer.learning_rate = rates[-1] / 2
 
-    def use(folder, **options):
+@pytest.fixture
+def fit(features, labels, make_model):
+    """Trains a new model for some epochs of four steps: `fit(callbacks, epochs, **compile_options)`."""
+
+    def run(callbacks, epochs=3, *, batch_size=12, **options):
+        model = make_model(**{"steps_per_execution": STEPS, **options})
+        held_out = {"validation_data": (features, labels), "validation_batch_size": 12}
+        given = {"batch_size": batch_size, "epochs": epochs, "callbacks": callbacks, **held_out}
+        model.fit(features, labels, **given, verbose=0, shuffle=False)
+        return model
+
+    return run
+
+
+def scalars(folder):
+    """What event files hold: (run, tag, step) to value."""
+    found = {}
+    for path in sorted(folder.rglob("*tfevents*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name == "scalars":
+                    found[path.parent.name, value.tag, event.step] = float(tf.make_ndarray(value.tensor))
+    return found
+
+
+# By the count of updates, of which an epoch has two executions of two, or of executions.
+@pytest.mark.parametrize(
+    ("options", "tag", "steps"),
+    [
+        ({"update_freq": 1}, "batch_loss", {1, 2, 3, 4, 5, 6}),
+        ({"update_freq": 2, "histogram_freq": 1, "profile_batch": (2, 3)}, "evaluation_loss_vs_iterations", {4, 8, 12}),
+    ],
+)
+def test_tensorboard_gets_the_scalars_of_keras_at_its_steps(options, tag, steps, fit, scoped, tmp_path):
+    pytest.importorskip("tensorboard", reason="TensorFlow writes scalars by it")
+    fit([keras.callbacks.TensorBoard(tmp_path / "plain", **options | {"profile_batch": 0})])
+    scoped(lambda: fit([keras.callbacks.TensorBoard(tmp_path / "ipu", **options)]))
+    got, expected = scalars(tmp_path / "ipu"), scalars(tmp_path / "plain")
+    assert got.keys() == expected.keys()
+    assert got == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert {step for run, name, step in got if (run, name) == ("train", "epoch_loss")} == {0, 1, 2}
+    assert {step for _, name, step in got if name == tag} == steps
+    if "profile_batch" in options:
+        (profile,) = (tmp_path / "ipu").rglob("*.xplane.pb")
+        assert profile.stat().st_size > 0
+
+
+class Note(keras.callbacks.Callback):
+    """Halves the learning rate after each execution, and notes that of each epoch's end and what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.rates: list[float] = []
+        self.logs: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        model: Any = self.model
+        model.optimizer.learning_rate = float(model.optimizer.learning_rate) / 2  # By the host, between executions.
+
+    def on_epoch_end(self, epoch, logs=None):
+        model: Any = self.model
+        self.rates.append(float(model.optimizer.learning_rate))
+        self.logs.append({name: float(value) for name, value in (logs or {}).items()})
+
+
+def assert_same_weights(model, folders, name, assert_same):
+    """Two files of weights, read by a model, are the same."""
+    found = []
+    for folder in folders:
+        model.load_weights(folder / name)
+        found.append(model.get_weights())
+    assert_same(*found)
+
+
+def test_callbacks_that_steer_the_training_and_write_files_do_so_as_in_keras(fit, scoped, tmp_path, assert_same):
+    def callbacks(folder):
         folder.mkdir()
-        callbacks = [
-            keras.callbacks.ModelCheckpoint(folder / "{epoch}.keras"),
-            keras.callbacks.ModelCheckpoint(folder / "best.weights.h5", save_weights_only=True, save_best_only=True),
+        every = 2 * STEPS
+        return [
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: 4 * rate / (epoch + 1)),
+            keras.callbacks.ReduceLROnPlateau("loss", factor=0.5, patience=2, min_delta=10.0),
+            keras.callbacks.EarlyStopping("val_loss", patience=3, min_delta=10.0, restore_best_weights=True),
             keras.callbacks.CSVLogger(folder / "log.csv"),
-            keras.callbacks.LearningRateScheduler(lambda epoch, rate: 0.2 / (epoch + 1)),
-            keras.callbacks.EarlyStopping("loss", patience=0, min_delta=100.0),
-            Rate(),
+            keras.callbacks.ModelCheckpoint(folder / "{epoch}.weights.h5", save_weights_only=True, save_freq=every),
+            keras.callbacks.ModelCheckpoint(folder / "best.keras", monitor="val_loss", save_best_only=True),
         ]
-        if HAS_TENSORBOARD:
-            callbacks.append(keras.callbacks.TensorBoard(folder / "board", write_graph=False))
-        model = make_model(**options)
-        options = {"validation_data": (features[:24], labels[:24]), "shuffle": False}
-        history = model.fit(**data(features, labels), epochs=5, callbacks=callbacks, **options).history
-        assert len(history["loss"]) == 2
-        return [history, model.get_weights()]
 
-    plain = use(tmp_path / "plain", steps_per_execution=2)
-    expected, rates[:] = list(rates), []
-    assert_same(scoped(lambda: use(tmp_path / "ipu", steps_per_execution=2)), plain)
-    assert rates == expected
-    last: Any = keras.models.load_model(tmp_path / "ipu" / "2.keras")
-    assert_same(last.get_weights(), plain[1])
-    assert len((tmp_path / "ipu" / "log.csv").read_text().splitlines()) == 3
-    assert bool(list((tmp_path / "ipu" / "board").rglob("events*"))) == HAS_TENSORBOARD
+    folders = [tmp_path / name for name in ("ipu", "plain")]
+    notes = [Note(), Note()]
+    model = scoped(lambda: fit([*callbacks(folders[0]), notes[0]], 6))
+    plain = fit([*callbacks(folders[1]), notes[1]], 6)
+    # By one more each epoch, by two once the loss stays where it is, and no further than there.
+    assert notes[1].rates == pytest.approx([0.1, 0.1 / 2, 0.1 / 6 / 2, 0.1 / 6 / 2 / 4])
+    assert notes[0].rates == pytest.approx(notes[1].rates)
+    assert len(notes[0].logs) == len(notes[1].logs) == 4
+    assert_same(notes[0].logs, notes[1].logs)
+    assert_same(model.get_weights(), plain.get_weights())
+    files = [sorted(path.name for path in folder.iterdir()) for folder in folders]
+    assert files[0] == files[1]
+    assert {"best.keras", "log.csv", "2.weights.h5"} <= set(files[0])  # Releases of Keras count steps differently.
+    assert_same(*(read_rows(folder / "log.csv") for folder in folders))
+    models: list[Any] = [keras.models.load_model(folder / "best.keras") for folder in folders]
+    assert_same(models[0].get_weights(), models[1].get_weights())
+    for name in (name for name in files[0] if name.endswith(".weights.h5")):
+        assert_same_weights(plain, folders, name, assert_same)
 
 
-def test_a_callback_evaluates_and_predicts_between_epochs(features, labels, model):
-    results = []
+def read_rows(path):
+    with path.open() as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
 
-    class ShardingProbe(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            model: Any = self.model
-            results.append(model.evaluate(features[:24], labels[:24], batch_size=12, verbose=0))
-            results.append(model.predict(features[:24], batch_size=12, verbose=0).shape)
 
-    for asynchronous in (False, True):
-        model.set_asynchronous_callbacks(asynchronous)
-        model.fit(**data(features, labels), callbacks=[ShardingProbe()])
-    assert results[1::2] == [(24, 3)] * 2
+def test_backup_and_restore_goes_on_where_the_training_broke_off(fit, scoped, tmp_path, assert_same):
+    class Fail(keras.callbacks.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                raise ZeroDivisionError
+
+    epochs: list[int] = []
+    note = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, logs: epochs.append(epoch))
+    whole = fit([], 4)
+    with pytest.raises(ZeroDivisionError):
+        scoped(lambda: fit([keras.callbacks.BackupAndRestore(tmp_path), Fail(), note], 4))
+    resumed = scoped(lambda: fit([keras.callbacks.BackupAndRestore(tmp_path), note], 4))
+    assert epochs == [0, 1, 2, 3]
+    assert_same(resumed.get_weights(), whole.get_weights())
+
+
+def test_callbacks_of_replicas_work_as_those_of_keras_on_the_whole_batch(configure, fit, scoped, tmp_path, assert_same):
+    """Two replicas that sum their gradients, at half the rate, against one with twice the batch."""
+
+    def callbacks(folder):
+        folder.mkdir()
+        return [
+            keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / (epoch + 1)),
+            keras.callbacks.ModelCheckpoint(folder / "{epoch}.weights.h5", save_weights_only=True),
+            keras.callbacks.EarlyStopping("loss", patience=0, min_delta=10.0),
+            keras.callbacks.CSVLogger(folder / "log.csv"),
+        ]
+
+    configure(2)
+    folders = [tmp_path / name for name in ("ipu", "plain")]
+    plain = fit(callbacks(folders[1]), 5, batch_size=24)
+    model = scoped(lambda: fit(callbacks(folders[0]), 5, learning_rate=0.05))
+    assert_same(model.get_weights(), plain.get_weights())
+    rows = [read_rows(folder / "log.csv") for folder in folders]
+    assert len(rows[0]) == len(rows[1]) == 2
+    assert [row["epoch"] for row in rows[0]] == [0, 1]
+    for number in (1, 2):
+        assert_same_weights(plain, folders, f"{number}.weights.h5", assert_same)

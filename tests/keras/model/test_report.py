@@ -60,14 +60,12 @@ def test_each_mode_is_the_program_that_it_runs(model):
     assert model.ipu_report(32).flops > train.flops
 
 
-def test_accumulation_is_in_the_program(model):
+def test_accumulation_and_structures_are_in_the_program(model, scoped):
     model.set_gradient_accumulation_options(4)
     report = model.ipu_report(16)
     assert report.steps == 8  # 6 are no whole updates.
     assert {row.count for row in rows(report, "sqrt")} == {2}
 
-
-def test_functional_models_tell_structures_and_losses_their_labels(scoped):
     def make():
         inputs = {"a": keras.Input([4], name="a"), "b": keras.Input([2], dtype="int32", name="b")}
         hidden = keras.layers.Concatenate()([inputs["a"], keras.ops.cast(inputs["b"], "float32")])
@@ -76,8 +74,7 @@ def test_functional_models_tell_structures_and_losses_their_labels(scoped):
         made.compile("sgd", [SPARSE, "mse"])
         return made
 
-    report = scoped(make).ipu_report(8)
-    assert host_bytes(report) == 8 * (4 * 4 + 2 * 4 + 4 + 5 * 4)
+    assert host_bytes(scoped(make).ipu_report(8)) == 8 * (4 * 4 + 2 * 4 + 4 + 5 * 4)
 
 
 class Own(keras.Model):
@@ -85,13 +82,14 @@ class Own(keras.Model):
         super().__init__()
         self.dense = keras.layers.Dense(3)
 
-    def call(self, x):
-        return self.dense(x)
+    def call(self, inputs):
+        return self.dense(inputs["x"] if isinstance(inputs, dict) else inputs)
 
 
-def test_a_subclassed_model_is_built_by_what_is_given(scoped):
-    made = scoped(Own)
-    made.compile("sgd", lambda y, p: keras.ops.mean((y - p) ** 2))
+def test_a_subclassed_model_is_built_by_what_is_given_or_seen(scoped, features):
+    made, seen = scoped(Own), scoped(Own)
+    for one in (made, seen):
+        one.compile("sgd", lambda y, p: keras.ops.mean((y - p) ** 2))
     with pytest.raises(ValueError, match=r"nothing tells the shape of the inputs of model `own`.*`spec`"):
         made.ipu_report(8)
     x, y = tf.TensorSpec([None, 6]), np.zeros([8, 3], np.float32)
@@ -101,40 +99,31 @@ def test_a_subclassed_model_is_built_by_what_is_given(scoped):
     with pytest.raises(ValueError, match=r"does not tell the shape of its labels: give `spec`"):
         made.ipu_report(8)
     assert made.ipu_report(8, "predict").steps == 1
+    seen.fit({"x": features}, features[:, :3], batch_size=8, verbose=0)
+    assert batch_of(seen.ipu_report()).startswith("float32[8, 6], float32[8, 3], as")
+    assert batch_of(seen.ipu_report(16, "predict")).startswith("float32[16, 6], as")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_wrong_arguments_and_models_are_refused_in_words(model, scoped):
+    for arguments, message in (
         ({"mode": "fit"}, "`mode` must be one of `train`, `evaluate`, `predict`, but is 'fit'"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer, but is 0"),
         ({}, "`batch_size` is missing"),
         ({"batch_size": 4, "spec": (tf.zeros([8, 6]), tf.zeros([8]))}, "`spec` says that a batch has 8"),
         ({"batch_size": 4, "machine": "GC300"}, "`machine` is 'GC300'"),
-    ],
-)
-def test_wrong_arguments_are_refused_in_words(model, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        model.ipu_report(**arguments)
-
-
-def test_what_has_no_shape_is_no_batch(model):
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.ipu_report(**arguments)
     with pytest.raises(TypeError, match="`spec` must be a dataset, or hold `tf.TensorSpec`"):
         model.ipu_report(4, spec=(1.0, 2))
-
-
-def test_other_unknown_sizes_ask_for_them(scoped):
-    made = scoped(lambda: keras.Sequential([keras.Input([None, 6]), keras.layers.Dense(2)]))
-    made.compile("sgd", "mse")
+    unknown = scoped(lambda: keras.Sequential([keras.Input([None, 6]), keras.layers.Dense(2)]))
+    unknown.compile("sgd", "mse")
     with pytest.raises(ValueError, match=r"`keras.Input` has the shape \(None, None, 6\).*give `spec`"):
-        made.ipu_report(8)
-
-
-def test_a_model_without_compile_reports_predictions_alone(scoped):
-    made = scoped(lambda: keras.Sequential([keras.Input([6]), keras.layers.Dense(2)]))
-    assert made.ipu_report(8, "predict").flops > 0
+        unknown.ipu_report(8)
+    raw = scoped(lambda: keras.Sequential([keras.Input([6]), keras.layers.Dense(2)]))
+    assert raw.ipu_report(8, "predict").flops > 0
     with pytest.raises(ValueError, match="compile"):
-        made.ipu_report(8)
+        raw.ipu_report(8)
 
 
 def test_a_model_in_stages_reports_its_pipeline(scoped, replicas):
@@ -171,3 +160,82 @@ def test_other_micro_batches_are_tried_by_tracing_them(model):
     assert any(change.startswith("2 stages, one an IPU") for change in answers)
     assert all(each.pipeline_stage is None for each in model.get_pipeline_stage_assignment())  # It is as it was.
     assert not model.optimizer.iterations.numpy()
+
+
+def batch_of(report):
+    """What the report says that it took for a batch."""
+    (line,) = [each for each in report.assumptions if each.startswith("a batch of a replica is ")]
+    return line.removeprefix("a batch of a replica is ")
+
+
+def in_batches(features, labels, size):
+    return tf.data.Dataset.from_tensor_slices((features, labels)).batch(size, drop_remainder=True)
+
+
+def generated(x, y):
+    signature = (tf.TensorSpec([6, 6]), tf.TensorSpec([6], tf.int64))
+    batches = [(x[at : at + 6], y[at : at + 6]) for at in range(0, 48, 6)]
+    return tf.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature)
+
+
+WEIGHTS = {0: 1.0, 1: 2.0, 2: 3.0}
+
+
+def test_a_report_takes_the_batch_of_the_last_training(make_model, scoped, features, labels):
+    model, x, y = scoped(make_model), features, labels
+    for see, batch in (
+        (lambda: model.fit(x, y, batch_size=8, verbose=0), "float32[8, 6], int32[8]"),
+        (lambda: model.fit(np.tile(x, (2, 1))[:64], np.tile(y, 2)[:64], verbose=0), "float32[32, 6], int32[32]"),
+        (lambda: model.fit(in_batches(x, y, 12), shuffle=False, verbose=0), "float32[12, 6], int32[12]"),
+        (lambda: model.fit(generated(x, y), steps_per_epoch=8, shuffle=False, verbose=0), "float32[6, 6], int32[6]"),
+        (lambda: model.fit(x, y, batch_size=8, class_weight=WEIGHTS, verbose=0), "float32[8, 6], int32[8], float32[8]"),
+        (lambda: model.train_on_batch(x[:5], y[:5]), "float32[5, 6], int32[5]"),
+        (lambda: model.fit(x.astype(np.uint8), y, batch_size=8, verbose=0), "uint8[8, 6], int32[8]"),
+    ):
+        see()
+        assert batch_of(model.ipu_report()) == f"{batch}, as the last one that the model saw"
+    assert batch_of(model.ipu_report(16)).startswith("uint8[16, 6], int32[16], as")
+    given = (tf.TensorSpec([4, 6]), tf.TensorSpec([4], tf.int32))
+    assert batch_of(model.ipu_report(spec=given)) == "float32[4, 6], int32[4]"
+    # Other options keep what was seen.
+    model.set_gradient_accumulation_options(4)
+    model.compile("sgd", "sparse_categorical_crossentropy", steps_per_execution=4)
+    report = model.ipu_report()
+    assert report.steps == 4
+    assert batch_of(report).startswith("uint8[8, 6], int32[8], as")
+
+
+def test_each_mode_takes_its_own_batches_or_those_of_another(make_model, scoped, features, labels):
+    model = scoped(make_model)
+    model.fit(features, labels, batch_size=8, validation_data=(features, labels), validation_batch_size=16, verbose=0)
+    assert batch_of(model.ipu_report(mode="evaluate")).startswith("float32[16, 6], int32[16], as")
+    assert batch_of(model.ipu_report(mode="predict")).startswith("float32[8, 6], as")
+    model.predict(features, batch_size=24, verbose=0)
+    assert batch_of(model.ipu_report(mode="predict")).startswith("float32[24, 6], as")
+    assert batch_of(model.ipu_report()).startswith("float32[8, 6], int32[8], as")
+    other = scoped(lambda: make_model(lambda: keras.Input([6])))
+    other.predict_on_batch(features[:4])
+    assert batch_of(other.ipu_report(mode="predict")).startswith("float32[4, 6], as")
+    for mode in ("train", "evaluate"):  # The losses tell the labels.
+        assert batch_of(other.ipu_report(mode=mode)).startswith("float32[4, 6], int32[4], as")
+    other.test_on_batch(features[:3], labels[:3])
+    for mode in ("train", "evaluate"):
+        assert batch_of(other.ipu_report(mode=mode)).startswith("float32[3, 6], int32[3], as")
+
+
+def test_missing_parts_of_the_data_stay_missing_and_a_batch_that_failed_was_not_seen(make_model, scoped, features):
+    def make():
+        inputs = keras.Input([6])
+        outputs = {name: keras.layers.Dense(2, name=name)(inputs) for name in "ab"}
+        made = keras.Model(inputs, outputs)
+        made.compile(loss={"a": "mse"})
+        return made
+
+    model = scoped(make)
+    model.evaluate(features, {"a": features[:, :2], "b": None}, batch_size=8, verbose=0)
+    assert batch_of(model.ipu_report(mode="evaluate")).startswith("float32[8, 6], float32[8, 2], as")
+    failing = scoped(lambda: make_model(lambda: keras.Input([6])))
+    with pytest.raises(ValueError, match="shape"):
+        failing.fit(features, features, batch_size=8, verbose=0)
+    with pytest.raises(ValueError, match="`batch_size` is missing"):
+        failing.ipu_report()

@@ -13,7 +13,6 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.pipelining import (
     Liveness,
-    OptimizerFunctionOutput,
     PhasedExecution,
     PipelineSchedule,
     RecomputationMode,
@@ -45,41 +44,39 @@ def test_phases_train_as_accumulation_does(toy, strategy, execution, ipus, liven
     mapping = [phase % ipus for phase in range(3)]
     assert plan == make(mapping, micro_batches=5, repeat_count=2, liveness=liveness)
     check_plan(plan)
+    if execution is SERIAL:
+        stages: Any = last_pipeline().stage_costs  # None is in parts.
+        shards = pipelining.pipeline_plan(3, 5, PipelineSchedule.Sequential, device_mapping=[0] * 3)
+        (phased,), (sharded,) = (plan_cost(each, stages).ipus for each in (plan, shards))
+        # Weights and accumulators, and what waits for a backward phase.
+        waiting = sum(stage.activation_bytes for stage in stages[:-1])
+        assert phased.off_chip_bytes == sum(2 * stage.weight_bytes for stage in stages) + waiting
+        assert sharded.off_chip_bytes == 0
+        on_chip = max(2 * stage.weight_bytes for stage in stages) + max(stage.activation_bytes for stage in stages)
+        assert phased.stash_bytes + phased.weight_bytes == on_chip < sharded.stash_bytes + sharded.weight_bytes
 
 
 @pytest.mark.parametrize("execution", PhasedExecution)
-def test_phases_infer_as_the_model_does(toy, strategy, execution):
+def test_phases_infer_as_the_model_does(run, toy, strategy, execution):
     """Of two stages at a time, four phases: on one group of two IPUs, or on two."""
     toy.configure(2 if execution is SERIAL else 4)
     with strategy.scope():
-        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(np.arange(3, dtype=np.float32)))
-        outfeed = ipu.IPUOutfeedQueue()
         factor = tf.Variable(3.0)
-
-        @tf.function(jit_compile=True)
-        def program():
-            pipelining.pipeline(
-                [
-                    [lambda x: x + 1.0, lambda x: x * factor],
-                    [lambda a, b: a * b, lambda a, b: a - b],
-                    [lambda a, b: (a, b), lambda a, b: a + b],
-                    [lambda a, b, c: a - b, lambda a, b, c: c],
-                ],
-                gradient_accumulation_count=3,
-                infeed_queue=infeed,
-                outfeed_queue=outfeed,
-                pipeline_schedule=execution,
-            )
-
-        infeed.initializer  # noqa: B018  (The access starts it.)
-        strategy.run(program)
+    stages = [
+        [lambda x: x + 1.0, lambda x: x * factor],
+        [lambda a, b: a * b, lambda a, b: a - b],
+        [lambda a, b: (a, b), lambda a, b: a + b],
+        [lambda a, b, c: a - b, lambda a, b, c: c],
+    ]
+    dataset = tf.data.Dataset.from_tensor_slices(np.arange(3, dtype=np.float32))
+    found = run(dataset, stages, 3, pipeline_schedule=execution)
     x = np.arange(3)
     a, b = (x + 1) * (3 * x), (x + 1) - 3 * x
-    np.testing.assert_allclose(outfeed.dequeue(), [a - b, a + b])
-    (pipeline,) = pipelining.pipelines_of(program)
-    check_plan(pipeline.plan)
-    assert pipeline.plan.name == execution.value
-    assert pipeline.plan.mapping == (((0, 1),) * 4 if execution is SERIAL else ((0, 2), (1, 3)) * 2)
+    np.testing.assert_allclose(found, [a - b, a + b])
+    plan = last_pipeline().plan
+    check_plan(plan)
+    assert plan.name == execution.value
+    assert plan.mapping == (((0, 1),) * 4 if execution is SERIAL else ((0, 2), (1, 3)) * 2)
 
 
 def test_the_number_of_micro_batches_of_phases_may_be_known_at_run_time_only(toy, strategy):
@@ -102,59 +99,6 @@ def test_the_number_of_micro_batches_of_phases_may_be_known_at_run_time_only(toy
             np.testing.assert_allclose(outfeed.dequeue(), [4.0] * count)
 
 
-def test_phases_of_one_ipu_may_share_a_variable(toy, strategy):
-    toy.configure(1)
-    with strategy.scope():
-        shared = tf.Variable(2.0)
-        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.125)
-
-        @tf.function(jit_compile=True)
-        def program():
-            pipelining.pipeline(
-                [lambda x: shared * x, lambda x: shared * x],
-                gradient_accumulation_count=2,
-                inputs=[1.0],
-                outfeed_queue=ipu.IPUOutfeedQueue(),
-                optimizer_function=lambda loss: OptimizerFunctionOutput(optimizer, loss),
-                pipeline_schedule=SERIAL,
-            )
-
-        strategy.run(program)
-        assert shared.numpy() == 2.0 - 0.125 * 2 * (2 * 2.0)
-
-
-def test_a_phase_at_a_time_is_on_the_chip_and_all_of_them_are_off_it(toy, strategy):
-    toy.configure(1)
-    on, off = {}, {}
-    for schedule in (SERIAL, PipelineSchedule.Sequential):
-        mapping = {"device_mapping": [0] * 3, "pipeline_schedule": schedule}
-        toy.pipelined(strategy, momentum, 2, **mapping)
-        pipeline = last_pipeline()
-        (cost,) = plan_cost(pipeline.plan, pipeline.stage_costs).ipus
-        on[schedule], off[schedule] = cost.stash_bytes + cost.weight_bytes, cost.off_chip_bytes
-    assert on[SERIAL] < on[PipelineSchedule.Sequential]
-    stages: Any = last_pipeline().stage_costs  # None is in parts.
-    # Weights and accumulators, and what waits for a backward phase.
-    expected = sum(2 * stage.weight_bytes for stage in stages) + sum(stage.activation_bytes for stage in stages[:-1])
-    assert off == {SERIAL: expected, PipelineSchedule.Sequential: 0}
-    assert on[SERIAL] == max(2 * stage.weight_bytes for stage in stages) + max(
-        stage.activation_bytes for stage in stages
-    )
-
-
-def test_what_cannot_be_done_in_phases_is_refused_all_at_once():
-    outfeed = ipu.IPUOutfeedQueue()
-    arguments = {
-        "pipeline_schedule": SERIAL,
-        "device_mapping": [0, 1],
-        "recomputation_mode": RecomputationMode.Auto,
-        "batch_serialization_iterations": 2,
-    }
-    with pytest.raises(ValueError, match="serial phases share one group") as caught:
-        pipelining.pipeline([lambda x: x] * 2, 4, inputs=[1.0], outfeed_queue=outfeed, **arguments)
-    assert all(f"`{name}` is" in str(caught.value) for name in ("recomputation_mode", "batch_serialization_iterations"))
-
-
 @pytest.mark.parametrize(
     ("kind", "words", "arguments"),
     [
@@ -165,6 +109,16 @@ def test_what_cannot_be_done_in_phases_is_refused_all_at_once():
         (TypeError, "or a `PhasedExecution`", {"pipeline_schedule": "Serial"}),
         (TypeError, "`phase_liveness` must be", {"pipeline_schedule": SERIAL, "phase_liveness": "always"}),
         (ValueError, "never leave the chip", {"phase_liveness": Liveness.AlwaysLive}),
+        (
+            ValueError,
+            r"(?s)serial phases share one group.*`recomputation_mode` is.*`batch_serialization_iterations` is",
+            {
+                "pipeline_schedule": SERIAL,
+                "device_mapping": [0, 1],
+                "recomputation_mode": RecomputationMode.Auto,
+                "batch_serialization_iterations": 2,
+            },
+        ),
     ],
 )
 def test_a_fault_of_phases_has_its_kind(kind, words, arguments):
@@ -183,8 +137,7 @@ def test_a_sharded_model_is_a_sequential_pipeline_of_one_micro_batch(toy, strate
     assert replace(plan, name="Sharded") == pipelining.sharded_plan([0, 1, 2], repeat_count=3)
 
 
-def test_a_model_in_shards_by_scopes_trains_as_that_pipeline_does(toy, strategy):
-    """`ipu_shard` around the layers of a plain program, which then takes as many IPUs."""
+def test_a_model_in_shards_by_scopes_trains_as_in_one_piece(toy, strategy):
     toy.configure(2)
     xs, ys = toy.batches(2)
     with strategy.scope():
@@ -205,6 +158,4 @@ def test_a_model_in_shards_by_scopes_trains_as_that_pipeline_does(toy, strategy)
         for x, y in zip(xs, ys, strict=True):
             strategy.run(step, args=(tf.constant(x), tf.constant(y)))
         sharded = [variable.numpy() for variable in variables]
-    options = {"stages": 2, "repeat_count": 2, "pipeline_schedule": PipelineSchedule.Sequential}
-    toy.assert_close(sharded, toy.pipelined(strategy, momentum, 1, **options)[0])
     toy.assert_close(sharded, toy.accumulated(momentum, 1, 2, stages=2)[0])

@@ -51,10 +51,11 @@ def program_of(strategy, training=True, **options):
     return program, variables
 
 
-@pytest.fixture
-def training(strategy):
+@pytest.fixture(scope="module")
+def training():
     """A report of a recomputing pipeline on two replicas of four IPUs, its pipeline, and what keeps that alive."""
     configure(8)
+    strategy = ipu.IPUStrategy()
     program, variables = program_of(strategy, recomputation_mode=RecomputationMode.Auto)
     made = strategy.report(program, machine="Bow Pod16")
     return made, pipelining.last_pipeline(), (program, variables)

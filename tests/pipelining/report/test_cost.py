@@ -1,8 +1,9 @@
-"""Costs: formulas that can be told by hand, and what the stages' costs may be."""
+"""Costs: formulas that can be told by hand, what the stages' costs may be, and where a model is cut."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -11,6 +12,7 @@ from tensorflow_ipu.pipelining import (
     PipelineSchedule,
     RecomputationMode,
     StageCost,
+    balance,
     compare_plans,
     contiguous_mappings,
     pipeline_plan,
@@ -23,6 +25,8 @@ GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 THEN = RecomputationMode.RecomputeThenBackpropagate
 WITHIN = RecomputationMode.RecomputeAndBackpropagateInterleaved
 EVEN = StageCost(forward=1, backward=2, update=0)
+SYSTEM = systems()["IPU-M2000"]
+STREAMED = SYSTEM.streaming_bytes_per_second
 
 
 @pytest.mark.parametrize("stages", [2, 4, 6])
@@ -42,26 +46,26 @@ def test_time_of_each_schedule_with_even_stages(stages, rounds):
     assert time(INTERLEAVED, THEN) == time(INTERLEAVED)
 
 
-def test_shares_of_a_sequential_pipeline():
+def test_shares_of_sequential_uneven_repeated_and_idle_plans():
     cost = plan_cost(pipeline_plan(4, 8, SEQUENTIAL), EVEN)
     assert cost.utilisation == pytest.approx(0.25)
     assert cost.bubble_share == pytest.approx(0.75)
     assert cost.section_times == {"ramp up": 0, "steady": 96, "ramp down": 0, "update": 0}
-
-
-def test_an_uneven_stage_holds_up_the_others():
-    costs = [EVEN, StageCost(3, 6, update=0), EVEN]
-    cost = plan_cost(pipeline_plan(3, 60), costs)
-    assert cost.time == pytest.approx(60 * 9, rel=0.1)
-    assert cost.ipus[1].busy == 60 * 9
-    assert cost.bubble_share == pytest.approx(1 - 5 / 9, rel=0.1)
+    uneven = plan_cost(pipeline_plan(3, 60), [EVEN, StageCost(3, 6, update=0), EVEN])
+    assert uneven.time == pytest.approx(60 * 9, rel=0.1)
+    assert uneven.ipus[1].busy == 60 * 9
+    assert uneven.bubble_share == pytest.approx(1 - 5 / 9, rel=0.1)
+    once, thrice = (plan_cost(pipeline_plan(2, 4, repeat_count=count)) for count in (1, 3))
+    assert thrice.total_time == 3 * once.total_time == 3 * thrice.time
+    nothing = plan_cost(pipeline_plan(2, 4), StageCost(0, 0, update=0))
+    assert (nothing.time, nothing.utilisation, nothing.bubble_share) == (0, 0, 0)
 
 
 def test_stash_bytes_are_depth_times_bytes():
     bytes_of = StageCost(activation_bytes=100, input_bytes=10, weight_bytes=1)
 
-    def stash(schedule, mode=None):
-        plan = pipeline_plan(4, 8, schedule, recomputation_mode=mode)
+    def stash(schedule, mode=None, mapping=None):
+        plan = pipeline_plan(4, 8, schedule, recomputation_mode=mode, device_mapping=mapping)
         return [ipu.stash_bytes for ipu in plan_cost(plan, bytes_of).ipus]
 
     assert stash(GROUPED) == [700, 500, 300, 100]
@@ -69,38 +73,27 @@ def test_stash_bytes_are_depth_times_bytes():
     assert stash(SEQUENTIAL) == [100, 100, 100, 100]
     assert stash(GROUPED, THEN) == [170, 150, 130, 100]
     assert stash(INTERLEAVED, THEN) == [140, 130, 120, 100]
+    # What is recomputed within the backward pass is there for one stage at a time.
+    assert [stash(GROUPED, mode, [0, 0, 0, 1])[0] for mode in (THEN, WITHIN)] == [150 + 300, 150 + 100]
 
 
-def test_recomputation_within_the_backward_pass_is_there_for_one_stage_at_a_time():
-    bytes_of = StageCost(activation_bytes=100, input_bytes=10)
-    plans = [pipeline_plan(4, 8, device_mapping=[0, 0, 0, 1], recomputation_mode=mode) for mode in (THEN, WITHIN)]
-    assert [plan_cost(plan, bytes_of).ipus[0].stash_bytes for plan in plans] == [150 + 300, 150 + 100]
-
-
-def test_other_bytes_of_an_ipu():
+def test_other_bytes_of_an_ipu_and_costs_of_parts():
     costs = [StageCost(weight_bytes=5, input_bytes=7), StageCost(weight_bytes=50, input_bytes=70)]
     cost = plan_cost(pipeline_plan(2, 4), costs)
     # In training a stage has gradients as large as its weights, and keeps what it gets from its neighbours.
     assert [(ipu.weight_bytes, ipu.link_bytes) for ipu in cost.ipus] == [(10, 70), (100, 70)]
     assert [ipu.weight_bytes for ipu in plan_cost(pipeline_plan(2, 2, training=False), costs).ipus] == [5, 50]
     assert cost.peak_bytes == 170
-
-
-def test_costs_of_concurrent_parts():
+    sizes = {"state_bytes": 2, "off_chip_bytes": 50, "temporary_bytes": 11, "code_bytes": 4}
+    besides = StageCost(weight_bytes=5, accumulator_bytes=3, **sizes)
+    (ipu,) = plan_cost(pipeline_plan(2, 4, device_mapping=[0, 0]), besides).ipus
+    assert ipu.weight_bytes == 2 * (5 + 3 + 2)
+    assert ipu.on_chip_bytes == ipu.weight_bytes + 11 + 2 * 4
+    assert ipu.off_chip_bytes == 2 * 50
     plan = pipeline_plan(2, 4, device_mapping=[[0, 1], 2], training=False)
-    cost = plan_cost(plan, [[StageCost(1), StageCost(3)], StageCost(2)])
-    assert [ipu.busy for ipu in cost.ipus] == [4, 12, 8]
+    parts = plan_cost(plan, [[StageCost(1), StageCost(3)], StageCost(2)])
+    assert [ipu.busy for ipu in parts.ipus] == [4, 12, 8]
     assert [ipu.busy for ipu in plan_cost(plan, [StageCost(3), StageCost(2)]).ipus] == [12, 12, 8]
-
-
-def test_repeats_multiply_the_time():
-    once, thrice = (plan_cost(pipeline_plan(2, 4, repeat_count=count)) for count in (1, 3))
-    assert thrice.total_time == 3 * once.total_time == 3 * thrice.time
-
-
-def test_stages_that_take_no_time_have_no_bubble():
-    cost = plan_cost(pipeline_plan(2, 4), StageCost(0, 0, update=0))
-    assert (cost.time, cost.utilisation, cost.bubble_share) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -117,30 +110,44 @@ def test_bad_costs_are_refused(costs, kind, words):
         plan_cost(pipeline_plan(2, 4), costs)
 
 
-def test_all_faults_of_a_stage_cost_are_told_together():
+def test_faults_of_a_stage_cost_are_told():
     with pytest.raises(ValueError, match="2 faults") as refused:
         StageCost(forward=-1, update=float("nan"))
     assert "`forward` must be 0 or more" in str(refused.value)
     with pytest.raises(TypeError, match="`backward` must be a number"):
         StageCost(backward="2")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="`weight_shards` must be 1 or more, but is 0"):
+        StageCost(weight_shards=0)
+    with pytest.raises(TypeError, match="`weights_off_chip`"):
+        StageCost(weights_off_chip=1)
+    inference = pipeline_plan(4, 8, training=False)
+    assert inference.offloaded(activations=True, accumulators=True) == inference
 
 
-def best_label(comparison):
-    assert comparison.best is not None
-    return comparison.best.label
+def best_of(*args, **options):
+    best = compare_plans(*args, **options).best
+    assert best is not None
+    return best
 
 
 def test_the_fastest_plan_that_fits_is_the_best():
     cost = StageCost(update=0, activation_bytes=100, input_bytes=10)
-    assert best_label(compare_plans(4, 16, cost)) == "Grouped on [0, 1, 2, 3]"
+    assert best_of(4, 16, cost).label == "Grouped on [0, 1, 2, 3]"
     limited = compare_plans(4, 16, cost, bytes_per_ipu=450, recompute=False)
-    assert best_label(limited) == "Interleaved on [0, 1, 2, 3]"
+    assert limited.best is not None
+    assert limited.best.label == "Interleaved on [0, 1, 2, 3]"
     assert "Grouped cannot be run: it needs 710 B on an IPU, which has 450 B" in limited.reason
     recomputing = compare_plans(4, 16, cost, bytes_per_ipu=450)
     assert "Grouped on [0, 1, 2, 3] would be faster, but it needs 710 B on an IPU" in recomputing.reason
     nothing = compare_plans(4, 16, cost, bytes_per_ipu=10)
     assert nothing.best is None
     assert nothing.reason.startswith("none can be run")
+    # Nothing overlaps on one IPU: of equally fast plans the smaller is the best.
+    assert best_of(2, 4, StageCost(activation_bytes=1), ipus=1, recompute=False).schedule is SEQUENTIAL
+    balanced = best_of(4, 64, [StageCost(forward=time, update=0) for time in (1, 1, 1, 3)], ipus=2)
+    assert balanced.cost is not None
+    assert balanced.device_mapping == (0, 0, 0, 1)
+    assert balanced.cost.bubble_share < 0.1
 
 
 def test_a_comparison_tells_what_cannot_be_run():
@@ -149,40 +156,17 @@ def test_a_comparison_tells_what_cannot_be_run():
     assert "Grouped cannot be run: its number of micro-batches must be a multiple of 8" in comparison.reason
     refused = {one.refused for one in comparison.candidates if one.schedule is INTERLEAVED and one.refused}
     assert refused == {"Interleaved trains with one stage an IPU only"}
+    inference = compare_plans(3, 6, training=False)
+    assert {one.recomputation_mode for one in inference.candidates} == {None}
 
 
-def test_a_comparison_balances_the_ipus():
-    costs = [StageCost(forward=time, update=0) for time in (1, 1, 1, 3)]
-    best = compare_plans(4, 64, costs, ipus=2).best
-    assert best is not None
-    assert best.cost is not None
-    assert best.device_mapping == (0, 0, 0, 1)
-    assert best.cost.bubble_share < 0.1
-
-
-def test_inference_is_compared_without_recomputation():
-    comparison = compare_plans(3, 6, training=False)
-    assert {one.recomputation_mode for one in comparison.candidates} == {None}
-
-
-def test_of_equally_fast_plans_the_smaller_is_the_best():
-    # Nothing overlaps on one IPU, so a pass takes as long in each schedule.
-    best = compare_plans(2, 4, StageCost(activation_bytes=1), ipus=1, recompute=False).best
-    assert best is not None
-    assert best.schedule is SEQUENTIAL
-
-
-def test_contiguous_mappings_of_few_stages_are_all_there_are():
-    assert contiguous_mappings([1, 1, 1], 3) == [(0, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 2)]
-
-
-@pytest.mark.parametrize("used", [1, 2, 4, 8])
-def test_contiguous_mappings_of_many_stages_are_the_most_even(used):
+@pytest.mark.parametrize(("used", "most"), [(1, 60), (2, 36), (4, 24), (8, 12)])
+def test_contiguous_mappings_are_the_most_even_and_all_of_few_stages(used, most):
     weights = [1.0] * 12 + [12.0] * 4
     found = next(one for one in contiguous_mappings(weights, 8) if max(one) == used - 1)
-    busiest = max(sum(w for w, at in zip(weights, found, strict=True) if at == ipu) for ipu in range(used))
-    assert busiest == {1: 60, 2: 36, 4: 24, 8: 12}[used]
+    assert max(sum(w for w, at in zip(weights, found, strict=True) if at == ipu) for ipu in range(used)) == most
     assert list(found) == sorted(found)
+    assert contiguous_mappings([1, 1, 1], 3) == [(0, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -191,11 +175,18 @@ def test_contiguous_mappings_of_many_stages_are_the_most_even(used):
         ({"ipus": 0}, ValueError, "`ipus` must be 1 or more"),
         ({"stages": 1}, ValueError, "`stages` is 1"),
         ({"stage_costs": [[EVEN], EVEN, EVEN, EVEN]}, TypeError, "stages here have no parts"),
+        ({"machine": "GC300"}, ValueError, "`machine` is 'GC300', which is not known"),
     ],
 )
 def test_a_bad_comparison_is_refused(arguments, kind, words):
     with pytest.raises(kind, match=words):
         compare_plans(**{"stages": 4, "micro_batches": 8} | arguments)
+
+
+def test_the_memory_of_the_machine_is_the_limit_of_a_comparison():
+    cost = StageCost(weight_bytes=600 * 2**20)
+    assert compare_plans(2, 4, cost, machine="GC200").best is None
+    assert best_of(2, 4, cost, machine="GC200", training=False).device_mapping == (0, 1)
 
 
 def test_an_exchange_takes_what_the_links_of_the_machine_take():
@@ -211,12 +202,8 @@ def test_an_exchange_takes_what_the_links_of_the_machine_take():
     assert shares == pytest.approx(1)
     *_, (_, _, end, _) = timeline(plan, costs, machine=mine)
     assert end == pytest.approx(cost.time)
-
-
-def test_stages_of_one_ipu_exchange_nothing():
-    plan = pipeline_plan(3, 6, SEQUENTIAL, device_mapping=[0, 0, 0])
-    cost = dataclasses.replace(EVEN, input_bytes=10**9)
-    assert plan_cost(plan, cost, machine="GC200").exchange_share == 0
+    together = pipeline_plan(3, 6, SEQUENTIAL, device_mapping=[0, 0, 0])
+    assert plan_cost(together, dataclasses.replace(EVEN, input_bytes=10**9), machine="GC200").exchange_share == 0
 
 
 def test_phases_load_and_save_their_bytes_at_the_rate_of_the_machine():
@@ -234,30 +221,6 @@ def test_phases_load_and_save_their_bytes_at_the_rate_of_the_machine():
     assert plan_cost(plan, cost, machine=mine).time == pytest.approx(expected)
 
 
-def test_what_passes_take_besides_counts_against_the_memory():
-    cost = StageCost(
-        weight_bytes=5, accumulator_bytes=3, state_bytes=2, off_chip_bytes=50, temporary_bytes=11, code_bytes=4
-    )
-    (ipu,) = plan_cost(pipeline_plan(2, 4, device_mapping=[0, 0]), cost).ipus
-    assert ipu.weight_bytes == 2 * (5 + 3 + 2)
-    assert ipu.on_chip_bytes == ipu.weight_bytes + 11 + 2 * 4
-    assert ipu.off_chip_bytes == 2 * 50
-
-
-def test_the_memory_of_the_machine_is_the_limit_of_a_comparison():
-    cost = StageCost(weight_bytes=600 * 2**20)
-    assert compare_plans(2, 4, cost, machine="GC200").best is None
-    best = compare_plans(2, 4, cost, machine="GC200", training=False).best
-    assert best is not None
-    assert best.device_mapping == (0, 1)
-    with pytest.raises(ValueError, match="`machine` is 'GC300', which is not known"):
-        compare_plans(2, 4, cost, machine="GC300")
-
-
-SYSTEM = systems()["IPU-M2000"]
-STREAMED = SYSTEM.streaming_bytes_per_second
-
-
 def test_stashes_off_the_chip_leave_one_micro_batch_on_it_and_take_time():
     costs = StageCost(1.0, 2.0, activation_bytes=100, input_bytes=10, weight_bytes=1, update=0)
     plan = pipeline_plan(4, 8)
@@ -272,12 +235,9 @@ def test_stashes_off_the_chip_leave_one_micro_batch_on_it_and_take_time():
     shares = (cost.utilisation, cost.recompute_share, cost.transfer_share, cost.bubble_share, cost.exchange_share)
     assert sum(shares) == pytest.approx(1)
     assert cost.transfer_share == pytest.approx(3 * 8 * 2 * 100 / STREAMED / (4 * cost.time))
-
-
-def test_recomputing_stages_have_their_inputs_off_the_chip():
-    plan = pipeline_plan(4, 8, recomputation_mode=THEN).offloaded(activations=True)
-    cost = plan_cost(plan, StageCost(activation_bytes=100, input_bytes=10), machine=SYSTEM)
-    assert [ipu.off_chip_bytes for ipu in cost.ipus] == [70, 50, 30, 0]
+    recomputing = pipeline_plan(4, 8, recomputation_mode=THEN).offloaded(activations=True)
+    cost = plan_cost(recomputing, StageCost(activation_bytes=100, input_bytes=10), machine=SYSTEM)
+    assert [ipu.off_chip_bytes for ipu in cost.ipus] == [70, 50, 30, 0]  # Of inputs.
     assert [ipu.stash_bytes for ipu in cost.ipus] == [110, 110, 110, 100]
 
 
@@ -305,15 +265,6 @@ def test_weights_that_replicas_share_are_gathered_for_each_pass(beside):
     assert found.busy - whole.busy == pytest.approx(2 * (8 * 2 * (gathered + streamed) + 2 * streamed))
 
 
-def test_what_is_off_the_chip_is_checked():
-    with pytest.raises(ValueError, match="`weight_shards` must be 1 or more, but is 0"):
-        StageCost(weight_shards=0)
-    with pytest.raises(TypeError, match="`weights_off_chip`"):
-        StageCost(weights_off_chip=1)
-    inference = pipeline_plan(4, 8, training=False)
-    assert inference.offloaded(activations=True, accumulators=True) == inference
-
-
 def test_instructions_are_priced_once_for_all_their_micro_batches(monkeypatch):
     asked: list[object] = []
     time_of = StageCost.time
@@ -326,3 +277,58 @@ def test_instructions_are_priced_once_for_all_their_micro_batches(monkeypatch):
     for count in (8, 32):
         plan_cost(pipeline_plan(4, count))
     assert len(asked) == 2 * 4 * 3  # Of two plans, four stages: forward, backward, update.
+
+
+MIB = 2**20
+
+
+def pieces(*times, **each):
+    return [StageCost(forward=time * 1e-6, update=0, load=0, save=0, **each) for time in times]
+
+
+def test_the_longest_stage_is_as_short_as_it_can_be():
+    times = (5, 1, 1, 1, 7, 2, 2, 3, 1)
+    proposal = balance(pieces(*times), 3, "GC200")
+    splits = itertools.combinations(range(1, len(times)), 2)
+    best = min(max(sum(times[:a]), sum(times[a:b]), sum(times[b:])) for a, b in splits)
+    assert max(cost.forward for cost in proposal.costs) == pytest.approx(best * 1e-6)
+    assert proposal.assignment == list(proposal.stages) == sorted(proposal.stages)
+    assert set(proposal.stages) == {0, 1, 2}
+    assert proposal.fits
+    assert not proposal.recompute
+    text = str(proposal)
+    assert text.startswith("3 stages, one an IPU, 48 micro-batches: ")
+    assert "stage 1:" in text
+
+
+def test_memory_moves_a_cut_and_then_asks_for_recomputation():
+    # By time alone two pieces a stage; the weights of the first two do not fit one IPU.
+    heavy = [StageCost(1e-6, weight_bytes=300 * MIB), StageCost(1e-6, weight_bytes=300 * MIB), *pieces(1, 1)]
+    assert balance(heavy, 2, "GC200").stages == (0, 1, 1, 1)
+    hoarding = pieces(1, 1, 1, 1, activation_bytes=300 * MIB, input_bytes=MIB)
+    proposal = balance(hoarding, 2, "GC200", micro_batches=16)
+    assert (proposal.recompute, proposal.fits) == (True, True)
+    assert ", with recomputation" in str(proposal)
+    assert "stage 0: 8 us" in str(proposal)
+    assert "stage 1: 6 us" in str(proposal)  # The last one has nothing to recompute.
+    kept = balance(hoarding, 2, "GC200", micro_batches=16, recompute=False)
+    assert (kept.recompute, kept.fits) == (False, False)
+
+
+def test_what_fits_nowhere_is_told():
+    proposal = balance([StageCost(1e-6, weight_bytes=900 * MIB)] * 2, 2, "GC200")
+    assert not proposal.fits
+    assert "it does not fit" in str(proposal)
+
+
+@pytest.mark.parametrize(
+    ("given", "ipus", "kind", "message"),
+    [
+        (pieces(1, 1), 1, ValueError, "`ipus` must be 2 or more, but is 1"),
+        (pieces(1, 1), 3, ValueError, "`ipus` is 3, but the model has only 2 pieces"),
+        ("model", 2, TypeError, "`model_or_stages` must be a Keras model that was made in a strategy's scope"),
+    ],
+)
+def test_what_cannot_be_balanced_is_refused(given, ipus, kind, message):
+    with pytest.raises(kind, match=message):
+        balance(given, ipus, "GC200")

@@ -34,14 +34,15 @@ def size(path):
     return int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")
 
 
-def test_the_text_of_a_plan_fits_its_width():
+def test_the_text_of_a_plan_fits_its_width_and_says_what_its_letters_mean():
     plan = pipeline_plan(6, 24)
     for width in (60, 120, 200):
         assert max(map(len, plan_text(plan, width).splitlines())) <= width
     assert str(plan) == plan_text(plan)
-
-
-def test_the_text_of_a_plan_says_what_its_letters_mean():
+    text = plan_text(pipeline_plan(4, 4096))  # That of its sections.
+    assert "steady, micro-batches from 0, 4089 times, each 1 on" in text
+    assert "0B+0 0F+7" in text
+    assert len(text) < 3000
     legend = plan_text(pipeline_plan(3, 6)).rpartition("\n\n")[2]
     assert "B backward; U weight update; . is idle; | ends a step; A is stage 0" in legend
     assert "recomputation" not in legend
@@ -50,44 +51,25 @@ def test_the_text_of_a_plan_says_what_its_letters_mean():
     assert "backward" not in plan_text(pipeline_plan(3, 3, training=False))
 
 
-def test_the_text_of_a_long_plan_is_that_of_its_sections():
-    text = plan_text(pipeline_plan(4, 4096))
-    assert "steady, micro-batches from 0, 4089 times, each 1 on" in text
-    assert "0B+0 0F+7" in text
-    assert len(text) < 3000
+def test_pictures_of_plans_are_written_or_refused(tmp_path, monkeypatch):
+    def drawn(*plans, **options):
+        draw_plans(list(plans), tmp_path / "plan.png", **options)
+        return size(tmp_path / "plan.png")
 
-
-def test_a_picture_is_written(tmp_path):
-    draw_plan(pipeline_plan(3, 6), tmp_path / "plan.png")
-    width, height = size(tmp_path / "plan.png")
+    draw_plan(pipeline_plan(4, 4096), tmp_path / "long.png")
+    width, height = size(tmp_path / "long.png")
     assert width > height > 100
-
-
-def test_a_long_plan_makes_no_larger_picture_than_a_short_one(tmp_path):
-    for count in (64, 4096):
-        draw_plan(pipeline_plan(4, count), tmp_path / f"{count}.png")
-    assert size(tmp_path / "64.png") == size(tmp_path / "4096.png")
-
-
-def test_plans_below_each_other_share_a_picture(tmp_path):
-    modes = [None, RecomputationMode.Auto]
-    plans = [pipeline_plan(2, 4, recomputation_mode=mode) for mode in modes] + [parallel_phases_plan([[0, 2], [1, 3]])]
-    draw_plans(plans[:1], tmp_path / "one.png")
-    draw_plans(plans, tmp_path / "all.png", titles=["a", "b", "c"])
-    assert size(tmp_path / "all.png")[1] > 2 * size(tmp_path / "one.png")[1]
-
-
-def test_matplotlib_that_is_missing_is_told_with_the_extra(monkeypatch, tmp_path):
+    assert drawn(pipeline_plan(4, 64)) == (width, height)
+    plans = [pipeline_plan(2, 4, recomputation_mode=mode) for mode in (None, RecomputationMode.Auto)]
+    several = drawn(*plans, parallel_phases_plan([[0, 2], [1, 3]]), titles=["a", "b", "c"])
+    assert several[1] > 2 * drawn(plans[0])[1]
+    with pytest.raises(ValueError, match="`plans` is empty"):
+        drawn()
+    with pytest.raises(ValueError, match="`titles` has 2 items, but there are 1 plans"):
+        drawn(pipeline_plan(2, 4), titles=["a", "b"])
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
     with pytest.raises(ImportError, match=r"tensorflow-ipu\[report\]"):
-        draw_plan(pipeline_plan(2, 4), tmp_path / "plan.png")
-
-
-def test_pictures_of_nothing_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="`plans` is empty"):
-        draw_plans([], tmp_path / "plan.png")
-    with pytest.raises(ValueError, match="`titles` has 2 items, but there are 1 plans"):
-        draw_plans([pipeline_plan(2, 4)], tmp_path / "plan.png", titles=["a", "b"])
+        drawn(pipeline_plan(2, 4))
 
 
 @pytest.mark.parametrize("recompute", [None, RecomputationMode.Auto])
@@ -127,7 +109,7 @@ def test_a_trace_is_written_as_json(tmp_path):
     assert trace["otherData"]["steps"] == plan.step_count
 
 
-def test_with_a_machine_a_trace_is_in_real_time_and_has_exchanges():
+def test_with_a_machine_traces_and_pictures_are_in_seconds_and_show_exchanges(tmp_path):
     plan = pipeline_plan(3, 6)
     costs = StageCost(forward=2e-3, input_bytes=2**20, update=1e-3)
     cost = plan_cost(plan, costs, machine="GC200")
@@ -137,12 +119,9 @@ def test_with_a_machine_a_trace_is_in_real_time_and_has_exchanges():
     exchanges = [event["dur"] for event in events if event.get("cat") == "exchange"]
     assert sum(exchanges) == pytest.approx(1e6 * cost.time * cost.exchange_share)
     assert exchanges
-
-
-def test_with_a_machine_a_picture_is_in_seconds_and_shows_exchanges(tmp_path):
     costs = StageCost(forward=1e-4, input_bytes=2**22, update=1e-4)
-    draw_plan(pipeline_plan(3, 6), tmp_path / "plan.svg", costs, machine="GC200")
-    draw_plan(pipeline_plan(3, 6), tmp_path / "plain.svg", costs)
+    draw_plan(plan, tmp_path / "plan.svg", costs, machine="GC200")
+    draw_plan(plan, tmp_path / "plain.svg", costs)
     drawn, plain = ((tmp_path / name).read_text() for name in ("plan.svg", "plain.svg"))
     assert drawn.count(EXCHANGE.lower()) > 5
     assert EXCHANGE.lower() not in plain

@@ -198,32 +198,29 @@ class Machine:
         self._exchanged.clear()
 
 
-EXAMPLES = settings(max_examples=300, deadline=None)
 FEWER = settings(max_examples=100, deadline=None)
 
 
-@EXAMPLES
-@given(pipelines())
-def test_any_pipeline_plan_passes_the_check(plan):
+@settings(max_examples=300, deadline=None)
+@given(pipelines() | others())
+def test_any_plan_passes_the_check_and_executes_to_the_numbers_of_plain_accumulation(plan):
     check_plan(plan)
-
-
-@FEWER
-@given(others())
-def test_any_sharded_or_phased_plan_passes_the_check(plan):
-    check_plan(plan)
-
-
-@EXAMPLES
-@given(pipelines())
-def test_any_pipeline_plan_executes_to_the_numbers_of_plain_accumulation(plan):
     assert Machine(plan).run() == expected(plan)
 
 
 @FEWER
-@given(others())
-def test_any_sharded_or_phased_plan_executes_to_the_numbers_of_plain_accumulation(plan):
-    assert Machine(plan).run() == expected(plan)
+@given(pipelines() | others())
+def test_walk_and_table_and_text_tell_the_same(plan):
+    table, rows = plan.table(), []
+    for number, _, step in plan.walk():
+        for task in step.tasks:
+            assert parse_instruction(str(task.instruction)) == task.instruction
+            rows.append((number, task.slot, task.ipu, task.instruction.stage, task.instruction.part or 0))
+    columns = (table.step, table.slot, table.ipu, table.stage, table.part)
+    assert sorted(rows) == sorted(zip(*(column.tolist() for column in columns), strict=True))
+    assert plan.step_count == 1 + max(row[0] for row in rows)
+    assert plan.slot_count == sum(step.slots for _, _, step in plan.walk())
+    assert table.micro_batch.max() == plan.micro_batches - 1
 
 
 @FEWER
@@ -237,30 +234,6 @@ def test_more_micro_batches_change_nothing_but_the_repeats_of_the_steady_loop(pl
     assert longer.section("steady").repeat == steady.repeat + more
     assert longer.unlooped_micro_batches == plan.unlooped_micro_batches
     assert longer.with_micro_batches(plan.micro_batches) == plan
-
-
-@FEWER
-@given(pipelines() | others())
-def test_walk_and_table_tell_the_same(plan):
-    table = plan.table()
-    rows = [
-        (number, task.slot, task.ipu, task.instruction.stage, task.instruction.part or 0)
-        for number, _, step in plan.walk()
-        for task in step.tasks
-    ]
-    columns = (table.step, table.slot, table.ipu, table.stage, table.part)
-    assert sorted(rows) == sorted(zip(*(column.tolist() for column in columns), strict=True))
-    assert plan.step_count == 1 + max(row[0] for row in rows)
-    assert plan.slot_count == sum(step.slots for _, _, step in plan.walk())
-    assert table.micro_batch.max() == plan.micro_batches - 1
-
-
-@FEWER
-@given(pipelines() | others())
-def test_the_text_of_any_instruction_reads_back(plan):
-    for _, _, step in plan.walk():
-        for task in step.tasks:
-            assert parse_instruction(str(task.instruction)) == task.instruction
 
 
 @FEWER

@@ -8,6 +8,7 @@ import pytest
 
 from tensorflow_ipu.pipelining import (
     BufferKind,
+    Liveness,
     PipelineSchedule,
     PlanError,
     RecomputationMode,
@@ -67,64 +68,111 @@ def faults(plan):
     return "\n".join(refused.value.faults)
 
 
-def test_two_tasks_in_a_slot():
-    plan = with_step(pipeline_plan(2, 4), "ramp up", 0, lambda tasks: [*tasks, Task(0, 0, parse_instruction("0F1"))])
-    assert "step 0, slot 0, IPU 0: `0F1` in the section `ramp up`: `0F0` is in the same slot" in faults(plan)
+def added(text, ipu, slot=0):
+    """Adds a task."""
+    return lambda tasks: [*tasks, Task(slot, ipu, parse_instruction(text))]
 
 
-def test_a_task_on_an_ipu_of_another_stage():
-    plan = with_step(pipeline_plan(2, 4), "ramp up", 0, lambda tasks: [replace(tasks[0], ipu=1)])
-    assert "step 0, slot 0, IPU 1: `0F0` in the section `ramp up`: it belongs on IPU 0" in faults(plan)
+SMALL, UP = pipeline_plan(2, 4), "ramp up"
+LATE = len(SMALL.section("ramp down").steps) - 1
 
 
-def test_a_stage_and_a_part_that_there_are_not():
-    plan = with_step(pipeline_plan(2, 4), "ramp up", 0, renamed("0F0", "7F0"))
-    assert "there is no stage 7" in faults(plan)
-    plan = with_step(pipeline_plan(2, 4, device_mapping=[[0, 1], 2]), "ramp up", 0, renamed("0.1F0", "0.2F0"))
-    assert "stage 0 has 2 parts, and not this one" in faults(plan)
+@pytest.mark.parametrize(
+    ("plan", "section", "step", "change", "said"),
+    [
+        (
+            SMALL,
+            UP,
+            0,
+            added("0F1", 0),
+            "step 0, slot 0, IPU 0: `0F1` in the section `ramp up`: `0F0` is in the same slot",
+        ),
+        (
+            SMALL,
+            UP,
+            0,
+            lambda tasks: [replace(tasks[0], ipu=1)],
+            "step 0, slot 0, IPU 1: `0F0` in the section `ramp up`: it belongs on IPU 0",
+        ),
+        (SMALL, UP, 0, renamed("0F0", "7F0"), "there is no stage 7"),
+        (
+            pipeline_plan(2, 4, device_mapping=[[0, 1], 2]),
+            UP,
+            0,
+            renamed("0.1F0", "0.2F0"),
+            "stage 0 has 2 parts, and not this one",
+        ),
+        (SMALL, UP, 1, without("1F0"), "`1F0` on IPU 1 is in no slot"),
+        (SMALL, UP, 1, renamed("0F1", "0F0"), "step 1, slot 0, IPU 0: `0F0`: it is run 2 times"),
+        (SMALL, UP, 1, renamed("0F1", "0F9"), "step 1, slot 0, IPU 0: `0F9`: there are 4 micro-batches"),
+        (
+            pipeline_plan(2, 2, training=False),
+            UP,
+            0,
+            renamed("0F0", "0B0"),
+            "step 0, slot 0, IPU 0: `0B0`: this plan has no such pass",
+        ),
+        (
+            pipeline_plan(2, 2, PipelineSchedule.Sequential, recomputation_mode=RecomputationMode.Auto),
+            "steady",
+            3,
+            lambda tasks: [replace(task, slot=1 - task.slot) for task in tasks],
+            "step 3, slot 0, IPU 0: `0B0`: needs what is made in step 3, slot 1, IPU 0: `0R0`",
+        ),
+        (
+            SMALL,
+            "ramp down",
+            LATE,
+            added("1U", 1, 1),
+            "`1U` in the section `ramp down`: weights are updated when all sections but `update` are over",
+        ),
+        (
+            serial_phases_plan([0, 0, 0]),
+            "steady",
+            1,
+            without("1LF0"),
+            "`1F0`: its stage is not on the chip; load it before",
+        ),
+        (
+            serial_phases_plan([0] * 3, liveness=Liveness.OffChipAfterFwd),
+            "steady",
+            None,
+            without("1LB0"),
+            "`1B0`: its stage is not on the chip; load it before",
+        ),
+        (
+            parallel_phases_plan([0, 1, 0, 1]),
+            "steady",
+            1,
+            without("0SF0"),
+            "IPU 0: `2LF0`: replaces what step 1, slot 0, IPU 0: `0F0` left unsaved",
+        ),
+        (serial_phases_plan([0, 0]), "update", 1, without("1SU"), "`1U`: what it left is never saved"),
+    ],
+)
+def test_a_task_that_is_wrong_is_named(plan, section, step, change, said):
+    if step is None:  # Wherever it is.
+        old = plan.section(section)
+        plan = with_section(
+            plan, replace(old, steps=tuple(Step(tuple(change(list(each.tasks)))) for each in old.steps))
+        )
+    else:
+        plan = with_step(plan, section, step, change)
+    assert said in faults(plan)
 
 
-def test_a_pass_that_is_missing():
-    plan = with_step(pipeline_plan(2, 4), "ramp up", 1, without("1F0"))
-    assert faults(plan) == "`1F0` on IPU 1 is in no slot"
-
-
-def test_a_pass_that_is_run_twice_or_for_no_micro_batch():
-    plan = with_step(pipeline_plan(2, 4), "ramp up", 1, renamed("0F1", "0F0"))
-    assert "step 1, slot 0, IPU 0: `0F0`: it is run 2 times" in faults(plan)
-    plan = with_step(pipeline_plan(2, 4), "ramp up", 1, renamed("0F1", "0F9"))
-    assert "step 1, slot 0, IPU 0: `0F9`: there are 4 micro-batches" in faults(plan)
-
-
-def test_a_pass_that_the_plan_does_not_have():
-    plan = with_step(pipeline_plan(2, 2, training=False), "ramp up", 0, renamed("0F0", "0B0"))
-    assert "step 0, slot 0, IPU 0: `0B0`: this plan has no such pass" in faults(plan)
-
-
-def test_micro_batches_out_of_order():
-    plan = with_step(pipeline_plan(2, 4), "ramp up", 0, renamed("0F0", "0F1"))
-    plan = with_step(plan, "ramp up", 1, renamed("0F1", "0F0"))
-    said = faults(plan)
+def test_passes_out_of_order_or_before_what_they_take():
+    plan = with_step(SMALL, UP, 0, renamed("0F0", "0F1"))
+    said = faults(with_step(plan, UP, 1, renamed("0F1", "0F0")))
     assert "step 0, slot 0, IPU 0: `0F1`: runs before micro-batch 0, out of order" in said
     assert "step 1, slot 0, IPU 1: `1F0`: needs what is made in step 1, slot 0, IPU 0: `0F0`" in said
-
-
-def test_a_forward_pass_before_its_inputs_are_exchanged():
-    early = pipeline_plan(2, 4)
-    (task,) = (task for task in early.section("ramp up").steps[1].tasks if str(task.instruction) == "1F0")
-    plan = with_step(early, "ramp up", 1, without("1F0"))
-    plan = with_step(plan, "ramp up", 0, lambda tasks: [*tasks, task])
+    early = faults(with_step(with_step(SMALL, UP, 1, without("1F0")), UP, 0, added("1F0", 1)))
     assert (
-        "step 0, slot 0, IPU 1: `1F0`: needs what is made in step 0, slot 0, IPU 0: `0F0`, which is exchanged as that"
-        " step ends" in faults(plan)
+        "IPU 1: `1F0`: needs what is made in step 0, slot 0, IPU 0: `0F0`, which is exchanged as that step ends"
+        in early
     )
-
-
-def test_a_backward_pass_before_its_recomputation():
-    plan = pipeline_plan(2, 2, PipelineSchedule.Sequential, recomputation_mode=RecomputationMode.Auto)
-    swapped = {0: 1, 1: 0}
-    plan = with_step(plan, "steady", 3, lambda tasks: [replace(task, slot=swapped[task.slot]) for task in tasks])
-    assert "step 3, slot 0, IPU 0: `0B0`: needs what is made in step 3, slot 1, IPU 0: `0R0`" in faults(plan)
+    plan = replace(SMALL, sections=(SMALL.sections[3], *SMALL.sections[:3]))
+    assert "step 0, slot 0, IPU 0: `0U`: comes before the last gradients of stage 0, of step 7" in faults(plan)
 
 
 def test_a_fault_of_the_steady_loop_is_not_told_for_each_iteration():
@@ -174,53 +222,15 @@ def test_a_buffer_that_is_too_deep(plan, kind):
     )
 
 
-def test_a_link_that_is_too_shallow():
+def test_a_buffer_that_is_too_shallow_or_missing_or_holds_nothing():
     plan = pipeline_plan(2, 2, PipelineSchedule.Sequential, batch_serialization_iterations=3)
     plan = with_buffer(plan, BufferKind.FORWARD_LINK, 1, lambda one: replace(one, depth=2))
     assert "overwrites `forward link` of stage 1 for micro-batch 0 at position 0 of 2" in faults(plan)
-
-
-def test_a_buffer_that_is_missing_or_holds_nothing():
-    plan = with_buffer(pipeline_plan(2, 4), BufferKind.ACCUMULATOR, 1, lambda _: None)
+    plan = with_buffer(SMALL, BufferKind.ACCUMULATOR, 1, lambda _: None)
     assert faults(plan) == "stage 1 has no buffer for `accumulator`"
-    plan = with_buffer(pipeline_plan(2, 4), BufferKind.BACKWARD_LINK, 0, lambda one: replace(one, depth=0))
+    plan = with_buffer(SMALL, BufferKind.BACKWARD_LINK, 0, lambda one: replace(one, depth=0))
     assert faults(plan) == "`backward link` of stage 0 has depth 0; it holds something"
-
-
-def test_an_update_outside_its_section():
-    plan = pipeline_plan(2, 4)
-    last = len(plan.section("ramp down").steps) - 1
-    plan = with_step(plan, "ramp down", last, lambda tasks: [*tasks, Task(1, 1, parse_instruction("1U"))])
-    assert "`1U` in the section `ramp down`: weights are updated when all sections but `update` are over" in faults(
-        plan
-    )
-
-
-def test_an_update_before_the_last_gradients():
-    plan = pipeline_plan(2, 4)
-    plan = replace(plan, sections=(plan.sections[3], *plan.sections[:3]))
-    assert "step 0, slot 0, IPU 0: `0U`: comes before the last gradients of stage 0, of step 7" in faults(plan)
-
-
-def test_a_phase_that_is_not_loaded():
-    plan = with_step(serial_phases_plan([0, 0, 0]), "steady", 1, without("1LF0"))
-    assert "`1F0`: its stage is not on the chip; load it before" in faults(plan)
-
-
-def test_a_phase_that_is_replaced_without_being_saved():
-    plan = with_step(parallel_phases_plan([0, 1, 0, 1]), "steady", 1, without("0SF0"))
-    said = faults(plan)
-    assert "IPU 0: `2LF0`: replaces what step 1, slot 0, IPU 0: `0F0` left unsaved" in said
-
-
-def test_an_update_that_is_never_saved():
-    plan = with_step(serial_phases_plan([0, 0]), "update", 1, without("1SU"))
-    assert "`1U`: what it left is never saved" in faults(plan)
-
-
-def test_all_faults_are_told_together():
     plan = with_buffer(pipeline_plan(4, 8), BufferKind.ACTIVATIONS, 0, lambda one: replace(one, depth=6))
-    plan = with_buffer(plan, BufferKind.ACTIVATIONS, 1, lambda one: replace(one, depth=4))
-    said = faults(plan)
+    said = faults(with_buffer(plan, BufferKind.ACTIVATIONS, 1, lambda one: replace(one, depth=4)))
     assert "stage 0" in said
     assert "stage 1" in said

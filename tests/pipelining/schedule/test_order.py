@@ -1,11 +1,29 @@
-"""When micro-batches set out, and what their number must be a multiple of."""
+"""When micro-batches set out, ramps that are iterations of the steady loop, and instructions as text."""
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from tensorflow_ipu.pipelining import PipelineSchedule, overlap_length
-from tensorflow_ipu.pipelining.schedule.order import order_of
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tensorflow_ipu.pipelining import (
+    Backward,
+    Forward,
+    Idle,
+    Load,
+    PipelineSchedule,
+    RecomputationMode,
+    Recompute,
+    Save,
+    Update,
+    overlap_length,
+    parse_instruction,
+    pipeline_plan,
+)
+from tensorflow_ipu.pipelining.schedule.instructions import micro_batch_of, shifted, stage_letters
+from tensorflow_ipu.pipelining.schedule.order import folded_ramps, order_of
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 
@@ -32,11 +50,11 @@ def test_overlap_length_of_a_stage_an_ipu(stages):
 )
 def test_interleaved_inference_sets_out_where_rotations_share_no_ipu(mapping, offsets):
     groups = [[item] if isinstance(item, int) else item for item in mapping]
-    assert order_of(INTERLEAVED, groups, training=False).offsets == offsets
+    order = order_of(INTERLEAVED, groups, training=False)
+    assert order.offsets == offsets
     assert overlap_length(INTERLEAVED, mapping, training=False) == len(offsets)
-
-
-def test_interleaved_training_sets_out_every_second_step():
+    if len(groups) == 8:  # Uneven offsets: the whole cycle.
+        assert order.period == (8, 2)
     assert order_of(INTERLEAVED, [[0], [1], [2]], training=True).offsets == (0, 2, 4)
 
 
@@ -53,6 +71,85 @@ def test_period_is_the_shortest_loop(schedule, batch, period):
             assert order.step(micro_batch + advance, point) == order.step(micro_batch, point) + steps
 
 
-def test_period_of_uneven_offsets_is_the_whole_cycle():
-    mapping = [[ipu] for ipu in (0, 1, 2, 0, 0, 2, 1, 0)]
-    assert order_of(INTERLEAVED, mapping, training=False).period == (8, 2)
+@pytest.mark.parametrize("mode", [None, RecomputationMode.Auto])
+@pytest.mark.parametrize("schedule", PipelineSchedule)
+@pytest.mark.parametrize("mapping", [[0, 1], [2, 0, 1], [0, [1, 2], 3], [0, 1, 2, 3, 4]])
+def test_all_ramps_of_training_are_iterations_of_the_loop(schedule, mode, mapping):
+    count = 2 * overlap_length(schedule, mapping, training=True)
+    plan = pipeline_plan(len(mapping), count, schedule, device_mapping=mapping, recomputation_mode=mode)
+    ramps = folded_ramps(plan)
+    assert ramps is not None
+    steps = len(plan.section("steady").steps)
+    assert ramps[0] * steps == len(plan.section("ramp up").steps)
+    assert 0 <= ramps[1] * steps - len(plan.section("ramp down").steps) < steps
+
+
+def test_other_ramps_are_found_not_to_be():
+    uneven = pipeline_plan(4, 4, INTERLEAVED, device_mapping=[0, 1, 0, 1], training=False)
+    assert folded_ramps(uneven) is None
+    plan = pipeline_plan(3, 12)
+    up, *others = plan.sections
+    assert folded_ramps(replace(plan, sections=(replace(up, steps=up.steps[::-1]), *others))) is None
+
+
+_STAGES = st.integers(0, 500)
+_PARTS = st.none() | st.integers(0, 9)
+_PASSES = st.builds(
+    lambda kind, stage, part, micro_batch: kind(stage, part, micro_batch),
+    st.sampled_from((Forward, Backward, Recompute)),
+    _STAGES,
+    _PARTS,
+    st.integers(0, 2**31),
+)
+_COMPUTATIONS = _PASSES | st.builds(Update, _STAGES, _PARTS)
+INSTRUCTIONS = _COMPUTATIONS | st.builds(Load, _COMPUTATIONS) | st.builds(Save, _COMPUTATIONS)
+
+
+@given(INSTRUCTIONS | st.just(Idle()))
+def test_text_reads_back(instruction):
+    assert parse_instruction(str(instruction)) == instruction
+
+
+@given(st.lists(INSTRUCTIONS, unique=True))
+def test_no_two_instructions_share_a_text(instructions):
+    assert len({str(instruction) for instruction in instructions}) == len(instructions)
+
+
+@pytest.mark.parametrize(
+    ("text", "instruction"),
+    [
+        ("2F0", Forward(2, None, 0)),
+        ("0B13", Backward(0, None, 13)),
+        ("1.1R4", Recompute(1, 1, 4)),
+        ("3U", Update(3)),
+        ("1.0U", Update(1, 0)),
+        ("2LB5", Load(Backward(2, None, 5))),
+        ("2SF5", Save(Forward(2, None, 5))),
+        ("0LU", Load(Update(0))),
+        (".", Idle()),
+    ],
+)
+def test_the_texts_of_the_documentation(text, instruction):
+    assert str(instruction) == text
+    assert parse_instruction(text) == instruction
+
+
+@pytest.mark.parametrize("text", ["", "F0", "2", "2F", "2X0", "2F-1", "2U3", "2LS0", "-2F0", "2F0 ", "2.F0", ".."])
+def test_other_text_is_refused_by_name(text):
+    with pytest.raises(ValueError, match="`text` is") as refused:
+        parse_instruction(text)
+    assert repr(text) in str(refused.value)
+
+
+@given(INSTRUCTIONS, st.integers(0, 1000))
+def test_a_shift_moves_the_micro_batch_alone(instruction, by):
+    moved = shifted(instruction, by)
+    before = micro_batch_of(instruction)
+    assert micro_batch_of(moved) == (None if before is None else before + by)
+    assert (type(moved), moved.stage, moved.part) == (type(instruction), instruction.stage, instruction.part)
+
+
+def test_stages_are_lettered_like_columns():
+    lettered = {0: "A", 25: "Z", 26: "AA", 51: "AZ", 52: "BA", 701: "ZZ", 702: "AAA"}
+    assert {stage: stage_letters(stage) for stage in lettered} == lettered
+    assert stage_letters(1, 1) == "B2"

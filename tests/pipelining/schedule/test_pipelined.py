@@ -1,16 +1,24 @@
-"""Plans of pipelines: depths, sections, and every fault of their arguments."""
+"""Plans of pipelines and phases: depths, sections, what is on the chip, and every fault of their arguments."""
 
 from __future__ import annotations
 
 import pytest
 
+from tensorflow_ipu.machine import system_of
 from tensorflow_ipu.pipelining import (
     BufferKind,
+    Liveness,
+    Load,
     PipelineSchedule,
     PipelineStageOptions,
     RecomputationMode,
+    Save,
+    StageCost,
     check_plan,
+    parallel_phases_plan,
     pipeline_plan,
+    plan_cost,
+    serial_phases_plan,
     sharded_plan,
 )
 
@@ -36,8 +44,9 @@ def test_stash_depth_of_each_schedule(stages, recompute):
     assert depths(SEQUENTIAL) == [1] * stages
 
 
-def test_inference_stashes_nothing():
-    plan = pipeline_plan(4, 8, training=False)
+def test_inference_stashes_and_recomputes_nothing():
+    plan = pipeline_plan(4, 8, training=False, recomputation_mode=RecomputationMode.Auto)
+    assert plan.recomputation is None
     assert {buffer.kind for buffer in plan.buffers} == {BufferKind.FORWARD_LINK}
     assert [plan.stash_depth(stage) for stage in range(4)] == [0] * 4
 
@@ -62,25 +71,18 @@ def test_auto_is_what_the_schedule_prefers(schedule, mode):
     assert pipeline_plan(2, 4, schedule, recomputation_mode=mode) == plan
 
 
-def test_inference_recomputes_nothing():
-    assert pipeline_plan(2, 4, training=False, recomputation_mode=RecomputationMode.Auto).recomputation is None
-
-
-@pytest.mark.parametrize("schedule", PipelineSchedule, ids=lambda one: one.name)
-def test_a_plan_is_as_large_for_many_micro_batches_as_for_few(schedule):
-    few, many = (pipeline_plan(4, count, schedule) for count in (16, 2**20))
-    assert [section.steps for section in many.sections] == [section.steps for section in few.sections]
-    assert many.buffers == few.buffers
-    assert many == few.with_micro_batches(2**20)
-
-
-def test_the_steady_loop_of_each_schedule():
-    loops = {
-        schedule: (len(steady.steps), steady.advance, steady.repeat)
-        for schedule in PipelineSchedule
-        if (steady := pipeline_plan(4, 64, schedule).section("steady"))
-    }
+def test_a_plan_is_as_large_for_many_micro_batches_as_for_few():
+    loops = {}
+    for schedule in PipelineSchedule:
+        few, many = (pipeline_plan(4, count, schedule) for count in (64, 2**20))
+        assert [section.steps for section in many.sections] == [section.steps for section in few.sections]
+        assert many.buffers == few.buffers
+        assert many == few.with_micro_batches(2**20)
+        steady = few.section("steady")
+        loops[schedule] = (len(steady.steps), steady.advance, steady.repeat)
     assert loops == {GROUPED: (1, 1, 57), INTERLEAVED: (2, 1, 61), SEQUENTIAL: (8, 1, 64)}
+    with pytest.raises(ValueError, match="`micro_batches` is 6; this plan can have 7"):
+        pipeline_plan(4, 8).with_micro_batches(6)
 
 
 def test_a_sharded_model_is_a_sequential_pipeline_of_one_micro_batch():
@@ -89,21 +91,12 @@ def test_a_sharded_model_is_a_sequential_pipeline_of_one_micro_batch():
     check_plan(sharded_plan([5]))
 
 
-def test_default_mapping_is_an_ipu_a_stage_and_one_ipu_with_batch_serialization():
+def test_batch_serialization_is_on_one_ipu_and_multiplies_the_micro_batches_and_the_depth():
     assert pipeline_plan(3, 6).mapping == ((0,), (1,), (2,))
-    assert pipeline_plan(3, 6, SEQUENTIAL, batch_serialization_iterations=2).mapping == ((0,), (0,), (0,))
-
-
-def test_batch_serialization_multiplies_the_micro_batches_and_the_depth():
-    plan = pipeline_plan(2, 3, SEQUENTIAL, batch_serialization_iterations=4)
+    plan = pipeline_plan(3, 3, SEQUENTIAL, batch_serialization_iterations=4)
+    assert plan.mapping == ((0,), (0,), (0,))
     assert plan.micro_batches == 12
     assert {buffer.depth for buffer in plan.buffers if buffer.kind is not BufferKind.ACCUMULATOR} == {4}
-
-
-def test_micro_batches_that_no_repeat_reaches_are_refused():
-    plan = pipeline_plan(4, 8)
-    with pytest.raises(ValueError, match="`micro_batches` is 6; this plan can have 7"):
-        plan.with_micro_batches(6)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +145,10 @@ def test_all_faults_of_a_call_are_told_together():
         pipeline_plan(4, -8, schedule=7, device_mapping=[0])  # pyright: ignore[reportArgumentType]
     for name in ("micro_batches", "schedule", "device_mapping"):
         assert f"`{name}" in str(refused.value)
+    with pytest.raises(ValueError, match="is empty"):
+        sharded_plan([])
+    with pytest.raises(ValueError, match="`micro_batches` must be from 1"):
+        sharded_plan([0], micro_batches=0)
 
 
 @pytest.mark.parametrize(
@@ -170,18 +167,6 @@ def test_a_number_of_micro_batches_that_is_no_multiple_is_a_failed_precondition(
         pipeline_plan(4, micro_batches, **arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"device_mapping": []}, "is empty"),
-        ({"device_mapping": [0], "micro_batches": 0}, "`micro_batches` must be from 1"),
-    ],
-)
-def test_a_bad_sharded_model_is_refused(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        sharded_plan(**arguments)
-
-
 def test_stage_options_are_recorded_in_their_order():
     options = PipelineStageOptions({"b": "1", "a": "2"}, slice_options={"c": "3"})
     record = options.get_proto()
@@ -191,12 +176,109 @@ def test_stage_options_are_recorded_in_their_order():
     assert repr(options) == "PipelineStageOptions(convolution_options={'b': '1', 'a': '2'}, slice_options={'c': '3'})"
 
 
-def test_all_faults_of_stage_options_are_told_together():
+def test_stage_options_are_checked():
     with pytest.raises(TypeError, match="`convolution_options` must be a dict") as refused:
         PipelineStageOptions([("a", "b")], {"a": 1})  # pyright: ignore[reportArgumentType]
     assert "`matmul_options` must have strings" in str(refused.value)
-
-
-def test_share_of_memory_in_stage_options_is_checked():
     with pytest.raises(ValueError, match="`matmul_options` has `'availableMemoryProportion': 'abc'`.* from 0 to 1"):
         PipelineStageOptions({"availableMemoryProportion": "0.6"}, {"availableMemoryProportion": "abc"})
+
+
+COST = StageCost(forward=1, backward=2, update=0, load=1, save=1, activation_bytes=100, weight_bytes=10)
+ALWAYS, AFTER_FORWARD, EACH = Liveness
+
+
+def transfers(plan):
+    """All loads and saves of a plan, in their order."""
+    return [
+        str(task.instruction)
+        for _, _, step in plan.walk()
+        for task in step.tasks
+        if isinstance(task.instruction, Load | Save)
+    ]
+
+
+def test_a_phase_that_follows_itself_stays_on_the_chip_and_inference_saves_nothing():
+    assert transfers(serial_phases_plan([0])) == ["0LF0", "0SU"]
+    named = transfers(serial_phases_plan([0, 0]))
+    assert named == ["0LF0", "0SF0", "1LF0", "1SB0", "0LB0", "0SU", "1LU", "1SU"]
+    for plan in (serial_phases_plan([0] * 3, training=False), parallel_phases_plan([0, 1, 0], training=False)):
+        assert transfers(plan) == ["0LF0", "1LF0", "2LF0"]
+
+
+def test_parallel_phases_transfer_while_the_other_group_works():
+    serial = plan_cost(serial_phases_plan([0] * 6, training=False, micro_batches=4), COST)
+    parallel = plan_cost(parallel_phases_plan([0, 1] * 3, training=False, micro_batches=4), COST)
+    assert serial.time == 4 * 6 * 2
+    assert parallel.time == 4 * 6 * 1 + 1  # The first load has nothing to hide behind.
+
+
+def test_one_phase_at_a_time_is_on_the_chip_and_the_rest_off_it():
+    serial = plan_cost(serial_phases_plan([0] * 3), COST).ipus[0]
+    # Weights and gradients, and the activations of one phase.
+    assert (serial.weight_bytes, serial.stash_bytes) == (20, 100)
+    # Of each phase weights and gradients; the last one's activations never leave the chip.
+    assert serial.off_chip_bytes == 3 * 20 + 2 * 100
+    shards = plan_cost(sharded_plan([0] * 3), COST).ipus[0]
+    assert (shards.weight_bytes, shards.stash_bytes, shards.off_chip_bytes) == (60, 300, 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "kind", "words"),
+    [
+        (serial_phases_plan, {"device_mapping": []}, ValueError, "is empty"),
+        (serial_phases_plan, {"device_mapping": 0}, TypeError, "must be a list or a tuple"),
+        (serial_phases_plan, {"device_mapping": [[0, 1], [1, 2]]}, ValueError, "share one group of IPUs"),
+        (serial_phases_plan, {"liveness": "always"}, TypeError, "`liveness` must be a `Liveness`, but is 'always'"),
+        (parallel_phases_plan, {"device_mapping": [0, 0]}, ValueError, "IPU 0 to the phases 0 and 1"),
+        (parallel_phases_plan, {"device_mapping": [0, 1, 2]}, ValueError, "every second phase shares"),
+        (parallel_phases_plan, {"micro_batches": 0}, ValueError, "`micro_batches` must"),
+        (parallel_phases_plan, {"training": None}, TypeError, "`training` must be"),
+    ],
+)
+def test_bad_phases_are_refused(make, arguments, kind, words):
+    with pytest.raises(kind, match=words):
+        make(**{"device_mapping": [0, 0 if make is serial_phases_plan else 1]} | arguments)
+
+
+def test_phases_that_stay_are_moved_less():
+    always = serial_phases_plan([0] * 3, liveness=ALWAYS)
+    assert transfers(always) == []
+    assert "always live" in str(always)
+    found, shards = (plan_cost(each, COST).ipus[0] for each in (always, sharded_plan([0] * 3)))
+    assert (found.weight_bytes, found.stash_bytes) == (shards.weight_bytes, shards.stash_bytes) == (60, 300)
+    assert found.off_chip_bytes == 0
+    forward = serial_phases_plan([0] * 3, micro_batches=2, liveness=AFTER_FORWARD)
+    assert transfers(forward) == [f"{each}{batch}" for batch in range(2) for each in ("0SF", "1SF", "1LB", "0LB")]
+    found = plan_cost(forward, COST).ipus[0]
+    # At the end weights and gradients of all; of activations those of one phase at a time.
+    assert (found.weight_bytes, found.stash_bytes) == (60, 100)
+    assert found.off_chip_bytes == 2 * (20 + 100)  # The last phase never leaves.
+    for plan in (always, forward):
+        check_plan(plan)
+
+
+@pytest.mark.parametrize(("make", "mapping"), [(serial_phases_plan, [0] * 4), (parallel_phases_plan, [0, 1, 0, 1])])
+def test_the_longer_phases_stay_the_more_is_on_the_chip_and_the_less_is_moved(make, mapping):
+    cost = StageCost(1e-3, activation_bytes=4e6, weight_bytes=2e6, state_bytes=1e6)
+    plans = [make(mapping, micro_batches=3, liveness=liveness) for liveness in (ALWAYS, AFTER_FORWARD, EACH)]
+    costs = [plan_cost(plan, cost, machine="GC200") for plan in plans]
+    assert costs[0].transfer_share == 0
+    assert costs[0].time < costs[1].time < costs[2].time
+    assert costs[0].peak_bytes > costs[1].peak_bytes > costs[2].peak_bytes
+    for plan in plans:
+        check_plan(plan)
+        assert plan.phased
+    rate = system_of("GC200").streaming_bytes_per_second
+    if make is serial_phases_plan:  # Three phases, each micro-batch: activations and sums away, and back with weights.
+        moved = 3 * 3 * (2 * (4e6 + 2e6) + 2e6)
+        assert costs[1].transfer_share == pytest.approx(moved / rate / costs[1].time)
+
+
+def test_in_inference_phases_leave_after_forward_or_never():
+    each, forward, always = (
+        serial_phases_plan([0] * 3, training=False, liveness=one) for one in (EACH, AFTER_FORWARD, ALWAYS)
+    )
+    assert transfers(each) == transfers(forward) == ["0LF0", "1LF0", "2LF0"]
+    assert transfers(always) == []
+    assert [plan_cost(plan, COST).ipus[0].weight_bytes for plan in (each, forward, always)] == [10, 10, 30]

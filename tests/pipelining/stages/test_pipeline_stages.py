@@ -9,7 +9,13 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.ops import gradient_capture
-from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule, RecomputationMode, StageCost
+from tensorflow_ipu.pipelining import (
+    OptimizerFunctionOutput,
+    PhasedExecution,
+    PipelineSchedule,
+    RecomputationMode,
+    StageCost,
+)
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 AUTO = RecomputationMode.Auto
@@ -59,14 +65,21 @@ def test_a_first_and_a_last_stage_can_be_concurrent(trains_as_plain, toy):
     trains_as_plain(make, (2.0, 3.0, 5.0, 7.0), toy.numbers(4), 4, device_mapping=mapping, loss=lambda p, q: p + 2 * q)
 
 
-@pytest.mark.parametrize("mapping", [[0, 1, 0], [-1, 0, 1]])  # -1 is all IPUs, each other stage's too.
-def test_stages_of_one_ipu_share_variables(mapping, trains_as_plain, toy):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"device_mapping": [0, 1, 0], "recomputation_mode": AUTO},
+        {"device_mapping": [-1, 0, 1], "recomputation_mode": AUTO},  # -1 is all IPUs, each other stage's too.
+        {"pipeline_schedule": PhasedExecution.Serial},
+    ],
+)
+def test_stages_of_one_ipu_share_variables(options, trains_as_plain, toy):
     toy.configure(2)
 
     def make(v):
         return [lambda x: x * v, lambda x: x + 1, lambda x: x * v]
 
-    trains_as_plain(make, [2.0], toy.numbers(6), 6, device_mapping=mapping, recomputation_mode=AUTO)
+    trains_as_plain(make, [2.0], toy.numbers(6), 6, **options)
 
 
 def test_batches_are_serialized_on_one_ipu(run, strategy, toy):
@@ -155,7 +168,7 @@ def test_a_pipeline_tells_its_bytes_of_which_there_are_none_that_gradients_do_wi
 
         return [first, lambda x: tf.tanh(x @ v), lambda x: 1e-2 * tf.reduce_sum(x**3)]
 
-    dataset = tf.data.Dataset.from_tensors(np.ones([4, 8], np.float32)).repeat()
+    dataset = tf.data.Dataset.from_tensors(np.ones([4, 8], np.float32)).repeat(6)
     values = (np.full([8, 8], 0.1, np.float32), np.full([8, 16], 0.1, np.float32))
     trains_as_plain(make, values, dataset, 6, offload_activations=True)
     pipeline = pipelining.last_pipeline()

@@ -59,8 +59,8 @@ def expected(kind):
     return [float(variable) for variable in variables]
 
 
-def piped(variables, kind, infeed, outfeed, optimizers, **options):
-    """The same as a pipeline of two stages."""
+def piped(variables, kind, optimizers):
+    """Two stages that hand the rate on, and an optimizer function that takes it."""
     v, w = variables
 
     def optimizer_function(loss, rate):
@@ -71,15 +71,7 @@ def piped(variables, kind, infeed, outfeed, optimizers, **options):
     def last(hidden, rate):
         return (hidden * w - 1.0) ** 2, tf.identity(rate)
 
-    pipelining.pipeline(
-        [lambda x, rate: (tf.tanh(x * v), rate), last],
-        COUNT,
-        repeat_count=PASSES,
-        infeed_queue=infeed,
-        outfeed_queue=outfeed,
-        optimizer_function=optimizer_function,
-        **options,
-    )
+    return [lambda x, rate: (tf.tanh(x * v), rate), last], optimizer_function
 
 
 @pytest.mark.parametrize(
@@ -90,28 +82,34 @@ def piped(variables, kind, infeed, outfeed, optimizers, **options):
         ("wrapped", PipelineSchedule.Interleaved),
         ("keras", PipelineSchedule.Grouped),
         ("legacy", PipelineSchedule.Grouped),
+        ("in parts", PipelineSchedule.Grouped),
     ],
 )
-def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind, schedule, toy):
-    toy.configure(1 if schedule is PhasedExecution.Serial else 2)
-    strategy = ipu.IPUStrategy()
+def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind, schedule, run, strategy, toy):
+    toy.configure(4 if kind == "in parts" else 2)
     with strategy.scope():
-        variables = [tf.Variable(start) for start in STARTS]
-        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((XS, RATES)))
-        outfeed = ipu.IPUOutfeedQueue()
+        v, w = variables = [tf.Variable(start) for start in STARTS]
         optimizers = Optimizers(kind)
-        program = tf.function(
-            lambda: piped(variables, kind, infeed, outfeed, optimizers, pipeline_schedule=schedule), jit_compile=True
-        )
-        infeed.initializer  # noqa: B018  (The access starts it.)
-        strategy.run(program)
-        found = [float(one) for one in variables]
-        np.testing.assert_array_equal(outfeed.dequeue()[1], RATES)
-    np.testing.assert_allclose(found, expected(kind), rtol=1e-5)
+    options: dict[str, Any] = {"pipeline_schedule": schedule, "repeat_count": PASSES}
+    if kind == "in parts":
+
+        def optimizer_function(out, rate):
+            return OptimizerFunctionOutput(v1.MomentumOptimizer(rate, 0.9), (out - 1.0) ** 2)
+
+        stages = [lambda x, rate: (tf.tanh(x * v), rate), [lambda x, _: x * w, lambda _, rate: rate + 0.0]]
+        options["device_mapping"] = [0, [1, 2]]
+    else:
+        stages, optimizer_function = piped(variables, kind, optimizers)
+    dataset = tf.data.Dataset.from_tensor_slices((XS, RATES))
+    found = run(dataset, stages, COUNT, optimizer_function=optimizer_function, **options)
+    np.testing.assert_array_equal(found[1], RATES)
+    wanted = expected("momentum" if kind == "in parts" else kind)
+    np.testing.assert_allclose([float(one) for one in variables], wanted, rtol=1e-5)
 
 
-def in_graph(body, elements):
-    """Compiles a pipeline as TensorFlow 1 does, and gives what its variables come to."""
+def in_graph(toy, body, elements, **options):
+    """Compiles a pipeline as TensorFlow 1 does: what its outfeed has, and its variables."""
+    toy.configure(2)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(elements))
         outfeed = ipu.IPUOutfeedQueue()
@@ -119,52 +117,25 @@ def in_graph(body, elements):
         def program():
             with tf.compat.v1.variable_scope("stages", use_resource=True):
                 variables = [tf.compat.v1.get_variable(f"w{at}", initializer=start) for at, start in enumerate(STARTS)]
-            body(variables, infeed, outfeed)
+            stages, function = body(variables)
+            queues = {"infeed_queue": infeed, "outfeed_queue": outfeed}
+            return pipelining.pipeline(stages, COUNT, optimizer_function=function, **queues, **options)
 
         with ipu.scopes.ipu_scope("/device:IPU:0"):
             compiled = ipu.compiler.compile(program)
+        dequeued = outfeed.dequeue()
         session.run(tf.compat.v1.global_variables_initializer())
         session.run(infeed.initializer)
         session.run(compiled)
-        return session.run([tf.compat.v1.global_variables()[at] for at in range(len(STARTS))])
+        return session.run([dequeued, tf.compat.v1.global_variables()[: len(STARTS)]])
 
 
 def test_rate_goes_through_the_stages_of_a_graph_too(toy):
-    toy.configure(2)
-    found = in_graph(
-        lambda variables, infeed, outfeed: piped(variables, "momentum", infeed, outfeed, Optimizers("momentum")),
-        (XS, RATES),
-    )
-    np.testing.assert_allclose(found, expected("momentum"), rtol=1e-5)
+    def body(variables):
+        return piped(variables, "momentum", Optimizers("momentum"))
 
-
-def test_rate_goes_through_a_last_stage_of_parts(toy):
-    toy.configure(4)
-    strategy = ipu.IPUStrategy()
-    with strategy.scope():
-        variables = [tf.Variable(start) for start in STARTS]
-        v, w = variables
-        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((XS, RATES)))
-        outfeed = ipu.IPUOutfeedQueue()
-
-        def optimizer_function(out, rate):
-            return OptimizerFunctionOutput(v1.MomentumOptimizer(rate, 0.9), (out - 1.0) ** 2)
-
-        @tf.function(jit_compile=True)
-        def program():
-            pipelining.pipeline(
-                [lambda x, rate: (tf.tanh(x * v), rate), [lambda x, _: x * w, lambda _, rate: rate + 0.0]],
-                COUNT,
-                repeat_count=PASSES,
-                infeed_queue=infeed,
-                outfeed_queue=outfeed,
-                optimizer_function=optimizer_function,
-                device_mapping=[0, [1, 2]],
-            )
-
-        infeed.initializer  # noqa: B018  (The access starts it.)
-        strategy.run(program)
-        found = [float(one) for one in variables]
+    dequeued, found = in_graph(toy, body, (XS, RATES), repeat_count=PASSES)
+    np.testing.assert_array_equal(dequeued[1], RATES)
     np.testing.assert_allclose(found, expected("momentum"), rtol=1e-5)
 
 
@@ -204,47 +175,31 @@ LAST: dict[str, Any] = {
         ("a function", {"device_mapping": [0, [1, 2], 0], "pipeline_schedule": PhasedExecution.Parallel}),
     ],
 )
-def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_micro_batch(last, options, toy):
-    toy.configure(4)
-    strategy = ipu.IPUStrategy()
+def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_micro_batch(last, options, run, strategy):
     with strategy.scope():
         v, w, u = variables = [tf.Variable(start) for start in (*STARTS, 0.7)]
-        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((XS, RATES)).repeat())
-        outfeed = ipu.IPUOutfeedQueue()
-        middle: list[Any] = [lambda hidden, _: hidden * u, lambda _, rate: tf.identity(rate)]
-        in_parts = isinstance(options.get("device_mapping", [0, 0])[1], list)
-        final = LAST[last]
+    middle: list[Any] = [lambda hidden, _: hidden * u, lambda _, rate: tf.identity(rate)]
+    in_parts = isinstance(options.get("device_mapping", [0, 0])[1], list)
+    final = LAST[last]
 
-        def with_w(function):
-            return lambda hidden, rate: function(hidden, w, rate)
+    def with_w(function):
+        return lambda hidden, rate: function(hidden, w, rate)
 
-        def optimizer_function(out, rate):
-            return OptimizerFunctionOutput(scaled(rate), (out - 1.0) ** 2 if last == "parts" else out)
+    def optimizer_function(out, rate):
+        return OptimizerFunctionOutput(scaled(rate), (out - 1.0) ** 2 if last == "parts" else out)
 
-        @tf.function(jit_compile=True)
-        def program():
-            pipelining.pipeline(
-                [
-                    lambda x, rate: (tf.tanh(x * v), rate),
-                    middle if in_parts else lambda hidden, rate: tuple(part(hidden, rate) for part in middle),
-                    [with_w(one) for one in final] if last == "parts" else with_w(final),
-                ],
-                6,
-                repeat_count=PASSES,
-                infeed_queue=infeed,
-                outfeed_queue=outfeed,
-                optimizer_function=optimizer_function,
-                **options,
-            )
-
-        infeed.initializer  # noqa: B018  (The access starts it.)
-        strategy.run(program)
-        found = [float(one) for one in variables]
-    np.testing.assert_allclose(found, scaled_alone(), rtol=1e-5)
+    stages = [
+        lambda x, rate: (tf.tanh(x * v), rate),
+        middle if in_parts else lambda hidden, rate: tuple(part(hidden, rate) for part in middle),
+        [with_w(one) for one in final] if last == "parts" else with_w(final),
+    ]
+    dataset = tf.data.Dataset.from_tensor_slices((XS, RATES)).repeat(2)
+    run(dataset, stages, 6, repeat_count=PASSES, optimizer_function=optimizer_function, **options)
+    np.testing.assert_allclose([float(one) for one in variables], scaled_alone(), rtol=1e-5)
 
 
 def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(toy):
-    def body(variables, infeed, outfeed):
+    def body(variables):
         kept = []
 
         def middle(x, rate):
@@ -252,28 +207,15 @@ def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(toy)
             return x, rate
 
         stages = [lambda x, rate: (x * variables[0], rate), middle, lambda x, rate: (x, rate)]
-        pipelining.pipeline(
-            stages,
-            6,
-            infeed_queue=infeed,
-            outfeed_queue=outfeed,
-            optimizer_function=lambda x, _: OptimizerFunctionOutput(scaled(kept[-1]), x),
-        )
+        return stages, lambda x, _: OptimizerFunctionOutput(scaled(kept[-1]), x)
 
-    toy.configure(4)
     with pytest.raises(ValueError, match="for the gradients of stage 0, .*: hand it on from stage to stage"):
-        in_graph(body, (XS, RATES))
+        in_graph(toy, body, (XS, RATES), device_mapping=[0, 1, 0])
 
 
 def test_a_loss_that_depends_on_no_variable_changes_none(toy):
-    def body(variables, infeed, outfeed):
-        pipelining.pipeline(
-            [lambda x: (x, variables[0]), lambda x, v: (x, v)],
-            COUNT,
-            infeed_queue=infeed,
-            outfeed_queue=outfeed,
-            optimizer_function=lambda x, _: OptimizerFunctionOutput(v1.MomentumOptimizer(1.0, 0.9), x),
-        )
+    def body(variables):
+        stages = [lambda x: (x, variables[0]), lambda x, v: (x, v)]
+        return stages, lambda x, _: OptimizerFunctionOutput(v1.MomentumOptimizer(1.0, 0.9), x)
 
-    toy.configure(2)
-    np.testing.assert_array_equal(in_graph(body, XS[:COUNT]), STARTS)
+    np.testing.assert_array_equal(in_graph(toy, body, XS[:COUNT])[1], STARTS)
