@@ -89,3 +89,32 @@ def normal() -> Callable[..., Any]:
         return tf.constant(np.random.default_rng(seed).normal(size=shape).astype(dtype))
 
     return make
+
+
+@pytest.fixture
+def twins() -> Callable[..., tuple[Any, Any]]:
+    """`twins(layer, plain, *inputs)` calls both, gives the plain layer the weights of the other, and returns both."""
+
+    def make(layer: Any, plain: Any, *inputs: Any) -> tuple[Any, Any]:
+        for each in (layer, plain):
+            each(*inputs)
+        shapes = [[tuple(one.shape) for one in each.trainable_variables] for each in (layer, plain)]
+        assert shapes[0] == shapes[1]
+        for variable, value in zip(plain.trainable_variables, layer.trainable_variables, strict=True):
+            variable.assign(value)
+        return layer, plain
+
+    return make
+
+
+@pytest.fixture
+def assert_close() -> Callable[..., None]:
+    """Asserts that structures are of the same shapes, and equal to float rounding."""
+
+    def check(actual: Any, expected: Any, rtol: float = 2e-5, atol: float = 2e-5) -> None:
+        for pair in zip(tf.nest.flatten(actual), tf.nest.flatten(expected), strict=True):
+            one, other = (np.asarray(tf.convert_to_tensor(each), np.float64) for each in pair)
+            assert one.shape == other.shape
+            np.testing.assert_allclose(one, other, rtol, atol)
+
+    return check

@@ -1,10 +1,13 @@
-"""Normalisation: which channels make a group, the statistics, and what is refused."""
+"""Normalisation: groups of channels, statistics, what is refused. Dropout: whose mask is the same, and whose another."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu.keras import layers
@@ -21,21 +24,14 @@ def by_definition(x, groups_of_channels, epsilon=1e-3):
     return out
 
 
-def test_channels_go_to_groups_in_turn(normal):
-    x = normal([2, 3, 4, 6])
-    expected = by_definition(x.numpy(), [[0, 3], [1, 4], [2, 5]])
-    assert np.allclose(layers.GroupNormalization(3)(x), expected, atol=1e-5)
-
-
-def test_channels_go_to_groups_in_blocks_if_so_wished(normal):
-    x = normal([2, 3, 4, 6])
-    expected = by_definition(x.numpy(), [[0, 1], [2, 3], [4, 5]])
-    assert np.allclose(layers.GroupNormalization(3, strided_channel_grouping=False)(x), expected, atol=1e-5)
-
-
-def test_defaults_are_two_groups_and_the_last_axis(normal):
-    x = normal([2, 5, 4])
-    assert np.allclose(layers.GroupNormalization()(x), by_definition(x.numpy(), [[0, 2], [1, 3]]), atol=1e-5)
+def test_channels_go_to_groups_in_turn_or_in_blocks(normal):
+    for kwargs, shape, groups in (
+        ({"groups": 3}, [2, 3, 4, 6], [[0, 3], [1, 4], [2, 5]]),
+        ({"groups": 3, "strided_channel_grouping": False}, [2, 3, 4, 6], [[0, 1], [2, 3], [4, 5]]),
+        ({}, [2, 5, 4], [[0, 2], [1, 3]]),
+    ):
+        x = normal(shape)
+        assert np.allclose(layers.GroupNormalization(**kwargs)(x), by_definition(x.numpy(), groups), atol=1e-5)
 
 
 def test_batches_of_unknown_size_are_normalised(normal):
@@ -54,65 +50,124 @@ def test_parameters_come_as_asked_for(kind, normal):
 
 
 @pytest.mark.parametrize("stable", [False, True])
-def test_stable_statistics_are_exact_far_from_zero(normal, stable):
-    config = ipu.IPUConfig()
-    config.norms.use_stable_statistics = stable
-    config.auto_select_ipus = 1
-    config.configure_ipu_system()
+def test_stable_statistics_are_exact_far_from_zero_and_half_precision_accumulates_in_single(configure, normal, stable):
+    configure(1, norms__use_stable_statistics=stable)
     x = normal([2, 50, 4]).numpy() + 1000
     far = layers.GroupNormalization(1)(x)
     assert np.allclose(far, by_definition(x.astype(np.float64), [[0, 1, 2, 3]]), atol=1e-3) == stable
-
-
-def test_half_precision_accumulates_in_single(normal):
     x = (normal([2, 4000, 2]).numpy() * 4 + 100).astype(np.float16)
     out = layers.InstanceNormalization(dtype="float16")(x).numpy()
     assert np.allclose(out, by_definition(x.astype(np.float64), [[0], [1]]), atol=0.05)
 
 
-@pytest.mark.parametrize(
-    ("options", "shape", "message"),
-    [
+def test_channels_and_axes_that_do_not_fit_are_refused():
+    for options, shape, message in (
         ({"groups": 4}, [2, 3, 6], "`groups=4` must divide"),
         ({"groups": 8}, [2, 3, 6], "`groups=8` must be from 1"),
         ({"channels_axis": 3}, [2, 3, 6], "`channels_axis=3` is out of bounds"),
         ({"channels_axis": 2}, [2, 3, 6, 4], "must be 1 .* or -1"),
         ({}, [2, 3, None], "the number of channels of `inputs` must be known"),
-    ],
-)
-def test_channels_that_make_no_groups_are_refused(options, shape, message):
-    with pytest.raises(ValueError, match=message):
-        layers.GroupNormalization(**options).build(shape)
-
-
-def test_number_of_groups_below_one_is_refused():
+    ):
+        with pytest.raises(ValueError, match=message):
+            layers.GroupNormalization(**options).build(shape)
     with pytest.raises(ValueError, match="`groups`"):
         layers.GroupNormalization(0)
-
-
-@pytest.mark.parametrize("axis", ["last", 1.5, [], [1, "2"], True])
-def test_axis_that_is_no_number_is_refused(axis):
-    with pytest.raises(ValueError, match="`axis` must be an int"):
-        layers.LayerNormalization(axis)
-
-
-@pytest.mark.parametrize(
-    ("axis", "shape", "message"),
-    [(3, [2, 3], "out of bounds"), ([1, -1], [2, 3], "twice"), (-1, [2, None], "must be known")],
-)
-def test_axis_that_does_not_fit_the_inputs_is_refused(axis, shape, message):
-    with pytest.raises(ValueError, match=message):
-        layers.LayerNormalization(axis).build(shape)
+    for axis in ("last", 1.5, [], [1, "2"], True):
+        with pytest.raises(ValueError, match="`axis` must be an int"):
+            layers.LayerNormalization(axis)
+    for axis, shape, message in (
+        (3, [2, 3], "out of bounds"),
+        ([1, -1], [2, 3], "twice"),
+        (-1, [2, None], "must be known"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            layers.LayerNormalization(axis).build(shape)
 
 
 def test_regularizers_and_constraints_reach_their_parameters():
-    layer = layers.LayerNormalization(
-        beta_regularizer="l1", gamma_regularizer="l2", beta_constraint="non_neg", gamma_constraint="unit_norm"
-    )
+    options = {"beta_regularizer": "l1", "gamma_regularizer": "l2"}
+    options |= {"beta_constraint": "non_neg", "gamma_constraint": "unit_norm"}
+    layer: Any = layers.LayerNormalization(**options)
     layer.build([2, 3])
-    assert layer.beta is not None
-    assert layer.gamma is not None
     assert type(layer.beta.regularizer) is keras.regularizers.L1
     assert type(layer.gamma.regularizer) is keras.regularizers.L2
     assert type(layer.beta.constraint) is keras.constraints.NonNeg
     assert type(layer.gamma.constraint) is keras.constraints.UnitNorm
+
+
+ONES = tf.ones([40, 50])
+
+
+def steps(layer, count=3):
+    """What a loop of training steps on the IPU gets of the layer."""
+    results = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(count):
+            results.enqueue(layer(ONES, training=True))
+
+    ipu.IPUStrategy().run(program)
+    return results.dequeue().numpy()
+
+
+def made(*args, **kwargs):
+    with ipu.IPUStrategy().scope():
+        return layers.Dropout(*args, **kwargs)
+
+
+def test_inputs_are_dropped_and_the_others_scaled():
+    out = layers.Dropout(0.25)(ONES, training=True).numpy()
+    assert set(np.unique(out)) == {0, np.float32(1 / 0.75)}
+    assert np.mean(out == 0) == pytest.approx(0.25, abs=0.05)
+    assert np.array_equal(layers.Dropout(0.5)(ONES), ONES)
+    assert np.array_equal(layers.Dropout(0)(ONES, training=True), ONES)
+    same = layers.Dropout(0.5, noise_shape=[None, 1])(ONES, training=True).numpy()
+    assert len(np.unique(same)) == 2
+    assert np.array_equal(same, np.repeat(same[:, :1], 50, axis=1))
+
+
+def test_each_step_of_a_loop_has_another_mask_that_follows_from_the_seed_of_keras():
+    def three():
+        keras.utils.set_random_seed(7)
+        return steps(made(0.5))
+
+    masks = three()
+    assert len({mask.tobytes() for mask in masks}) == 3
+    assert np.array_equal(masks, three())
+
+
+@pytest.mark.parametrize(("seed", "count"), [(None, 2), ([1, 2], 1)])
+def test_each_replica_has_another_mask_but_with_a_seed(seed, count, configure):
+    configure(2)
+    masks = steps(made(0.5, seed=seed), 1)
+    assert masks.shape == (1, 2, 40, 50)
+    assert len({mask.tobytes() for mask in masks[0]}) == count
+
+
+def test_with_a_seed_each_step_has_the_same_mask_and_so_has_each_layer():
+    masks = [*steps(made(0.5, seed=[3, 4])), layers.Dropout(0.5, seed=np.array([3, 4]))(ONES, training=True).numpy()]
+    assert len({mask.tobytes() for mask in masks}) == 1
+    other = layers.Dropout(0.5, seed=tf.constant([4, 3]))(ONES, training=True).numpy()
+    assert other.tobytes() != masks[0].tobytes()
+
+
+def test_the_gradient_has_the_mask_of_the_result():
+    layer = layers.Dropout(0.5)
+    with tf.GradientTape() as tape:
+        tape.watch(ONES)
+        out = layer(ONES, training=True)
+    assert np.array_equal(tape.gradient(out, ONES), out)
+
+
+def test_arguments_are_checked():
+    masks = [layers.Dropout(0.5, seed=[1, 2], ref=ref)(ONES, training=True).numpy() for ref in (True, False)]
+    assert np.array_equal(*masks)
+    with pytest.raises(TypeError, match="`ref` must be True or False, but is None"):
+        layers.Dropout(0.5, ref=None)
+    for rate in (-0.1, 1, 1.5):
+        with pytest.raises(ValueError, match="`rate`"):
+            layers.Dropout(rate)
+    for seed in (3, [1], [1, 2, 3], [0.5, 1.5], [1, 2**31]):
+        with pytest.raises(ValueError, match="`seed` must be two integers"):
+            layers.Dropout(0.5, seed=seed)

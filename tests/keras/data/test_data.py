@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
+from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+
+from tensorflow_ipu.keras.data import _arrays
 
 
 def linear():
@@ -72,20 +77,17 @@ def test_dicts_in_tuples_and_class_weights_train_as_in_keras(features, labels, s
     assert_same(scoped(use), use())
 
 
-def test_shuffled_arrays_come_in_the_order_of_keras(features, model, plain, assert_same):
-    for shuffle in (True, "batch"):
+def test_shuffles_splits_and_epochs_are_those_of_keras(features, model, plain, assert_same):
+    split = {"batch_size": 4, "validation_split": 0.5, "epochs": 5, "initial_epoch": 2, "validation_freq": 2}
+    for options in (*({"batch_size": 8, "epochs": 2, "shuffle": each} for each in (True, "batch")), split):
         plain.set_weights(model.get_weights())
+        runs = []
         for one in (plain, model):
             keras.utils.set_random_seed(4)
-            one.fit(features, features[:, :3], batch_size=8, epochs=2, verbose=0, shuffle=shuffle)
-        assert_same(model.get_weights(), plain.get_weights())
-
-
-def test_validation_split_and_initial_epoch_count_as_in_keras(features, model, plain, assert_same):
-    options = {"batch_size": 4, "validation_split": 0.5, "epochs": 5, "initial_epoch": 2, "validation_freq": 2}
-    runs = [one.fit(features, features[:, :3], verbose=0, shuffle=False, **options) for one in (model, plain)]
-    assert runs[0].epoch == runs[1].epoch == [2, 3, 4]
-    assert_same(*(run.history for run in runs))
+            runs.append(one.fit(features, features[:, :3], verbose=0, **options))
+        assert_same([runs[1].history, model.get_weights()], [runs[0].history, plain.get_weights()])
+        assert runs[1].epoch == runs[0].epoch
+    assert runs[0].epoch == [2, 3, 4]
 
 
 def test_a_dataset_goes_on_from_epoch_to_epoch_with_a_number_of_steps(model):
@@ -168,7 +170,7 @@ def test_evaluation_and_prediction_refuse_a_partial_batch_too(features, model):
             method(dataset_of(features), steps=8, verbose=0)
 
 
-def test_a_failing_dataset_raises_its_own_error_and_the_model_goes_on(features, model):
+def test_data_that_fails_or_ends_early_does_as_in_keras_and_the_model_goes_on(features, model):
     def check(x, y):
         with tf.control_dependencies([tf.debugging.assert_less(x, 1e9, "too large")]):
             return tf.identity(x), y
@@ -178,9 +180,6 @@ def test_a_failing_dataset_raises_its_own_error_and_the_model_goes_on(features, 
     with pytest.raises(tf.errors.InvalidArgumentError, match="too large"):
         model.fit(dataset_of(bad, features[:, :3]).map(check), verbose=0, shuffle=False)
     assert model.fit(features, features[:, :3], batch_size=8, verbose=0).history["loss"]
-
-
-def test_data_that_ends_early_warns_as_in_keras(features, model):
     said = dataset_of(features, features[:, :3]).apply(tf.data.experimental.assert_cardinality(6))
     ends = said.take(6).filter(lambda x, _: x[0, 0] < 1e9).take(4)
     with pytest.warns(UserWarning, match="ran out of data"):
@@ -218,3 +217,73 @@ def test_replicas_take_the_batches_in_turn(features, scoped, configure, assert_s
     assert model.predict(features, batch_size=8, steps=4, verbose=0).shape == (32, 3)
     expected = features @ model.get_weights()[0]
     assert_same(model.predict(features, batch_size=12, verbose=0), expected)
+
+
+SIZE = 3
+
+
+def adapter(batches, shuffle=True, width=2):
+    x = np.arange(batches * SIZE * width, dtype=np.float32).reshape([-1, width])
+    return ArrayDataAdapter(x, np.arange(batches * SIZE), batch_size=SIZE, shuffle=shuffle)
+
+
+def elements(dataset):
+    return [tf.nest.map_structure(lambda part: part.tolist(), element) for element in dataset.as_numpy_iterator()]
+
+
+LARGE = _arrays._CHUNK_BYTES // 4 // SIZE + 1  # Batches of that width are gathered one by one.
+
+
+@pytest.mark.parametrize(
+    ("batches", "shuffle", "width"), [(5, True, 2), (75, "batch", 2), (75, True, 2), (6, False, 2), (3, True, LARGE)]
+)
+def test_batches_have_the_order_of_keras_for_each_seed(batches, shuffle, width):
+    for seed in (1, 2):
+        tf.random.set_seed(seed)
+        expected = elements(adapter(batches, shuffle, width).get_tf_dataset())
+        dataset: Any = _arrays.dataset_of(adapter(batches, shuffle, width))
+        assert elements(dataset) == elements(dataset) == expected
+        assert dataset.element_spec[0] == tf.TensorSpec([SIZE, width], tf.float32)
+
+
+@pytest.fixture
+def no_seed():
+    from tensorflow.python.eager import context
+
+    before = context.global_seed()
+    context.set_global_seed(None)
+    yield
+    context.set_global_seed(before)
+
+
+def test_without_a_seed_each_pass_has_an_order_of_its_own(no_seed):
+    dataset = _arrays.dataset_of(adapter(40))
+    passes = [elements(dataset) for _ in range(2)]
+    assert passes[0] != passes[1]
+    for one in passes:
+        labels = np.concatenate([label for _, label in one])
+        assert sorted(labels) == list(range(40 * SIZE))
+        np.testing.assert_array_equal(np.concatenate([x for x, _ in one])[:, 0], 2 * labels)
+
+
+@pytest.mark.parametrize("shuffle", [True, "batch", False])
+def test_an_iteration_begins_without_a_search_or_a_thread_for_each_processor(shuffle):
+    options = _arrays.dataset_of(adapter(4, shuffle)).options()
+    assert options.experimental_optimization.apply_default_optimizations is False
+    assert options.experimental_optimization.inject_prefetch is False
+    assert options.autotune.enabled is False
+    assert options.threading.private_threadpool_size == 1
+
+
+@pytest.mark.parametrize(("shuffle", "traced"), [(True, "_traced"), (False, "as_it_is")])
+def test_a_second_dataset_of_the_same_specs_traces_nothing_and_outlives_the_record_of_its_functions(
+    shuffle, traced, monkeypatch
+):
+    tf.random.set_seed(1)
+    expected = elements(_arrays.dataset_of(adapter(6, shuffle)))
+    monkeypatch.setattr(_arrays, traced, None)  # To call it would raise.
+    tf.random.set_seed(1)
+    dataset = _arrays.dataset_of(adapter(6, shuffle))
+    assert elements(dataset) == expected
+    _arrays._maker.cache_clear()
+    assert elements(dataset) == expected

@@ -1,9 +1,11 @@
-"""How many programs a model needs: one for training, one for evaluation, one for prediction."""
+"""How many programs a model needs, and which Keras the package knows."""
 
 from __future__ import annotations
 
 import gc
+import importlib.metadata
 import re
+import sys
 import warnings
 
 import keras
@@ -13,7 +15,8 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import replicas
-from tensorflow_ipu.errors import RecompilationWarning
+from tensorflow_ipu.errors import LibraryError, RecompilationWarning
+from tensorflow_ipu.keras import _version
 
 
 def test_new_epochs_and_new_data_of_the_spec_need_no_new_program(features, labels, make_model, scoped, compilations):
@@ -82,3 +85,24 @@ def test_no_queue_and_no_data_outlive_a_fit(features, labels, make_model, scoped
     model = scoped(lambda: make_model())
     model.fit(features, labels, batch_size=6, epochs=2, verbose=0)
     assert len(queues()) == len(before)
+
+
+def test_the_installed_keras_is_known_and_a_program_without_keras_needs_none():
+    assert _version.installed() == keras.__version__
+    _version.check(keras.__version__)
+    _version.check(None)
+
+
+@pytest.mark.parametrize("version", ["2.15.0", "3.11.3", "3.14.0", "3.16.0", "3.16.0.dev20260101", "4.0"])
+def test_another_keras_is_refused_with_the_one_to_install(version):
+    with pytest.raises(LibraryError, match=rf"Keras `{version}` is installed.*pip install 'keras>=3\.\d+,<3\.\d+'"):
+        _version.check(version)
+
+
+def test_the_extras_ask_for_the_releases_that_the_check_knows():
+    asked = [line for line in importlib.metadata.requires("tensorflow-ipu") or [] if line.startswith("keras")]
+    old = [line for line in asked if "<" in line.partition(";")[2] and "3.11" in line]
+    new = [line for line in asked if ">=" in line.partition(";")[2]]
+    [mine] = old if sys.version_info < (3, 11) else new
+    first, end = (".".join(map(str, bound)) for bound in (_version.FIRST, _version.END))
+    assert set(re.split(r",\s*", mine.partition(";")[0].removeprefix("keras"))) == {f">={first}", f"<{end}"}

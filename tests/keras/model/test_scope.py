@@ -15,19 +15,11 @@ from keras import layers
 import tensorflow_ipu as ipu
 from tensorflow_ipu import keras as keras_extensions
 
+GROUPS = ("gradient_accumulation", "infeed_queue", "outfeed_queue", "pipelining", "replication")
 OPTIONS = (
     "set_asynchronous_callbacks",
-    "set_gradient_accumulation_options",
-    "set_infeed_queue_options",
-    "set_outfeed_queue_options",
-    "set_pipelining_options",
-    "set_replication_options",
-    *(
-        f"{verb}_{group}_options"
-        for verb in ("print", "reset")
-        for group in ("gradient_accumulation", "infeed_queue", "outfeed_queue", "pipelining", "replication")
-    ),
     "export_for_ipu_serving",
+    *(f"{verb}_{group}_options" for verb in ("set", "print", "reset") for group in GROUPS),
 )
 
 
@@ -39,31 +31,19 @@ def is_extended(model):
 
 def test_models_made_in_a_scope_alone_are_extended(make_model):
     strategy = ipu.IPUStrategy()
-    before = make_model()
+    before, others = make_model(), []
     with strategy.scope():
         inside = make_model()
         with strategy.scope():
             nested = make_model()
         after_nested = make_model()
-    after = make_model()
-    assert [is_extended(model) for model in (before, inside, nested, after_nested, after)] == [
-        False,
-        True,
-        True,
-        True,
-        False,
-    ]
-
-
-def test_other_threads_and_other_strategies_make_plain_models(make_model):
-    made = []
-    with ipu.IPUStrategy().scope():
-        thread = threading.Thread(target=lambda: made.append(make_model()))
+        thread = threading.Thread(target=lambda: others.append(make_model()))
         thread.start()
         thread.join()
     with ipu.IPUStrategy(enable_keras_extensions=False).scope():
-        made.append(make_model())
-    assert [is_extended(model) for model in made] == [False, False]
+        others.append(make_model())
+    assert all(map(is_extended, (inside, nested, after_nested)))
+    assert not any(map(is_extended, (before, make_model(), *others)))
 
 
 def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without_this_package(
@@ -122,11 +102,21 @@ def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without
     np.testing.assert_allclose(total, np.sum(expected[1]), rtol=1e-4)
 
 
-def test_model_keeps_its_class_config_and_signatures(make_model, scoped):
+def test_models_keep_their_class_and_signatures_and_are_instances_of_what_extends_them(make_model, scoped):
     plain, model = make_model(), scoped(make_model)
     assert type(model) is type(plain) is keras.Sequential
     for name in ("compile", "fit", "evaluate", "predict"):
         assert inspect.signature(getattr(model, name)) == inspect.signature(getattr(plain, name))
+    inputs = keras.Input([6])
+    kinds = [getattr(keras_extensions, f"{name}Extension") for name in ("Sequential", "Functional", "Model")]
+    makers = (make_model, lambda: keras.Model(inputs, layers.Dense(3)(inputs)), type("Own", (keras.Model,), {}))
+    for make, kind in zip(makers, kinds, strict=True):
+        model = scoped(make)
+        assert [one for one in kinds if isinstance(model, one)] == [kind]
+        assert isinstance(model, keras_extensions.KerasExtensionBase)
+        assert not isinstance(make(), keras_extensions.KerasExtensionBase)
+    with pytest.raises(NotImplementedError, match="`get_pipeline_stage_assignment`"):
+        keras_extensions.KerasExtensionBase().get_pipeline_stage_assignment()
 
 
 def test_models_that_come_of_others_are_extended_too(scoped, features, tmp_path):
@@ -177,6 +167,22 @@ def test_compiling_after_the_scope_makes_the_optimizer_on_the_device(features, s
 # Serving.
 
 
+def assert_served(folder, model, x, served=None):
+    """What was exported to a folder computes what the model does."""
+    served = served or tf.saved_model.load(str(folder)).signatures["serving_default"]
+    expected = model(x if isinstance(model, keras.Sequential | Own) else {"x": x})
+    np.testing.assert_allclose(served(tf.constant(x))["output_0"], expected, rtol=1e-5, atol=1e-6)
+
+
+class Own(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense = layers.Dense(3)
+
+    def call(self, x):
+        return self.dense(x)
+
+
 def test_exported_model_is_served_and_replaced_on_request_alone(features, scoped, tmp_path):
     folder = tmp_path / "served"
     model = scoped(lambda: keras.Sequential([keras.Input([6]), layers.Dense(3)]))
@@ -184,35 +190,13 @@ def test_exported_model_is_served_and_replaced_on_request_alone(features, scoped
     with pytest.raises(ValueError, match="not empty"):
         model.export_for_ipu_serving(folder, batch_size=4)
     model.export_for_ipu_serving(folder, batch_size=2, purge_export_dir=True)
-    served = tf.saved_model.load(str(folder)).signatures["serving_default"]
-    np.testing.assert_allclose(served(tf.constant(features[:2]))["output_0"], model(features[:2]), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("options", "kind", "message"),
-    [
-        ({}, ValueError, r"`x` of model .* has shape \(None, 6\).*Set `batch_size`"),
-        ({"batch_size": 0}, ValueError, "`batch_size` must be a positive integer"),
-        ({"batch_size": 2, "output_names": ["a", "b"]}, ValueError, "has 2 names, and there are 1 outputs"),
-        ({"batch_size": 2, "output_names": {"a"}}, TypeError, "`output_names` must be a string or a list"),
-        ({"batch_size": 2, "preprocessing_step": abs}, ValueError, "set `preprocessing_step_signature`"),
-        (
-            {"batch_size": 2, "preprocessing_step": abs, "preprocessing_step_signature": [3]},
-            TypeError,
-            r"`preprocessing_step_signature\[0\]` must be a `tf.TensorSpec`",
-        ),
-        (
-            {"batch_size": 2, "preprocessing_step": abs, "preprocessing_step_signature": [tf.TensorSpec([3, 6])]},
-            ValueError,
-            r"shape \(3, 6\) .* takes shape \(2, 6\)",
-        ),
-        ({"batch_size": 2, "postprocessing_step": lambda _: 3.0}, ValueError, "3.0 at position 0, which is no tensor"),
-    ],
-)
-def test_exports_that_cannot_be_served_are_refused(options, kind, message, scoped, tmp_path):
-    model = scoped(lambda: keras.Sequential([keras.Input([6], name="x"), layers.Dense(3)]))
-    with pytest.raises(kind, match=message):
-        model.export_for_ipu_serving(tmp_path / "served", **options)
+    assert_served(folder, model, features[:2])
+    own = scoped(Own)
+    with pytest.raises(RuntimeError, match="was not called yet"):
+        own.export_for_ipu_serving(tmp_path / "own", batch_size=2)
+    own(features[:2])
+    own.export_for_ipu_serving(tmp_path / "own", batch_size=2)
+    assert_served(tmp_path / "own", own, features[:2])
 
 
 @pytest.mark.parametrize("kind", ["sequential", "functional"])
@@ -224,41 +208,29 @@ def test_export_takes_the_batch_size_of_the_input(kind, features, scoped, tmp_pa
     model = scoped(make)
     served = model.export_for_ipu_serving(tmp_path / "served")
     assert served.input_signature == (tf.TensorSpec([4, 6], name="x"),)
-    x = features[:4]
-    expected = model(x if kind == "sequential" else {"x": x})
-    np.testing.assert_allclose(served(tf.constant(x))["output_0"], expected, rtol=1e-5, atol=1e-6)
+    assert_served(None, model, features[:4], served)
 
 
-def test_model_without_known_inputs_cannot_be_exported(features, scoped, tmp_path):
-    class Own(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = layers.Dense(3)
-
-        def call(self, x):
-            return self.dense(x)
-
-    model = scoped(Own)
-    with pytest.raises(RuntimeError, match="was not called yet"):
-        model.export_for_ipu_serving(tmp_path / "served", batch_size=2)
-    model(features[:2])
-    model.export_for_ipu_serving(tmp_path / "served", batch_size=2)
-    served = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
-    np.testing.assert_allclose(served(tf.constant(features[:2]))["output_0"], model(features[:2]), rtol=1e-5, atol=1e-6)
-
-
-def test_models_of_a_scope_are_instances_of_what_extends_them(make_model, scoped):
-    inputs = keras.Input([6])
-    kinds = (
-        keras_extensions.SequentialExtension,
-        keras_extensions.FunctionalExtension,
-        keras_extensions.ModelExtension,
-    )
-    makers = (make_model, lambda: keras.Model(inputs, layers.Dense(3)(inputs)), type("Own", (keras.Model,), {}))
-    for make, kind in zip(makers, kinds, strict=True):
-        model = scoped(make)
-        assert [one for one in kinds if isinstance(model, one)] == [kind]
-        assert isinstance(model, keras_extensions.KerasExtensionBase)
-        assert not isinstance(make(), keras_extensions.KerasExtensionBase)
-    with pytest.raises(NotImplementedError, match="`get_pipeline_stage_assignment`"):
-        keras_extensions.KerasExtensionBase().get_pipeline_stage_assignment()
+def test_exports_that_cannot_be_served_are_refused(scoped, tmp_path):
+    model = scoped(lambda: keras.Sequential([keras.Input([6], name="x"), layers.Dense(3)]))
+    step = {"batch_size": 2, "preprocessing_step": abs}
+    for options, kind, message in (
+        ({}, ValueError, r"`x` of model .* has shape \(None, 6\).*Set `batch_size`"),
+        ({"batch_size": 0}, ValueError, "`batch_size` must be a positive integer"),
+        ({"batch_size": 2, "output_names": ["a", "b"]}, ValueError, "has 2 names, and there are 1 outputs"),
+        ({"batch_size": 2, "output_names": {"a"}}, TypeError, "`output_names` must be a string or a list"),
+        (step, ValueError, "set `preprocessing_step_signature`"),
+        (
+            {**step, "preprocessing_step_signature": [3]},
+            TypeError,
+            r"`preprocessing_step_signature\[0\]` must be a `tf.TensorSpec`",
+        ),
+        (
+            {**step, "preprocessing_step_signature": [tf.TensorSpec([3, 6])]},
+            ValueError,
+            r"shape \(3, 6\) .* takes shape \(2, 6\)",
+        ),
+        ({"batch_size": 2, "postprocessing_step": lambda _: 3.0}, ValueError, "3.0 at position 0, which is no tensor"),
+    ):
+        with pytest.raises(kind, match=message):
+            model.export_for_ipu_serving(tmp_path / "served", **options)

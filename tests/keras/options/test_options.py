@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import zipfile
 from typing import Any
 
 import keras
@@ -17,9 +20,9 @@ from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 BATCH = 4
 
 
-def linear(**options):
+def linear(kind=keras.Sequential, **options):
     keras.utils.set_random_seed(1)
-    model = keras.Sequential([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3)])
+    model = kind([keras.Input([6]), layers.Dense(4, activation="tanh"), layers.Dense(3)])
     model.compile(optimizer=keras.optimizers.SGD(0.1, momentum=0.9), loss="mse", **options)
     return model
 
@@ -58,7 +61,7 @@ def test_gradients_of_steps_and_replicas_make_one_update(
     assert int(model.optimizer.iterations) == 12 // (ipus * (steps or 1))
 
 
-def test_steps_that_accumulation_does_not_divide_are_refused_with_those_that_it_does(features, scoped):
+def test_steps_that_cannot_accumulate_are_refused(features, scoped):
     model = scoped(lambda: linear(steps_per_execution=4))
     model.set_gradient_accumulation_options(3)
     message = r"\(set to 4\) is not divisible by .* \(3\). Compile .* 3 or 6 or 12"
@@ -69,22 +72,19 @@ def test_steps_that_accumulation_does_not_divide_are_refused_with_those_that_it_
     # Evaluation accumulates nothing.
     model.evaluate(features, features[:, :3], batch_size=BATCH, verbose=0)
 
-
-def test_steps_that_apply_no_gradients_or_twice_cannot_accumulate(features, scoped):
     class Own(keras.Sequential):
         times = 0
 
         def train_step(self, data):
             for _ in range(self.times):
-                self.optimizer.apply([tf.ones([6, 3]), None], self.trainable_variables)
+                self.optimizer.apply([tf.ones([6, 4]), None, None, None], self.trainable_variables)
             return {"loss": tf.reduce_sum(data[0])}
 
-    model = scoped(lambda: Own([keras.Input([6]), layers.Dense(3)]))
-    model.compile(optimizer="sgd", loss="mse", steps_per_execution=2)
-    model.set_gradient_accumulation_options(2)
-    for model.times, message in ((0, "applies no gradients"), (2, "applies gradients twice")):
+    own = scoped(lambda: linear(Own, steps_per_execution=2))
+    own.set_gradient_accumulation_options(2)
+    for own.times, message in ((0, "applies no gradients"), (2, "applies gradients twice")):
         with pytest.raises(ValueError, match=message):
-            model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
+            own.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
 
 
 def test_metrics_of_replicas_are_reduced_as_asked(features, scoped, configure):
@@ -176,28 +176,25 @@ def test_all_faults_of_a_call_are_told_together(tiny):
         tiny.set_infeed_queue_options(depth=2, prefetch_depth=256)
 
 
-def test_queues_are_made_with_the_options(features, tiny, monkeypatch):
+def test_options_make_the_queues_and_are_kept_in_the_file_that_plain_keras_reads(
+    features, scoped, tmp_path, assert_same, monkeypatch
+):
     made = []
-    plain = ipu.IPUInfeedQueue.__init__
+    plain_init = ipu.IPUInfeedQueue.__init__
 
     def note(self, *args, **kwargs):
-        plain(self, *args, **kwargs)
+        plain_init(self, *args, **kwargs)
         made.append(self.prefetch_depth)
 
-    tiny.set_infeed_queue_options(prefetch_depth=7, optimise_latency=True)
-    tiny.set_outfeed_queue_options(buffer_depth=2)
-    monkeypatch.setattr(ipu.IPUInfeedQueue, "__init__", note)
-    tiny.predict(features, batch_size=24, verbose=0)
-    assert made == [7]
-
-
-def test_options_are_kept_in_the_file_of_a_model_and_plain_keras_reads_it(features, scoped, tmp_path, assert_same):
     model = scoped(lambda: linear(steps_per_execution=6))
     model.set_gradient_accumulation_options(3, "mean", dtype=tf.float32)
     model.set_replication_options("LIST")
     model.set_infeed_queue_options(prefetch_depth=5)
     model.set_asynchronous_callbacks(True)
-    model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(ipu.IPUInfeedQueue, "__init__", note)
+        model.fit(features, features[:, :3], batch_size=BATCH, verbose=0)
+    assert made == [5]
     model.save(tmp_path / "model.keras")
     again = scoped(lambda: keras.models.load_model(tmp_path / "model.keras"))
     assert again._ipu_extension.options == model._ipu_extension.options
@@ -207,3 +204,84 @@ def test_options_are_kept_in_the_file_of_a_model_and_plain_keras_reads_it(featur
     for one in (model, again, plain):
         one.fit(features, features[:, :3], batch_size=BATCH, verbose=0, shuffle=False)
     assert_same(again.get_weights(), model.get_weights())
+
+
+def test_file_of_a_reset_model_has_what_was_not_reset(tiny, make_tiny, set_all, scoped, tmp_path, all_printed, printed):
+    set_all(tiny)
+    tiny.reset_pipelining_options()
+    tiny.reset_infeed_queue_options()
+    tiny.save(tmp_path / "model.keras")
+    again = scoped(lambda: keras.models.load_model(tmp_path / "model.keras"))
+    assert all_printed(again) == all_printed(tiny)
+    untouched = make_tiny()
+    assert printed(again, "pipelining") == printed(untouched, "pipelining")
+    assert printed(again, "replication") != printed(untouched, "replication")
+    for group in ("gradient_accumulation", "outfeed_queue", "replication"):
+        getattr(again, f"reset_{group}_options")()
+    again.save(tmp_path / "plain.keras")
+    last = scoped(lambda: keras.models.load_model(tmp_path / "plain.keras"))
+    assert all_printed(last) == all_printed(untouched)
+
+
+def test_options_that_no_file_can_keep_and_those_of_a_file_that_are_not_known_are_named(
+    tiny, make_tiny, tmp_path, all_printed, printed
+):
+    tiny.set_gradient_accumulation_options(2, dtype=lambda variable: variable.dtype)
+    with pytest.warns(UserWarning, match="the option `dtype` of the model is .* cannot be saved; set it again"):
+        tiny.save_assets(tmp_path)
+    again = make_tiny()
+    again.load_assets(tmp_path)
+    tiny.set_gradient_accumulation_options(2)
+    assert all_printed(again) == all_printed(tiny)
+    written = {"infeed": {"prefetch_depth": 9, "colour": "blue"}, "weather": {"rain": True}}
+    (tmp_path / "ipu_options.json").write_text(json.dumps(written))
+    with pytest.warns(UserWarning, match="options that this version does not know.*: `colour`, `weather`"):
+        tiny.load_assets(tmp_path)
+    assert re.search(r"prefetch_depth\s*= 9$", printed(tiny, "infeed_queue"), re.M)
+
+
+BAD_FILES = {
+    "{": "Expecting property name",
+    "[]": r"there should be a JSON object, but there is `\[\]`",
+    '{"infeed": 3}': "infeed queue options: there should be a JSON object, but there is `3`",
+    '{"infeed": {"prefetch_depth": -4}}': "infeed queue options: .*prefetch_depth",
+    '{"outfeed": {"buffer_depth": "many"}}': "outfeed queue options: .*buffer_depth",
+    '{"accumulation": {"gradient_accumulation_steps_per_replica": 0}}': "to be a positive integer, but got 0",
+    '{"accumulation": {"gradient_accumulation_reduction_method": {"enum": "X", "name": "Y"}}}': "no value of an option",
+    '{"pipelining": {"device_mapping": "abc"}}': "Expected `device_mapping` to be a list of integers",
+    '{"pipelining": {"gradient_accumulation_dtype": {"dtype": "no_such"}}}': "no value of an option",
+    '{"replication": {"replicated_metric_reduction_method": "most"}}': "Cannot parse 'most'",
+    '{"asynchronous_callbacks": 1}': "`asynchronous_callbacks` must be True or False, but is 1",
+    '{"pipeline_stages": {"dense": 0}}': "should be a list of pairs",
+    '{"pipeline_stages": [["dense", "first"]]}': "stage of layer `dense` should be a number from 0, but is `'first'`",
+}
+
+
+def test_bad_options_of_a_file_are_refused_as_the_methods_refuse_them(scoped, tmp_path, all_printed):
+    model = scoped(lambda: keras.Sequential([keras.Input([2]), layers.Dense(1, name="dense")]))
+    before = all_printed(model)
+    together = {"infeed": {"optimise_latency": 2}, "outfeed": {"buffer_depth": 0}, "asynchronous_callbacks": None}
+    faults = r"3 faults:(.|\n)*optimise_latency(.|\n)*buffer_depth(.|\n)*asynchronous"
+    for text, words in {**BAD_FILES, json.dumps(together): faults}.items():
+        (tmp_path / "ipu_options.json").write_text(text)
+        message = rf"cannot be read from `ipu_options.json` in its file: (.|\n)*{words}"
+        with pytest.raises(ValueError, match=message):
+            model.load_assets(tmp_path)
+        assert all_printed(model) == before
+
+
+def test_weights_of_a_file_with_bad_options_are_read_without_them(tiny, make_tiny, scoped, tmp_path):
+    good, bad = tmp_path / "good.keras", tmp_path / "bad.keras"
+    tiny.set_infeed_queue_options(prefetch_depth=5)
+    tiny.save(good)
+    with zipfile.ZipFile(good) as source, zipfile.ZipFile(bad, "w") as copy:
+        for name in source.namelist():
+            copy.writestr(name, b"{" if name.endswith("ipu_options.json") else source.read(name))
+    with pytest.raises(ValueError, match=r"outside of `strategy.scope\(\)` gives the model without its options"):
+        scoped(lambda: keras.models.load_model(bad))
+    plain: Any = keras.models.load_model(bad)
+    other = make_tiny()
+    other.layers[0].kernel.assign(np.zeros([6, 3]))
+    other.load_weights(bad)
+    for one in (plain, other):
+        assert np.array_equal(one.get_weights()[0], tiny.get_weights()[0])

@@ -1,13 +1,16 @@
-"""Pipelines through nested models: how the stages of their layers are assigned, and that they train the same."""
+"""Pipelines through nested models: their stages, that they train the same, their files, and balanced ones."""
 
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import keras
+import numpy as np
 import pytest
 from keras import layers
 
+from tensorflow_ipu import pipelining
 from tensorflow_ipu.keras import (
     FunctionalNestedModelPipelineStageAssignment,
     PipelineStage,
@@ -139,3 +142,138 @@ def test_nested_assignments_that_do_not_fit_are_refused(scoped, leaves, stages_o
         with pytest.raises(ValueError, match=message):
             model.set_pipeline_stage_assignment([*assignments[:at], one, *assignments[at + 1 :]])
         assert {stage for _, stage in stages_of(model)} == {None}
+
+
+CUT = {"shared": 0, "first": 0, "n0": 0, "n1": 1, "last": 1}
+
+
+def cut_functional():
+    """A layer that is called in two stages, and a nested model that is to be cut."""
+    inputs, inner = keras.Input([6]), keras.Input([6])
+    shared = layers.Activation("tanh", name="shared")
+    nested = keras.Sequential([layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
+    wrapped = keras.Model(inner, nested(inner), name="wrapped")
+    with PipelineStage(0):
+        hidden = shared(layers.Dense(6, name="first")(inputs))
+    middle = wrapped(hidden)
+    with PipelineStage(1):
+        return keras.Model(inputs, layers.Dense(3, name="last")(shared(middle)))
+
+
+def cut_sequential():
+    nested = keras.Sequential([layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
+    return keras.Sequential([keras.Input([6]), layers.Dense(6, name="first"), nested, layers.Dense(3, name="last")])
+
+
+@pytest.fixture
+def make_cut(leaves):
+    """`make_cut(make)` is such a model with all of its layers in stages."""
+
+    def cut(make):
+        model = make()
+        assignment = model.get_pipeline_stage_assignment()
+        for one in leaves(assignment):
+            if one.pipeline_stage is None:
+                one.pipeline_stage = CUT[one.layer.name]
+        model.set_pipeline_stage_assignment(assignment)
+        return model
+
+    return cut
+
+
+@pytest.mark.parametrize("make", [cut_functional, cut_sequential])
+def test_a_file_keeps_the_stages(make, make_cut, scoped, stages_of, tmp_path):
+    def use():
+        model, file = make_cut(make), tmp_path / "model.keras"
+        model.set_pipelining_options(4, device_mapping=[1, 0])
+        model.save(file)
+        again: Any = keras.models.load_model(file)
+        assert stages_of(again) == stages_of(model)
+        assert {stage for _, stage in stages_of(again)} == {0, 1}
+        assert again._ipu_extension.options == model._ipu_extension.options
+        again.reset_pipeline_stage_assignment()
+        again.save(file)
+        assert {stage for _, stage in stages_of(keras.models.load_model(file))} == {None}
+
+    scoped(use)
+
+
+def test_a_loaded_pipeline_trains_on_and_plain_keras_reads_the_file(
+    features, make_cut, replicas, run_script, tmp_path, assert_same
+):
+    file = tmp_path / "model.keras"
+
+    def use(model):
+        history = model.fit(features[:32], features[:32, :3], batch_size=4, verbose=0, shuffle=False).history
+        return [history, model.get_weights()]
+
+    with replicas(2).scope():
+        keras.utils.set_random_seed(4)
+        model = make_cut(cut_functional)
+        model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=8)
+        model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
+        use(model)
+        model.save(file)
+        again: Any = keras.models.load_model(file)
+    expected = model(features)
+    assert_same(use(again), use(model))
+    done = run_script(
+        """
+        import sys
+        import keras, numpy as np
+
+        model = keras.models.load_model(sys.argv[1])
+        assert "tensorflow_ipu" not in sys.modules
+        x = np.random.default_rng(5).normal(size=[48, 6]).astype(np.float32)
+        print(model.predict(x, verbose=0).tolist())
+        model.fit(x, x[:, :3], verbose=0)
+        """,
+        str(file),
+    )
+    assert_same(np.array(eval(done.stdout)), expected)  # What the script above printed.
+
+
+def test_a_functional_model_is_balanced_and_takes_the_proposal(scoped):
+    def make():
+        x = inputs = keras.Input([64])
+        for number in range(2):
+            x = keras.layers.Dense(64, activation="relu", name=f"small_{number}")(x)
+        parts = [keras.layers.Dense(1024, name=name)(x) for name in ("up", "side")]
+        x = keras.layers.Add(name="join")(parts)
+        for number in range(2):
+            x = keras.layers.Dense(1024, activation="relu", name=f"large_{number}")(x)
+        made = keras.Model(inputs, keras.layers.Dense(4, name="head")(x), name="net")
+        made.compile("adam", "mse")
+        return made
+
+    model = scoped(make)
+    model.set_pipelining_options(gradient_accumulation_steps_per_replica=12)
+    weights = model.get_weights()
+    proposal = pipelining.balance(model, 3, "GC200", batch_size=16)
+    assert proposal.cost.plan.micro_batches == 12
+    assert set(proposal.names) >= {"small_0", "large_1", "head"}
+    of = dict(zip(proposal.names, proposal.stages, strict=True))
+    assert of["small_0"] == 0
+    assert of["large_0"] != of["large_1"]  # Each takes longer than all others together.
+    assert of["head"] == 2
+    assert "large_1" in str(proposal)
+    assert proposal.costs[2].state_bytes > 0
+    # The model is as before, until it is given what was proposed.
+    assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {None}
+    for one, other in zip(model.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    model.set_pipeline_stage_assignment(proposal.assignment)
+    given = [one.pipeline_stage for one in proposal.assignment]
+    assert [one.pipeline_stage for one in model.get_pipeline_stage_assignment()] == given
+
+
+def test_a_sequential_model_is_balanced(scoped):
+    def make():
+        made = keras.Sequential([keras.Input([8]), *(keras.layers.Dense(8) for _ in range(4))])
+        made.compile("sgd", "mse")
+        return made
+
+    model = scoped(make)
+    proposal = pipelining.balance(model, 2, "Bow", batch_size=4, micro_batches=8)
+    model.set_pipeline_stage_assignment(proposal.assignment)
+    assert [one.pipeline_stage for one in model.get_pipeline_stage_assignment()] == list(proposal.stages)

@@ -50,8 +50,7 @@ class Block(keras.Model):
         self.stage = stage
         self.first, self.second = layers.Dense(4, activation="tanh", name="first"), layers.Dense(4, name="second")
 
-    def call(self, x, training=None):
-        del training
+    def call(self, x):
         with self.stage(0):
             hidden = self.first(x)
         with self.stage(1):
@@ -66,8 +65,8 @@ class Around(keras.Model):
         self.stage = stage
         self.block, self.last = Block(stage), layers.Dense(3, name="last")
 
-    def call(self, x, training=None):
-        hidden = self.block(x, training=training)
+    def call(self, x):
+        hidden = self.block(x)
         with self.stage(1):
             return self.last(hidden)
 
@@ -99,25 +98,21 @@ def test_a_subclassed_model_trains_in_stages_as_plain_keras_does(features, train
     assert_same(model.predict(x, batch_size=4, verbose=0), plain(x))
 
 
-def test_a_subclassed_model_is_cut_by_a_list(features, compiled, leaves):
-    model = compiled(Flat, nowhere)
-    model(features)
-    assignments = model.get_pipeline_stage_assignment()
-    for at, one in enumerate(assignments):
-        for leaf in leaves([one]):
-            leaf.pipeline_stage = int(at > 1)
-    model.set_pipeline_stage_assignment(assignments)
-    assert nested_stages_of(model.get_pipeline_stage_assignment()) == [0, [0, 0], 1, 1, 1]
-    with pytest.raises(ValueError, match=UNSET):
-        model.fit(features, features[:, :3], batch_size=6, verbose=0)
-
-
-def test_a_reset_takes_the_stages_of_scopes_back(features, compiled):
-    model = compiled(Flat, PipelineStage)
-    with pytest.raises(ValueError, match=UNSET):
-        model.fit(features, features[:, :3], batch_size=6, verbose=0)
-    model.reset_pipeline_stage_assignment()
-    assert set(nested_stages_of(model.get_pipeline_stage_assignment())[2:]) == {None}
+def test_a_subclassed_model_is_cut_by_a_list_and_a_reset_takes_stages_back(features, compiled, leaves):
+    for stage in (nowhere, PipelineStage):
+        model = compiled(Flat, stage)
+        if stage is nowhere:
+            model(features)
+            assignments = model.get_pipeline_stage_assignment()
+            for at, one in enumerate(assignments):
+                for leaf in leaves([one]):
+                    leaf.pipeline_stage = int(at > 1)
+            model.set_pipeline_stage_assignment(assignments)
+        with pytest.raises(ValueError, match=UNSET):
+            model.fit(features, features[:, :3], batch_size=6, verbose=0)
+        assert nested_stages_of(model.get_pipeline_stage_assignment()) == [0, [0, 0], 1, 1, 1]
+        model.reset_pipeline_stage_assignment()
+        assert set(nested_stages_of(model.get_pipeline_stage_assignment())[2:]) == {None}
     model.set_replication_options("LIST")
     model.compile("sgd", "mse", steps_per_execution=4)
     assert model.fit(features, features[:, :3], batch_size=6, verbose=0).history["loss"][0].shape == (2,)
@@ -197,8 +192,7 @@ def test_a_nested_subclassed_model_is_split_into_stages(features, trained_pipeli
 
 def test_nested_models_that_cannot_be_cut_are_one_layer_and_say_why(features, compiled):
     class OnTensors(Block):
-        def call(self, x, training=None):
-            del training
+        def call(self, x):
             return self.second(tf.tanh(self.first(x)))
 
     def functional():

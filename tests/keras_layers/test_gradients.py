@@ -1,7 +1,8 @@
-"""Captured gradients are those that a plain tape computes."""
+"""Captured gradients are those that a plain tape computes, and what is computed again gives the same numbers."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import keras
@@ -33,7 +34,7 @@ def test_tape_captures_what_comes_back_and_computes_what_a_tape_does(x):
     assert np.allclose(captured, 1 - y * y)
 
 
-def test_context_captures_for_any_tape(x):
+def test_innermost_context_captures_for_any_tape(x):
     with tf.GradientTape() as tape, GradientCaptureContext() as context:
         tape.watch(x)
         y = capture_upstream_gradients([x, {"twice": 2 * x}], tag="both")
@@ -41,9 +42,6 @@ def test_context_captures_for_any_tape(x):
     assert context.captured_gradients == {}
     assert np.allclose(tape.gradient(loss, x), 13)
     assert [set(np.unique(each)) for each in context.captured_gradients["both"]] == [{3}, {5}]
-
-
-def test_innermost_context_captures(x):
     with GradientCaptureTape() as outer:
         outer.watch(x)
         with GradientCaptureContext() as inner:
@@ -54,7 +52,7 @@ def test_innermost_context_captures(x):
     assert (list(inner.captured_gradients), outer.captured_gradients) == ([""], {})
 
 
-def test_persistent_tape_has_the_gradients_of_the_last_call(x):
+def test_persistent_tape_has_the_gradients_of_the_last_call_and_misuse_is_refused(x):
     with GradientCaptureTape(persistent=True) as tape:
         tape.watch(x)
         y = capture_upstream_gradients(x, "it")
@@ -62,9 +60,6 @@ def test_persistent_tape_has_the_gradients_of_the_last_call(x):
     for target, value in ((three, 3), (one, 1)):
         tape.gradient(target, x)
         assert set(np.unique(tape.captured_gradients["it"])) == {value}
-
-
-def test_capture_outside_of_a_context_and_of_a_tag_twice_are_refused(x):
     with pytest.raises(RuntimeError, match="within a `GradientCaptureTape`"):
         capture_upstream_gradients(x)
     with GradientCaptureContext() as context:
@@ -152,7 +147,7 @@ def test_gradients_that_go_by_while_others_accumulate_are_handed_out():
     np.testing.assert_allclose(strategy.run(program), [4.0, 4.0])
 
 
-def test_a_branch_in_a_loop_has_its_gradient_though_none_is_handed_out():
+def test_a_branch_in_a_loop_has_its_gradient_and_one_of_unknown_shape_in_a_loop_is_refused():
     @tf.function(autograph=False)
     def function(x):
         with GradientCaptureTape() as tape:
@@ -165,14 +160,8 @@ def test_a_branch_in_a_loop_has_its_gradient_though_none_is_handed_out():
             )
         return tape.gradient(y, x)
 
-    assert function(tf.constant(2.0)).numpy() == 32.0
-
-
-def test_gradient_of_unknown_shape_that_goes_by_in_a_loop_is_refused():
-    @tf.function(input_signature=[tf.TensorSpec([None])], autograph=False)
-    def traced(x):
-        return in_a_context_around_repeat(x)
-
+    assert function(tf.constant(2.0)).numpy() == 32.0  # None is handed out.
+    traced = tf.function(in_a_context_around_repeat, input_signature=[tf.TensorSpec([None])], autograph=False)
     with pytest.raises(ValueError, match=r"a gradient of shape \(None,\): .*static shapes.*`tf.ensure_shape`"):
         traced(tf.ones(2))
 
@@ -218,16 +207,123 @@ def test_wrapped_layer_computes_what_it_does_and_is_saved(tmp_path, kind, x):
     assert loaded.layers[-1].tag == layer.tag
 
 
-@pytest.mark.parametrize(
-    "layer", [keras.layers.Flatten(), keras.layers.LSTM(2), keras.layers.Dropout(0.5)], ids=lambda layer: layer.name
-)
-def test_layer_without_activations_is_refused(layer):
-    assert not layers.CaptureActivationGradients.layer_is_supported(layer)
-    with pytest.raises(ValueError, match="has no activation of its own"):
-        layers.CaptureActivationGradients(layer)
+def test_layers_without_activations_and_what_is_no_layer_are_refused():
+    for layer in (keras.layers.Flatten(), keras.layers.LSTM(2), keras.layers.Dropout(0.5)):
+        assert not layers.CaptureActivationGradients.layer_is_supported(layer)
+        with pytest.raises(ValueError, match="has no activation of its own"):
+            layers.CaptureActivationGradients(layer)
+    for kind in (layers.CaptureUpstreamGradients, layers.CaptureActivationGradients, layers.Recompute):
+        with pytest.raises(ValueError, match="`layer` must be a Keras layer"):
+            kind(tf.tanh)
 
 
-@pytest.mark.parametrize("kind", [layers.CaptureUpstreamGradients, layers.CaptureActivationGradients])
-def test_what_is_no_layer_is_refused(kind):
-    with pytest.raises(ValueError, match="`layer` must be a Keras layer"):
-        kind(tf.tanh)
+def block():
+    """Layers that draw at random, that keep averages, and that add losses."""
+    return keras.Sequential(
+        [
+            keras.layers.Input([8]),
+            keras.layers.Dense(16, activation="tanh", kernel_regularizer="l1"),
+            keras.layers.Dropout(0.5, seed=3),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(4, activation="tanh", activity_regularizer="l2"),
+        ]
+    )
+
+
+def train(model, x):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        loss = tf.reduce_sum(model(x, training=True) ** 2) + tf.add_n(model.losses)
+    return loss, tape.gradient(loss, [x, *[variable.value for variable in model.trainable_variables]])
+
+
+@pytest.mark.parametrize("jit", [None, True])
+def test_recomputed_block_trains_as_the_block_does(normal, assert_close, jit):
+    plain = block()
+    inner = keras.models.clone_model(plain)
+    inner.set_weights(plain.get_weights())
+    steps = [lambda model=model: train(model, normal([5, 8])) for model in (plain, layers.Recompute(inner))]
+    if jit:
+        steps = [tf.function(step, jit_compile=True) for step in steps]
+    for _ in range(2):  # The second step has the masks and averages that the first one left.
+        expected, actual = (step() for step in steps)
+        assert_close(actual, expected, 1e-5, 1e-6)
+    assert_close(inner.get_weights(), plain.get_weights(), 1e-6, 1e-7)
+
+
+@pytest.mark.parametrize(("wrap", "count"), [(lambda model: model, 3), (layers.Recompute, 6)])
+def test_compiled_backward_pass_computes_again(normal, wrap, count):
+    model = wrap(keras.Sequential([keras.layers.Dense(8, activation="tanh") for _ in range(3)]))
+    x = normal([5, 8])
+    model(x)
+
+    @tf.function(jit_compile=True)
+    def program(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(model(x) ** 2)
+        return loss, tape.gradient(loss, model.trainable_variables)
+
+    hlo = program.experimental_get_compiler_ir(x)(stage="optimized_hlo")
+    assert len(re.findall(r" tanh\(", hlo)) == count
+
+
+def test_layers_below_know_in_the_backward_pass_whether_they_train(normal):
+    seen = []
+
+    class Watch(keras.layers.Layer):
+        def call(self, x, training=None):
+            seen.append(training)
+            return x * x
+
+    class Outer(keras.layers.Layer):
+        def __init__(self):
+            super().__init__()
+            self.watch = Watch()
+
+        def call(self, x):  # It has no such argument itself.
+            return self.watch(x)
+
+    model = layers.Recompute(Outer())
+    x = normal([2, 3])
+    model(x)
+    seen.clear()
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        out = model(x, training=True)
+    assert np.array_equal(tape.gradient(out, x), 2 * x)
+    assert seen == [True, True]
+
+
+def test_structures_whole_numbers_and_masks_pass(normal):
+    class Pick(keras.layers.Layer):
+        def call(self, inputs):
+            return {"sum": inputs["x"] + tf.cast(inputs["n"], tf.float32), "n": inputs["n"] + 1}
+
+    x = normal([2])
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        out = layers.Recompute(Pick())({"x": x, "n": tf.constant([1, 2])})
+    assert out["n"].numpy().tolist() == [2, 3]
+    assert tape.gradient(out["sum"], x).numpy().tolist() == [1, 1]
+    recurrent = keras.layers.LSTM(3, return_sequences=True)
+    x, mask = normal([2, 4, 2]), tf.constant([[True, True, False, False], [True] * 4])
+    out = layers.Recompute(recurrent)(x, mask=mask)
+    assert np.allclose(out, recurrent(x, mask=mask), atol=1e-6)
+
+
+def test_identities_return_structures_and_masks_come_out(normal, assert_close):
+    x = {"a": normal([2]), "b": [normal([3]), tf.constant([1])]}
+    identities = [layers.RecomputationCheckpoint(), layers.AssumeEqualAcrossReplicas()]
+    for layer in identities:
+        assert_close(layer(x), x, 0, 0)
+    masked = keras.layers.Masking()(tf.constant([[[0.0], [1.0]]]))
+    for layer in (*identities, layers.Recompute(keras.layers.Activation("tanh")), layers.Dropout(0.5)):
+        assert layer(masked)._keras_mask.numpy().tolist() == [[False, True]]
+    with pytest.raises(TypeError, match="`inplace`"):
+        layers.AssumeEqualAcrossReplicas(inplace=1)
+
+
+def test_checkpoint_marks_its_inputs_for_the_pipeline():
+    program = tf.function(layers.RecomputationCheckpoint()).get_concrete_function(tf.TensorSpec([2]))
+    marked = [op for op in program.graph.get_operations() if "recomputation_checkpoint" in op.name]
+    assert [op.type for op in marked] == ["Identity"]
