@@ -1,7 +1,5 @@
 """Layers compute what their plain counterparts compute, forward and backward, wherever they run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

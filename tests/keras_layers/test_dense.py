@@ -1,7 +1,5 @@
 """Dense layers, serial and of eight bits, and embeddings: parts, masks, lengths, conversions, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Captured gradients are those that a plain tape computes, and what is computed again gives the same numbers."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

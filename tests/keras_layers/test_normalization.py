@@ -1,7 +1,5 @@
 """Normalisation: groups of channels, statistics, what is refused. Dropout: whose mask is the same, and whose another."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """Recurrent layers: order of dimensions, states, masks, seeds, what is refused; and a model of all that trains by `fit`."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

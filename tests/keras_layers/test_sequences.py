@@ -1,7 +1,5 @@
 """Layers of connectionist temporal classification, and attention between padded sequences, against their definitions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tensorflow_ipu as ipu
 from tensorflow_ipu.config import reset_ipu_configuration
 
 BATCHES = 8
@@ -22,19 +21,6 @@ def fresh_system():
     reset_ipu_configuration()
     yield
     reset_ipu_configuration()
-
-
-@pytest.fixture
-def replicas() -> Callable[[int], ipu.IPUStrategy]:
-    """`replicas(count)` configures so many, and gives a strategy for them."""
-
-    def configure(count: int) -> ipu.IPUStrategy:
-        config = ipu.IPUConfig()
-        config.auto_select_ipus = count
-        config.configure_ipu_system()
-        return ipu.IPUStrategy()
-
-    return configure
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Fixed and automatic loss scaling: what the scale does, how it is set, and programs on replicas with it."""
 
-from __future__ import annotations
-
 import inspect
 
 import keras

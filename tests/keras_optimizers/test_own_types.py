@@ -1,7 +1,5 @@
 """SGD, Adam and LAMB with slots of their own types, against the plain optimizers."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """The wrappers of Keras optimizers against plain Keras."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

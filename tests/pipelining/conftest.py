@@ -87,49 +87,24 @@ def pipelined(
     output: Callable[..., pipelining.OptimizerFunctionOutput] | None = None,
     **options: Any,
 ) -> tuple[list[np.ndarray], np.ndarray]:
-    """Trains the model in a pipeline.
+    """Trains the model in a pipeline, `runs` times: its weights, and the losses.
 
-    Args:
-      strategy: The strategy.
-      optimizer: Makes the optimizer.
-      count: The number of micro-batches.
-      stages: The number of stages.
-      runs: How often the program is run.
-      output: From the optimizer, the loss and the variables to what the optimizer function returns.
-      **options: Further arguments of `pipeline`.
-
-    Returns:
-      The weights, and the losses.
+    `output` gives, of the optimizer, the loss and the variables, what the optimizer function returns.
     """
-    total = count * runs * options.get("repeat_count", 1) * options.get("batch_serialization_iterations", 1)
+    total = count * runs * options.get("repeat_count", 1)
     with strategy.scope():
         variables = [tf.Variable(value) for value in weights(stages)]
         opt = optimizer()
         if isinstance(opt, tf.keras.optimizers.Optimizer):
             opt.build(variables)  # Else the program would be traced a second time.
-        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(batches(total)))
-        outfeed = ipu.IPUOutfeedQueue()
 
-        def optimizer_function(loss: tf.Tensor) -> pipelining.OptimizerFunctionOutput:
-            return (output or (lambda opt, loss, _: pipelining.OptimizerFunctionOutput(opt, loss)))(
-                opt, loss, variables
-            )
+    def optimizer_function(loss: tf.Tensor) -> pipelining.OptimizerFunctionOutput:
+        return output(opt, loss, variables) if output else pipelining.OptimizerFunctionOutput(opt, loss)
 
-        @tf.function(jit_compile=True)
-        def program() -> None:
-            pipelining.pipeline(
-                stages_of(variables),
-                gradient_accumulation_count=count,
-                infeed_queue=infeed,
-                outfeed_queue=outfeed,
-                optimizer_function=optimizer_function,
-                **options,
-            )
-
-        infeed.initializer  # noqa: B018  (The access starts it.)
-        for _ in range(runs):
-            strategy.run(program)
-        return [variable.numpy() for variable in variables], outfeed.dequeue()[0].numpy()
+    dataset = tf.data.Dataset.from_tensor_slices(batches(total))
+    options |= {"optimizer_function": optimizer_function}
+    losses = run_pipeline(strategy, dataset, stages_of(variables), count, runs=runs, **options)[0]
+    return [variable.numpy() for variable in variables], losses
 
 
 def numbers(count: int) -> tf.data.Dataset:
@@ -142,25 +117,35 @@ def sgd_on(loss: tf.Tensor) -> pipelining.OptimizerFunctionOutput:
     return pipelining.OptimizerFunctionOutput(tf.compat.v1.train.GradientDescentOptimizer(1.0), loss)
 
 
+def run_pipeline(
+    strategy: ipu.IPUStrategy,
+    dataset: tf.data.Dataset | None,
+    stages: Any,
+    count: int,
+    *,
+    runs: int = 1,
+    **options: Any,
+) -> Any:
+    """Runs a pipeline, and gives what its outfeed has."""
+    with strategy.scope():
+        infeed = None if dataset is None else ipu.IPUInfeedQueue(dataset)
+        outfeed = ipu.IPUOutfeedQueue()
+
+        @tf.function(jit_compile=True)
+        def program() -> None:
+            pipelining.pipeline(stages, count, infeed_queue=infeed, outfeed_queue=outfeed, **options)
+
+        if infeed is not None:
+            infeed.initializer  # noqa: B018  (The access starts it.)
+        for _ in range(runs):
+            strategy.run(program)
+        return tf.nest.map_structure(lambda tensor: tensor.numpy(), outfeed.dequeue())
+
+
 @pytest.fixture
 def run(strategy: ipu.IPUStrategy) -> Callable[..., Any]:
     """`run(dataset, stages, count, **options)` runs a pipeline, and gives what its outfeed has."""
-
-    def call(dataset: tf.data.Dataset | None, stages: Any, count: int, **options: Any) -> Any:
-        with strategy.scope():
-            infeed = None if dataset is None else ipu.IPUInfeedQueue(dataset)
-            outfeed = ipu.IPUOutfeedQueue()
-
-            @tf.function(jit_compile=True)
-            def program() -> None:
-                pipelining.pipeline(stages, count, infeed_queue=infeed, outfeed_queue=outfeed, **options)
-
-            if infeed is not None:
-                infeed.initializer  # noqa: B018  (The access starts it.)
-            strategy.run(program)
-            return tf.nest.map_structure(lambda tensor: tensor.numpy(), outfeed.dequeue())
-
-    return call
+    return functools.partial(run_pipeline, strategy)
 
 
 @pytest.fixture

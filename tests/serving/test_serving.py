@@ -1,7 +1,5 @@
 """Exported models: served by plain TensorFlow as the program answers, with names, steps and frozen weights; their faults."""
 
-from __future__ import annotations
-
 import ast
 from typing import Any
 
@@ -96,27 +94,21 @@ def identity(x):
     return x
 
 
+SIGNED, DATA = {"predict_step_signature": [SPEC]}, {"input_dataset": tf.data.Dataset.from_tensors(X)}
+STEPPED = {"preprocessing_step": identity, "preprocessing_step_signature": [SPEC]}
+UNKNOWN = "what `predict_step` takes cannot be told"
+
+
 @pytest.mark.parametrize(
     ("error", "words", "given"),
     [
-        (ValueError, "what `predict_step` takes cannot be told .*; an `input_dataset`", {}),
+        (ValueError, f"{UNKNOWN} .*; an `input_dataset`", {}),
+        (ValueError, UNKNOWN, STEPPED),
         (TypeError, "`iterations` must be a whole number, but is 1.5", {"iterations": 1.5}),
         (ValueError, "`iterations` must be 1 or more, but is 0", {"iterations": 0}),
         (TypeError, "`input_dataset` must be a `tf.data.Dataset`, but is 3", {"input_dataset": 3}),
-        (
-            ValueError,
-            "both `predict_step_signature` and `input_dataset` are given",
-            {"predict_step_signature": [SPEC], "input_dataset": tf.data.Dataset.from_tensors(X)},
-        ),
-        (
-            ValueError,
-            "both `preprocessing_step_signature` and `input_dataset` are given",
-            {
-                "preprocessing_step": identity,
-                "preprocessing_step_signature": [SPEC],
-                "input_dataset": tf.data.Dataset.from_tensors(X),
-            },
-        ),
+        (ValueError, "both `predict_step_signature` and `input_dataset` are given", SIGNED | DATA),
+        (ValueError, "both `preprocessing_step_signature` and `input_dataset` are given", STEPPED | DATA),
         (
             TypeError,
             "elements of `input_dataset` must be tensors or tuples",
@@ -137,43 +129,23 @@ def identity(x):
         ),
         (
             ValueError,
-            "what `predict_step` takes cannot be told",
-            {"preprocessing_step": identity, "preprocessing_step_signature": [SPEC]},
-        ),
-        (
-            ValueError,
             r"`preprocessing_step` returns a tensor of shape \(3, 2\)",
-            {
-                "predict_step_signature": [SPEC],
-                "preprocessing_step": tf.transpose,
-                "preprocessing_step_signature": [tf.TensorSpec([2, 3])],
-            },
+            SIGNED | STEPPED | {"preprocessing_step": lambda x: tf.transpose(x)},
         ),
         (
             ValueError,
             "`predict_step` returns 1 values, and what comes after it takes 2",
-            {
-                "predict_step_signature": [SPEC],
-                "postprocessing_step": identity,
-                "postprocessing_step_signature": [SPEC] * 2,
-            },
+            {**SIGNED, "postprocessing_step": identity, "postprocessing_step_signature": [SPEC] * 2},
         ),
-        (
-            TypeError,
-            "`output_names` must be a string or a list",
-            {"predict_step_signature": [SPEC], "output_names": {1}},
-        ),
-        (ValueError, "`output_names` has 2 names", {"predict_step_signature": [SPEC], "output_names": ["a", "b"]}),
+        (TypeError, "`output_names` must be a string or a list", {**SIGNED, "output_names": {1}}),
+        (ValueError, "`output_names` has 2 names", {**SIGNED, "output_names": ["a", "b"]}),
     ],
 )
 def test_exports_that_cannot_be_served_are_refused(error, words, given, tmp_path):
-    folder = tmp_path / "served"
     call: Any = export_single_step
-    if words.startswith("`preprocessing_step` returns"):
-        given = {**given, "preprocessing_step": lambda x: tf.transpose(x)}
     with pytest.raises(error, match=words):
-        call(identity, folder, **{"iterations": 4, **given})
-    assert not folder.exists()
+        call(identity, tmp_path / "served", **{"iterations": 4, **given})
+    assert not (tmp_path / "served").exists()
 
 
 def test_pipelines_and_models_that_cannot_be_served_are_refused(tmp_path):

@@ -1,7 +1,5 @@
 """Which data a model in a scope takes, how its steps are counted, and what data gets that does not fit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

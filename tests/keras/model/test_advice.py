@@ -1,7 +1,5 @@
 """Advice for which a model is cut: computed from what its pieces take, and told by what a plan of them takes."""
 
-from __future__ import annotations
-
 import pytest
 
 from tensorflow_ipu import pipelining

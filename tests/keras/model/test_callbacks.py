@@ -1,7 +1,5 @@
 """Callbacks of a model in a scope: once an execution or once a step, and those of Keras do what they do outside."""
 
-from __future__ import annotations
-
 import csv
 import threading
 from typing import Any

@@ -1,7 +1,5 @@
 """Models whose layers name IPUs by `ipu_shard`, and models on a device that compiles alone."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`fit`, `evaluate` and `predict` in a scope run programs of many steps, and compute what Keras alone computes."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Models of `mixed_float16` and convolutional networks with dropout train as in plain Keras."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

@@ -1,7 +1,5 @@
 """Keras's own loops compute under a strategy without extensions what they do without the library."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

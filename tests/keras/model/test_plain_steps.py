@@ -1,7 +1,5 @@
 """Steps of one's own with Keras models, under a strategy without extensions, compute what they do without the library."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """How many programs a model needs, and which Keras the package knows."""
 
-from __future__ import annotations
-
 import gc
 import importlib.metadata
 import re

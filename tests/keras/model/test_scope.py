@@ -1,7 +1,5 @@
 """Which models a scope changes, and which it leaves alone."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import threading

@@ -1,7 +1,5 @@
 """A model's options as they are printed and reset, group by group."""
 
-from __future__ import annotations
-
 import inspect
 
 import keras

@@ -1,7 +1,5 @@
 """The options of a model: what they do to its numbers, and what they refuse."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

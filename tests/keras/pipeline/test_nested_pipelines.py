@@ -1,7 +1,5 @@
 """Pipelines through nested models: their stages, that they train the same, their files, and balanced ones."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

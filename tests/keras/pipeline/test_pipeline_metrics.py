@@ -1,7 +1,5 @@
 """The logs of models with pipeline stages: those of plain Keras, whatever the metric and however results are handed over."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models with pipeline stages: how stages are assigned, and that they train as gradient accumulation does."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import keras

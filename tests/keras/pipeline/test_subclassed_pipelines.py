@@ -1,7 +1,5 @@
 """Pipelines of subclassed models: stages by scopes in `call` or by a list, and what `call` must be like."""
 
-from __future__ import annotations
-
 import contextlib
 
 import keras

@@ -1,7 +1,5 @@
 """What `pipeline` refuses, by the kind of error; all faults of a call at once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

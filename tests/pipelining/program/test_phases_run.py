@@ -1,7 +1,5 @@
 """Stages as phases, and as shards: the same numbers as in one piece, by the plan that is checked, drawn and costed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whatever the schedule, the recomputation and the optimizer: a pipeline trains as gradient accumulation does."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -234,18 +232,14 @@ def test_an_accumulated_outfeed_sums_in_the_wanted_type(dequeued, dtype):
     np.testing.assert_array_equal(found, [each[:4].sum(), each[4:].sum()])
 
 
-@pytest.mark.parametrize(
-    ("returned", "expected"),
-    [(lambda x: x, [[6, 22]]), (lambda x: {"a": x, "b": (x, 2 * x)}, {"a": [6, 22], "b": ([6, 22], [12, 44])})],
-)
-def test_an_accumulated_result_of_inference_is_indexed_as_several_are(dequeued, returned, expected):
-    of_the_result = {"accumulate_outfeed_dtype": lambda tensor: None}
-    found = dequeued(returned, training=False, accumulate_outfeed=True, **of_the_result)
+def test_an_accumulated_result_of_inference_is_indexed_as_several_are(dequeued):
+    options = {"accumulate_outfeed": True, "accumulate_outfeed_dtype": lambda tensor: None}
+    found = dequeued(lambda x: {"a": x, "b": (x, 2 * x)}, training=False, **options)
     assert {part.dtype for part in tf.nest.flatten(found)} == {np.dtype(np.float16)}
-    assert tf.nest.map_structure(np.ndarray.tolist, found) == expected
+    assert tf.nest.map_structure(np.ndarray.tolist, found) == {"a": [6, 22], "b": ([6, 22], [12, 44])}
 
 
-COUNT, RATE = 6, 0.1
+COUNT = 6
 RANDOM = np.random.default_rng(3)
 IMAGES = RANDOM.normal(size=[COUNT, 2, 12, 12, 3]).astype(np.float32)
 LABELS = RANDOM.normal(size=[COUNT, 2, 4]).astype(np.float32)
@@ -268,55 +262,25 @@ def second(weights, features):
 
 
 def loss_of(weights, features, labels):
-    return tf.reduce_mean(tf.square(features @ weights[2] - labels))
+    return tf.reduce_mean(tf.square(features @ weights[2] - labels)) / 50
 
 
 @pytest.mark.parametrize("mode", [None, RecomputationMode.RecomputeThenBackpropagate])
-def test_convolutional_stages_train_as_in_tensorflow_without_xla(mode, strategy):
-    with strategy.scope():
-        variables = [tf.Variable(value) for value in WEIGHTS]
-        infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((IMAGES, LABELS)))
-        outfeed = ipu.IPUOutfeedQueue()
-
-        @tf.function(jit_compile=True)
-        def program():
-            pipelining.pipeline(
-                [
-                    lambda images, labels: (first(variables, images), labels),
-                    lambda features, labels: (second(variables, features), labels),
-                    lambda features, labels: loss_of(variables, features, labels),
-                ],
-                gradient_accumulation_count=COUNT,
-                infeed_queue=infeed,
-                outfeed_queue=outfeed,
-                optimizer_function=lambda loss: pipelining.OptimizerFunctionOutput(
-                    tf.compat.v1.train.GradientDescentOptimizer(RATE), loss
-                ),
-                pipeline_schedule=PipelineSchedule.Grouped,
-                recomputation_mode=mode,
-                reduction_method="MEAN",
-            )
-
-        infeed.initializer  # noqa: B018  (The access starts it.)
-        with _host_kernels.wherever_known():
-            strategy.run(program)
-    plain = [tf.constant(value) for value in WEIGHTS]
-    with tf.GradientTape() as tape:
-        tape.watch(plain)
-        losses = [
-            loss_of(plain, second(plain, first(plain, images)), labels)
-            for images, labels in zip(IMAGES, LABELS, strict=True)
+def test_convolutional_stages_train_as_in_tensorflow_without_xla(mode, trains_as_plain):
+    def make(*weights):
+        return [
+            lambda images, labels: (first(weights, images), labels),
+            lambda features, labels: (second(weights, features), labels),
+            lambda features, labels: loss_of(weights, features, labels),
         ]
-        mean = tf.add_n(losses) / COUNT
-    upstream: Any = tape.gradient(mean, plain)
-    wanted = [value - RATE * gradient for value, gradient in zip(plain, upstream, strict=True)]
-    np.testing.assert_allclose(outfeed.dequeue()[0], losses, rtol=1e-5)
-    for one, other in zip(variables, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+    with _host_kernels.wherever_known():
+        dataset = tf.data.Dataset.from_tensor_slices((IMAGES, LABELS))
+        trains_as_plain(make, WEIGHTS, dataset, COUNT, recomputation_mode=mode)
 
 
 # XLA:CPU took forty times as long for them: it looks for what it can bring into that form outside of loops alone.
-def test_without_kernels_of_the_host_stages_have_the_form_that_xla_has_fast_code_for(compiled_text):
+def test_without_kernels_of_the_host_stages_have_the_form_that_xla_has_fast_code_for(compiled_text, toy):
     strategy = ipu.IPUStrategy(host_kernels=False)
     with strategy.scope():
         weights = [tf.Variable(tf.ones([3, 3, 3, 3])) for _ in range(2)]
@@ -324,18 +288,12 @@ def test_without_kernels_of_the_host_stages_have_the_form_that_xla_has_fast_code
 
     @tf.function(jit_compile=True)
     def program():
-        pipelining.pipeline(
-            [
-                lambda images: tf.nn.conv2d(images, weights[0], 1, "SAME"),
-                lambda features: tf.reduce_sum(tf.sin(tf.nn.conv2d(features, weights[1], 2, "SAME"))),
-            ],
-            gradient_accumulation_count=4,
-            infeed_queue=infeed,
-            outfeed_queue=ipu.IPUOutfeedQueue(),
-            optimizer_function=lambda loss: pipelining.OptimizerFunctionOutput(
-                tf.compat.v1.train.GradientDescentOptimizer(RATE), loss
-            ),
-        )
+        stages = [
+            lambda images: tf.nn.conv2d(images, weights[0], 1, "SAME"),
+            lambda features: tf.reduce_sum(tf.sin(tf.nn.conv2d(features, weights[1], 2, "SAME"))),
+        ]
+        queues = {"infeed_queue": infeed, "outfeed_queue": ipu.IPUOutfeedQueue()}
+        pipelining.pipeline(stages, 4, **queues, optimizer_function=toy.sgd_on)
 
     orders = re.findall(r" convolution\(.*dim_labels=(\S+?)[,\s]", compiled_text(strategy, program))
     assert len(orders) >= 5  # Each stage, and its gradients; those of the images are nobody's.

@@ -1,7 +1,5 @@
 """The program of a pipeline: its size, its memory, its plan at hand, its stages measured."""
 
-from __future__ import annotations
-
 import gc
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a machine would make of a pipeline: costs of its stages, and the report of its IPUs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The operations that a pipeline's program is made of besides its stages: turns, rings, fences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

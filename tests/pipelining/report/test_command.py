@@ -1,7 +1,5 @@
 """The command `pipeline`, without any model."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Costs: formulas that can be told by hand, what the stages' costs may be, and where a model is cut."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

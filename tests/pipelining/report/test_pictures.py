@@ -1,7 +1,5 @@
 """Plans as text, as pictures and as traces."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

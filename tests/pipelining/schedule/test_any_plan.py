@@ -1,7 +1,5 @@
 """Any plan passes its own check, and a machine that knows nothing else comes to the numbers of plain accumulation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

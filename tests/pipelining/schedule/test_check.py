@@ -1,7 +1,5 @@
 """A plan with one thing wrong is refused, and the fault names the slot."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -73,91 +71,48 @@ def added(text, ipu, slot=0):
     return lambda tasks: [*tasks, Task(slot, ipu, parse_instruction(text))]
 
 
-SMALL, UP = pipeline_plan(2, 4), "ramp up"
+SMALL, UP, FIRST = pipeline_plan(2, 4), "ramp up", "step 0, slot 0, IPU 0: "
 LATE = len(SMALL.section("ramp down").steps) - 1
+PARTS, INFERENCE = pipeline_plan(2, 4, device_mapping=[[0, 1], 2]), pipeline_plan(2, 2, training=False)
+RECOMPUTING = pipeline_plan(2, 2, PipelineSchedule.Sequential, recomputation_mode=RecomputationMode.Auto)
+LOADED = serial_phases_plan([0] * 3)
+KEPT = serial_phases_plan([0] * 3, liveness=Liveness.OffChipAfterFwd)
+GROUPS = parallel_phases_plan([0, 1, 0, 1])
+ABSENT = "its stage is not on the chip; load it before"
+EARLY = "in the section `ramp down`: weights are updated when all sections but `update` are over"
+
+
+def moved(tasks):
+    """Puts the only task on IPU 1."""
+    return [replace(task, ipu=1) for task in tasks]
+
+
+def swapped(tasks):
+    return [replace(task, slot=1 - task.slot) for task in tasks]
 
 
 @pytest.mark.parametrize(
     ("plan", "section", "step", "change", "said"),
     [
-        (
-            SMALL,
-            UP,
-            0,
-            added("0F1", 0),
-            "step 0, slot 0, IPU 0: `0F1` in the section `ramp up`: `0F0` is in the same slot",
-        ),
-        (
-            SMALL,
-            UP,
-            0,
-            lambda tasks: [replace(tasks[0], ipu=1)],
-            "step 0, slot 0, IPU 1: `0F0` in the section `ramp up`: it belongs on IPU 0",
-        ),
+        (SMALL, UP, 0, added("0F1", 0), FIRST + "`0F1` in the section `ramp up`: `0F0` is in the same slot"),
+        (SMALL, UP, 0, moved, "step 0, slot 0, IPU 1: `0F0` in the section `ramp up`: it belongs on IPU 0"),
         (SMALL, UP, 0, renamed("0F0", "7F0"), "there is no stage 7"),
-        (
-            pipeline_plan(2, 4, device_mapping=[[0, 1], 2]),
-            UP,
-            0,
-            renamed("0.1F0", "0.2F0"),
-            "stage 0 has 2 parts, and not this one",
-        ),
+        (PARTS, UP, 0, renamed("0.1F0", "0.2F0"), "stage 0 has 2 parts, and not this one"),
         (SMALL, UP, 1, without("1F0"), "`1F0` on IPU 1 is in no slot"),
         (SMALL, UP, 1, renamed("0F1", "0F0"), "step 1, slot 0, IPU 0: `0F0`: it is run 2 times"),
         (SMALL, UP, 1, renamed("0F1", "0F9"), "step 1, slot 0, IPU 0: `0F9`: there are 4 micro-batches"),
-        (
-            pipeline_plan(2, 2, training=False),
-            UP,
-            0,
-            renamed("0F0", "0B0"),
-            "step 0, slot 0, IPU 0: `0B0`: this plan has no such pass",
-        ),
-        (
-            pipeline_plan(2, 2, PipelineSchedule.Sequential, recomputation_mode=RecomputationMode.Auto),
-            "steady",
-            3,
-            lambda tasks: [replace(task, slot=1 - task.slot) for task in tasks],
-            "step 3, slot 0, IPU 0: `0B0`: needs what is made in step 3, slot 1, IPU 0: `0R0`",
-        ),
-        (
-            SMALL,
-            "ramp down",
-            LATE,
-            added("1U", 1, 1),
-            "`1U` in the section `ramp down`: weights are updated when all sections but `update` are over",
-        ),
-        (
-            serial_phases_plan([0, 0, 0]),
-            "steady",
-            1,
-            without("1LF0"),
-            "`1F0`: its stage is not on the chip; load it before",
-        ),
-        (
-            serial_phases_plan([0] * 3, liveness=Liveness.OffChipAfterFwd),
-            "steady",
-            None,
-            without("1LB0"),
-            "`1B0`: its stage is not on the chip; load it before",
-        ),
-        (
-            parallel_phases_plan([0, 1, 0, 1]),
-            "steady",
-            1,
-            without("0SF0"),
-            "IPU 0: `2LF0`: replaces what step 1, slot 0, IPU 0: `0F0` left unsaved",
-        ),
+        (INFERENCE, UP, 0, renamed("0F0", "0B0"), FIRST + "`0B0`: this plan has no such pass"),
+        (RECOMPUTING, "steady", 3, swapped, "`0B0`: needs what is made in step 3, slot 1, IPU 0: `0R0`"),
+        (SMALL, "ramp down", LATE, added("1U", 1, 1), f"`1U` {EARLY}"),
+        (LOADED, "steady", 1, without("1LF0"), f"`1F0`: {ABSENT}"),
+        (KEPT, "steady", None, without("1LB0"), f"`1B0`: {ABSENT}"),
+        (GROUPS, "steady", 1, without("0SF0"), "`2LF0`: replaces what step 1, slot 0, IPU 0: `0F0` left unsaved"),
         (serial_phases_plan([0, 0]), "update", 1, without("1SU"), "`1U`: what it left is never saved"),
     ],
 )
 def test_a_task_that_is_wrong_is_named(plan, section, step, change, said):
-    if step is None:  # Wherever it is.
-        old = plan.section(section)
-        plan = with_section(
-            plan, replace(old, steps=tuple(Step(tuple(change(list(each.tasks)))) for each in old.steps))
-        )
-    else:
-        plan = with_step(plan, section, step, change)
+    for number in range(len(plan.section(section).steps)) if step is None else [step]:
+        plan = with_step(plan, section, number, change)
     assert said in faults(plan)
 
 

@@ -1,7 +1,5 @@
 """The plans of a table of cases are those of the files in `golden/`; `python test_golden.py` writes them anew."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

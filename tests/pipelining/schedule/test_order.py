@@ -1,7 +1,5 @@
 """When micro-batches set out, ramps that are iterations of the steady loop, and instructions as text."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans of pipelines and phases: depths, sections, what is on the chip, and every fault of their arguments."""
 
-from __future__ import annotations
-
 import pytest
 
 from tensorflow_ipu.machine import system_of

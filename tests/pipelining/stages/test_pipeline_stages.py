@@ -1,7 +1,5 @@
 """What stages can be and hold: structures, shared variables, parts, loops, state, dropout, embeddings, checkpoints."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

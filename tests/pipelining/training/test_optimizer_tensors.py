@@ -1,7 +1,5 @@
 """Optimizers that use tensors of the last stage, such as a learning rate that was handed on from stage to stage."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
