@@ -1,6 +1,7 @@
 """Fixed and automatic loss scaling: what the scale does, how it is set, and programs on replicas with it."""
 
 import inspect
+from typing import Any
 
 import keras
 import numpy as np
@@ -367,8 +368,7 @@ def test_an_infinite_gradient_is_skipped_on_all_replicas_and_in_accumulation(
         np.testing.assert_array_equal(seen, expected)
 
 
-def test_accumulation_with_scaling_counts_captured_gradients_of_each_mini_batch(replicas):
-    strategy = replicas(1)
+def test_accumulation_with_scaling_counts_captured_gradients_and_wants_an_optimizer_that_scales(strategy):
     with strategy.scope():
         weight = keras.Variable(0.0)
         als = ALSOptimizer(SGD(1.0), 2, captured_grads_only=True)
@@ -380,7 +380,11 @@ def test_accumulation_with_scaling_counts_captured_gradients_of_each_mini_batch(
             optimizer.apply_gradients([(tf.constant(1.0), weight)], captured_grads=[tf.constant([1.0, 1e4])])
 
     strategy.run(program)
-    np.testing.assert_array_equal(als.histogram.numpy(), [2, 2])
+    np.testing.assert_array_equal(als.histogram.numpy(), [2, 2])  # Of each mini-batch.
+    with pytest.raises(ValueError, match="`als_optimizer` must be an `ALSOptimizer`"):
+        ALSGradientAccumulationOptimizer(SGD(), 2)
+    with pytest.raises(ValueError, match="`experimental_aggregate_gradients` must be True"):
+        optimizer.apply_gradients([(tf.constant(1.0), weight)], experimental_aggregate_gradients=False)
 
 
 class Noting(SGD):
@@ -394,41 +398,32 @@ class Noting(SGD):
         return super().apply_gradients(grads_and_vars)
 
 
-def captured_by_fit(replicas, optimizer, steps_per_update=1):
+@pytest.fixture
+def captured_by_fit(strategy):
     """Fits a linear model to 0 with x = 1, so that the captured gradients are 2 w / 2 in each of two rows."""
-    strategy = replicas(1)
-    with strategy.scope():
-        dense = keras.layers.Dense(1, use_bias=False, kernel_initializer=keras.initializers.Constant(3.0))
-        model = keras.Sequential([keras.Input([1]), CaptureUpstreamGradients(dense, tag="dense")])
-        model.compile(optimizer(), "mse", steps_per_execution=4)
+
+    def fit(make, steps_per_update=1):
+        with strategy.scope():
+            dense = keras.layers.Dense(1, use_bias=False, kernel_initializer=keras.initializers.Constant(3.0))
+            model: Any = keras.Sequential([keras.Input([1]), CaptureUpstreamGradients(dense, tag="dense")])
+            model.compile(make(), "mse", steps_per_execution=4)
         if steps_per_update > 1:
             model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=steps_per_update)
-    x, y = np.ones([8, 1], np.float32), np.zeros([8, 1], np.float32)
-    model.fit(x, y, batch_size=2, verbose=0)
-    return model
+        model.fit(np.ones([8, 1], np.float32), np.zeros([8, 1], np.float32), batch_size=2, verbose=0)
+        return model.optimizer
+
+    return fit
 
 
-# An update is a step, or two; then fit counts what each of them captured.
-@pytest.mark.parametrize(("steps", "alone", "histogram"), [(1, False, [12, 0]), (2, True, [8, 0])])
-def test_fit_hands_captured_gradients_to_the_optimizer(replicas, steps, alone, histogram):
-    model = captured_by_fit(replicas, lambda: ALSOptimizer(SGD(0.0), 2, captured_grads_only=alone), steps)
-    np.testing.assert_array_equal(model.optimizer.histogram.numpy(), histogram)
-    assert model.optimizer.iterations.numpy() == 4 // steps
-
-
-def test_fit_hands_captured_gradients_to_an_optimizer_of_the_users(replicas):
-    model = captured_by_fit(replicas, lambda: Noting(0.1))
-    assert model.optimizer.seen == [{"dense": [(2, 1)]}]  # Traced once.
+def test_fit_hands_captured_gradients_to_the_optimizer(captured_by_fit):
+    # An update is a step, or two; then fit counts what each of them captured.
+    for steps, alone, histogram in ((1, False, [12, 0]), (2, True, [8, 0])):
+        optimizer = captured_by_fit(lambda alone=alone: ALSOptimizer(SGD(0.0), 2, captured_grads_only=alone), steps)
+        np.testing.assert_array_equal(optimizer.histogram.numpy(), histogram)
+        assert optimizer.iterations.numpy() == 4 // steps
+    assert captured_by_fit(lambda: Noting(0.1)).seen == [{"dense": [(2, 1)]}]  # Traced once.
     with pytest.raises(ValueError, match="takes captured gradients, of which each step has its own"):
-        captured_by_fit(replicas, lambda: Noting(0.1), 2)
-
-
-def test_accumulation_with_scaling_wants_an_optimizer_that_scales():
-    with pytest.raises(ValueError, match="`als_optimizer` must be an `ALSOptimizer`"):
-        ALSGradientAccumulationOptimizer(SGD(), 2)
-    optimizer = ALSGradientAccumulationOptimizer(ALSOptimizer(SGD()), 2)
-    with pytest.raises(ValueError, match="`experimental_aggregate_gradients` must be True"):
-        optimizer.apply_gradients([(tf.constant(1.0), keras.Variable(0.0))], experimental_aggregate_gradients=False)
+        captured_by_fit(lambda: Noting(0.1), 2)
 
 
 def test_sixteen_replicas_that_accumulate_scale_and_take_the_mean_stay_equal(replicas):

@@ -41,8 +41,7 @@ TRAINED = {
         (accumulating(adam), adam, 4, 1.0),
         (accumulating(lambda: CrossReplicaOptimizer(adam())), adam, 4, 0.5),
     ],
-    4: [(lambda: CrossReplicaOptimizer(momentum()), momentum, 4, 0.25)]
-    + [(lambda: CrossReplicaOptimizer(adam()), adam, 4, 0.25)],
+    4: [(lambda inner=inner: CrossReplicaOptimizer(inner()), inner, 4, 0.25) for inner in (momentum, adam)],
 }
 
 
@@ -107,8 +106,7 @@ def test_gradients_accumulate_in_the_type_asked_for_and_by_rows_and_where_there_
     assert (used.numpy(), unused.numpy()) == (0.0, 1.0)
 
 
-def test_a_model_trains_in_the_scope(replicas, regression):
-    strategy = replicas(1)
+def test_a_model_trains_in_the_scope(strategy, regression):
     inputs, targets = regression
 
     def model_of():
@@ -124,7 +122,6 @@ def test_a_model_trains_in_the_scope(replicas, regression):
                 model.train_step((inputs[at], targets[at]))
 
         strategy.run(program, args=(tf.constant(inputs), tf.constant(targets)))
-        # The metrics of the loop are the host's to clear: a plain model begins with none.
     plain, optimizer = model_of(), keras.optimizers.SGD(0.1)
     for together in groups(2):
         with tf.GradientTape() as tape:
@@ -212,8 +209,7 @@ def test_arguments_are_checked_and_have_the_defaults_of_the_original():
 
 
 @pytest.mark.parametrize(("iterations", "message"), [(3, "loop of 3 iterations, which is no"), (0, "not inside a")])
-def test_left_over_gradients_are_refused(replicas, iterations, message):
-    strategy = replicas(1)
+def test_left_over_gradients_are_refused(strategy, iterations, message):
     with strategy.scope():
         variable = keras.Variable(1.0)
         optimizer = GradientAccumulationOptimizer(keras.optimizers.SGD(0.5), 2)

@@ -15,12 +15,6 @@ WEIGHTS = 4 * WIDTH * WIDTH
 INPUT = 4 * BATCH * WIDTH
 
 
-def configure(ipus):
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus
-    config.configure_ipu_system()
-
-
 def program_of(strategy, training=True, **options):
     """A program of three stages, the middle one four times as deep as the others; and its variables."""
     with strategy.scope():
@@ -52,7 +46,9 @@ def program_of(strategy, training=True, **options):
 @pytest.fixture(scope="module")
 def training():
     """A report of a recomputing pipeline on two replicas of four IPUs, its pipeline, and what keeps that alive."""
-    configure(8)
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 8
+    config.configure_ipu_system()
     strategy = ipu.IPUStrategy()
     program, variables = program_of(strategy, recomputation_mode=RecomputationMode.Auto)
     made = strategy.report(program, machine="Bow Pod16")
@@ -118,8 +114,8 @@ def test_a_report_names_passes_lines_and_tasks(training, tmp_path):
     assert Report.load(tmp_path / "report.json") == made
 
 
-def test_optimizer_state_that_is_offloaded_is_beside_the_chip_and_takes_time(strategy):
-    configure(8)
+def test_optimizer_state_that_is_offloaded_is_beside_the_chip_and_takes_time(strategy, toy):
+    toy.configure(8)
     options = {"offload_weight_update_variables": True, "replicated_optimizer_state_sharding": True}
     program, _ = program_of(strategy, **options)
     made = strategy.report(program, machine="Bow Pod16")
@@ -137,22 +133,22 @@ def test_optimizer_state_that_is_offloaded_is_beside_the_chip_and_takes_time(str
     assert len(others) == STAGES - 1
 
 
-def test_inference_keeps_no_gradients_and_phases_load_their_weights(strategy):
-    program, _ = program_of(
-        strategy, training=False, pipeline_schedule=PhasedExecution.Serial, device_mapping=[0] * STAGES
-    )
-    made = strategy.report(program, machine="GC200")
+def test_inference_keeps_no_gradients_and_phases_load_their_weights(strategy, toy):
+    options = {"pipeline_schedule": PhasedExecution.Serial, "device_mapping": [0] * STAGES}
+    made = strategy.report(program_of(strategy, training=False, **options)[0], machine="GC200")
     (memory,) = made.memories
     assert (memory.accumulators, memory.optimizer) == (0, 0)
     assert memory.variables == WEIGHTS
     assert memory.off_chip == STAGES * WEIGHTS
     assert {task.kind for task in made.timeline.tasks} == {"load", "forward"}
-    loads = [row for row in made.operations if row.kind == "streaming"]
-    assert [(row.name, row.count) for row in loads] == [
-        (f"stage {stage} forward/load", COUNT) for stage in range(STAGES)
-    ]
+    loads = [(row.name, row.count) for row in made.operations if row.kind == "streaming"]
+    assert loads == [(f"stage {stage} forward/load", COUNT) for stage in range(STAGES)]
     rate = systems()["IPU-M2000"].streaming_bytes_per_second
-    assert loads[0].links == pytest.approx(COUNT * WEIGHTS / rate)
+    (links,) = {row.links for row in made.operations if row.kind == "streaming"}
+    assert links == pytest.approx(COUNT * WEIGHTS / rate)
+    trained = strategy.report(program_of(strategy, pipeline_schedule=PhasedExecution.Serial)[0], machine="GC200")
+    assert "`compare_plans`" in by_change(trained, "recomputation, schedules, stages").why
+    assert by_change(trained, "float16").speed > 0
 
 
 def by_change(made, words):
@@ -212,16 +208,8 @@ def test_advice_on_a_pipeline_reads_its_passes_again(training):
     del pipeline
 
 
-def test_advice_on_phases_is_for_plans_to_give(strategy):
-    configure(4)
-    program, _ = program_of(strategy, pipeline_schedule=PhasedExecution.Serial)
-    made = strategy.report(program, machine="GC200")
-    assert "`compare_plans`" in by_change(made, "recomputation, schedules, stages").why
-    assert by_change(made, "float16").speed > 0
-
-
-def test_what_options_have_off_the_chip_is_told_with_the_time_that_it_takes(strategy):
-    configure(8)
+def test_what_options_have_off_the_chip_is_told_with_the_time_that_it_takes(strategy, toy):
+    toy.configure(8)
     names = ("offload_activations", "offload_gradient_accumulation_buffers", "replicated_weight_sharding")
     program, _ = program_of(strategy, offload_weights=True, **dict.fromkeys(names, True))
     made = strategy.report(program, machine="Bow Pod16")
@@ -250,8 +238,8 @@ def test_what_options_have_off_the_chip_is_told_with_the_time_that_it_takes(stra
     assert told.speed == pytest.approx(made.step_seconds / (seconds + made.part_seconds("host") / COUNT))
 
 
-def test_loops_of_stages_are_counted_and_those_that_only_running_counts_are_given(strategy):
-    configure(2)
+def test_loops_of_stages_are_counted_and_those_that_only_running_counts_are_given(strategy, toy):
+    toy.configure(2)
     with strategy.scope():
         weights = tf.Variable(tf.eye(WIDTH))
         optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.01)
