@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -11,16 +11,11 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.config import reset_ipu_configuration
 
 
 @pytest.fixture(autouse=True)
-def fresh_system() -> Iterator[None]:
-    """Nothing configured, before and after each test."""
-    reset_ipu_configuration()
+def seeded() -> None:
     keras.utils.set_random_seed(1)
-    yield
-    reset_ipu_configuration()
 
 
 def forward_and_backward(layer: Any, inputs: Any, **options: Any) -> tuple[list[Any], list[Any]]:

@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu.config import reset_ipu_configuration
-
 BATCHES = 8
-
-
-@pytest.fixture(autouse=True)
-def fresh_system():
-    """Nothing configured before and after each test."""
-    reset_ipu_configuration()
-    yield
-    reset_ipu_configuration()
 
 
 @pytest.fixture(scope="session")

@@ -77,15 +77,15 @@ def test_dicts_in_tuples_and_class_weights_train_as_in_keras(features, labels, s
 
 def test_shuffles_splits_and_epochs_are_those_of_keras(features, model, plain, assert_same):
     split = {"batch_size": 4, "validation_split": 0.5, "epochs": 5, "initial_epoch": 2, "validation_freq": 2}
-    for options in (*({"batch_size": 8, "epochs": 2, "shuffle": each} for each in (True, "batch")), split):
+    shuffled = [{"batch_size": 8, "epochs": 2, "shuffle": each} for each in (True, "batch")]
+    for options, epochs in ((shuffled[0], [0, 1]), (shuffled[1], [0, 1]), (split, [2, 3, 4])):
         plain.set_weights(model.get_weights())
         runs = []
         for one in (plain, model):
             keras.utils.set_random_seed(4)
             runs.append(one.fit(features, features[:, :3], verbose=0, **options))
         assert_same([runs[1].history, model.get_weights()], [runs[0].history, plain.get_weights()])
-        assert runs[1].epoch == runs[0].epoch
-    assert runs[0].epoch == [2, 3, 4]
+        assert runs[1].epoch == runs[0].epoch == epochs
 
 
 def test_a_dataset_goes_on_from_epoch_to_epoch_with_a_number_of_steps(model):

@@ -113,8 +113,8 @@ def test_progress_bar_counts_steps_and_a_callback_evaluates_and_predicts_between
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
             model: Any = self.model
-            results.append(model.evaluate(features[:24], labels[:24], batch_size=12, verbose=0))
-            results.append(model.predict(features[:24], batch_size=12, verbose=0).shape)
+            results.append(model.evaluate(features, labels, batch_size=12, verbose=0))
+            results.append(model.predict(features, batch_size=12, verbose=0).shape)
 
     model.steps_per_execution = 4
     for asynchronous, steps in ((False, [4]), (True, [1, 2, 3, 4])):
@@ -122,7 +122,7 @@ def test_progress_bar_counts_steps_and_a_callback_evaluates_and_predicts_between
         model.fit(features, labels, batch_size=12, verbose=1, callbacks=[Watch()])
         assert seen == steps
         seen.clear()
-    assert results[1::2] == [(24, 3)] * 2
+    assert results[1::2] == [(48, 3)] * 2
     assert "4/4" in capsys.readouterr().out
 
 

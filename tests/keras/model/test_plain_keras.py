@@ -9,8 +9,6 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-PLAIN_ITER = tf.data.Dataset.__iter__
-
 
 def compiled(*parts, **options):
     keras.utils.set_random_seed(3)
@@ -115,33 +113,6 @@ def test_single_batches_train_test_and_predict(jit_compile, plain_strategy):
     np.testing.assert_allclose(called, predicted, rtol=1e-4, atol=1e-5)
 
 
-def test_custom_train_step_runs_under_the_scope(plain_strategy):
-    class Custom(keras.Model):
-        def __init__(self):
-            super().__init__()
-            self.dense = layers.Dense(1, kernel_initializer="ones")
-
-        def call(self, x):
-            return self.dense(x)
-
-        def train_step(self, data):
-            x, y = data
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self(x, training=True)[:, 0] - y) ** 2)
-            self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
-            return {"mine": loss}
-
-    data = FEATURES, LABELS.astype(np.float32)
-    histories = []
-    for scope in (None, plain_strategy.scope()):
-        with scope or tf.device("/device:CPU:0"):
-            model = Custom()
-            model.compile(optimizer=keras.optimizers.SGD(0.1))
-            histories.append(model.fit(*data, batch_size=8, epochs=2, verbose=0, shuffle=False).history)
-    assert histories[0].keys() == {"mine"}
-    np.testing.assert_allclose(histories[1]["mine"], histories[0]["mine"], rtol=1e-4)
-
-
 def test_eager_steps_float64_and_tables_are_refused(plain_strategy):
     doubles = FEATURES.astype(np.float64)
     with plain_strategy.scope():
@@ -185,19 +156,6 @@ def test_model_goes_to_files_and_back(plain_strategy, tmp_path, assert_same):
 
     served = tf.saved_model.load(str(tmp_path / "exported"))
     np.testing.assert_allclose(served.serve(FEATURES), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_model_made_outside_of_the_scope_behaves_as_ever(plain_strategy, assert_same):
-    with plain_strategy.scope():
-        compiled().train_on_batch(FEATURES[:8], LABELS[:8])
-    model, twin = compiled(), compiled()
-    expected = twin.fit(**as_dataset(8), epochs=1, verbose=0).history
-    history = model.fit(**as_dataset(8), epochs=1, verbose=0).history
-    assert history == expected
-    assert_same(model.get_weights(), twin.get_weights(), rtol=0, atol=0)
-    assert model.variables[0].value.device.endswith("CPU:0")
-    assert not tf.distribute.has_strategy()
-    assert tf.data.Dataset.__iter__ is PLAIN_ITER
 
 
 def test_datasets_are_read_on_the_host_by_keras_and_by_the_user_outside_of_the_scope(plain_strategy):

@@ -182,18 +182,31 @@ WEIGHTS = {0: 1.0, 1: 2.0, 2: 3.0}
 
 
 def test_a_report_takes_the_batch_of_the_last_training(make_model, scoped, features, labels):
-    model, x, y = scoped(make_model), features, labels
+    x, y, model = features, labels, None
+
+    def twice(model):
+        model.fit(x, y, batch_size=16, verbose=0)
+        model.fit(x.astype(np.uint8), y, batch_size=8, verbose=0)
+
     for see, batch in (
-        (lambda: model.fit(x, y, batch_size=8, verbose=0), "float32[8, 6], int32[8]"),
-        (lambda: model.fit(np.tile(x, (2, 1))[:64], np.tile(y, 2)[:64], verbose=0), "float32[32, 6], int32[32]"),
-        (lambda: model.fit(in_batches(x, y, 12), shuffle=False, verbose=0), "float32[12, 6], int32[12]"),
-        (lambda: model.fit(generated(x, y), steps_per_epoch=8, shuffle=False, verbose=0), "float32[6, 6], int32[6]"),
-        (lambda: model.fit(x, y, batch_size=8, class_weight=WEIGHTS, verbose=0), "float32[8, 6], int32[8], float32[8]"),
-        (lambda: model.train_on_batch(x[:5], y[:5]), "float32[5, 6], int32[5]"),
-        (lambda: model.fit(x.astype(np.uint8), y, batch_size=8, verbose=0), "uint8[8, 6], int32[8]"),
+        (lambda model: model.fit(x, y, batch_size=8, verbose=0), "float32[8, 6], int32[8]"),
+        (lambda model: model.fit(np.tile(x, (2, 1))[:64], np.tile(y, 2)[:64], verbose=0), "float32[32, 6], int32[32]"),
+        (lambda model: model.fit(in_batches(x, y, 12), shuffle=False, verbose=0), "float32[12, 6], int32[12]"),
+        (
+            lambda model: model.fit(generated(x, y), steps_per_epoch=8, shuffle=False, verbose=0),
+            "float32[6, 6], int32[6]",
+        ),
+        (
+            lambda model: model.fit(x, y, batch_size=8, class_weight=WEIGHTS, verbose=0),
+            "float32[8, 6], int32[8], float32[8]",
+        ),
+        (lambda model: model.train_on_batch(x[:5], y[:5]), "float32[5, 6], int32[5]"),
+        (twice, "uint8[8, 6], int32[8]"),
     ):
-        see()
+        model = scoped(make_model)
+        see(model)
         assert batch_of(model.ipu_report()) == f"{batch}, as the last one that the model saw"
+    assert model is not None
     assert batch_of(model.ipu_report(16)).startswith("uint8[16, 6], int32[16], as")
     given = (tf.TensorSpec([4, 6]), tf.TensorSpec([4], tf.int32))
     assert batch_of(model.ipu_report(spec=given)) == "float32[4, 6], int32[4]"

@@ -45,11 +45,13 @@ def test_models_made_in_a_scope_alone_are_extended(make_model):
 
 
 def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without_this_package(
-    features, labels, make_model, scoped, run_script, tmp_path
+    features, labels, make_model, scoped, plain_strategy, run_script, tmp_path
 ):
     """Training equals that of a process without this package, but for the order in which its threads add."""
-    with ipu.IPUStrategy().scope():
-        make_model().train_on_batch(features[:8], labels[:8])
+    for strategy in (ipu.IPUStrategy(), plain_strategy):
+        with strategy.scope():
+            make_model().train_on_batch(features[:8], labels[:8])
+    assert not tf.distribute.has_strategy()
     keras.backend.clear_session(free_memory=False)
     model = make_model()
     assert not model.jit_compile

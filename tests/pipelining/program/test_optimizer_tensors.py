@@ -45,7 +45,7 @@ def expected(kind):
     variables = [tf.Variable(start) for start in STARTS]
     if kind == "wrapped":
         optimizer = v1.AdamOptimizer(lambda: rate)
-    elif kind == "momentum":
+    elif kind in ("momentum", "in parts"):
         optimizer = v1.MomentumOptimizer(lambda: rate, 0.9)
     else:
         optimizer = keras.optimizers.SGD(lambda: rate, momentum=0.9)
@@ -60,49 +60,41 @@ def expected(kind):
 def piped(variables, kind, optimizers):
     """Two stages that hand the rate on, and an optimizer function that takes it."""
     v, w = variables
+    in_parts = kind == "in parts"
 
-    def optimizer_function(loss, rate):
+    def optimizer_function(out, rate):
         optimizers.rate = rate
         chosen = {"variables": list(variables)} if kind in ("keras", "legacy") else {}
-        return OptimizerFunctionOutput(optimizers.once or getattr(optimizers, kind)(), loss, **chosen)
+        made = optimizers.once or getattr(optimizers, "momentum" if in_parts else kind)()
+        return OptimizerFunctionOutput(made, (out - 1.0) ** 2 if in_parts else out, **chosen)
 
     def last(hidden, rate):
         return (hidden * w - 1.0) ** 2, tf.identity(rate)
 
-    return [lambda x, rate: (tf.tanh(x * v), rate), last], optimizer_function
+    parts = [lambda hidden, _: hidden * w, lambda _, rate: rate + 0.0]
+    return [lambda x, rate: (tf.tanh(x * v), rate), parts if in_parts else last], optimizer_function
 
 
 @pytest.mark.parametrize(
-    ("kind", "schedule"),
+    ("kind", "options"),
     [
-        ("momentum", PipelineSchedule.Sequential),
-        ("momentum", PhasedExecution.Parallel),
-        ("wrapped", PipelineSchedule.Interleaved),
-        ("keras", PipelineSchedule.Grouped),
-        ("legacy", PipelineSchedule.Grouped),
-        ("in parts", PipelineSchedule.Grouped),
+        ("momentum", {"pipeline_schedule": PipelineSchedule.Sequential}),
+        ("momentum", {"pipeline_schedule": PhasedExecution.Parallel}),
+        ("wrapped", {"pipeline_schedule": PipelineSchedule.Interleaved}),
+        ("keras", {}),
+        ("legacy", {}),
+        ("in parts", {"device_mapping": [0, [1, 2]]}),
     ],
 )
-def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind, schedule, run, strategy, toy):
+def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind, options, run, strategy, toy):
     toy.configure(4 if kind == "in parts" else 2)
     with strategy.scope():
-        v, w = variables = [tf.Variable(start) for start in STARTS]
-        optimizers = Optimizers(kind)
-    options: dict[str, Any] = {"pipeline_schedule": schedule, "repeat_count": PASSES}
-    if kind == "in parts":
-
-        def optimizer_function(out, rate):
-            return OptimizerFunctionOutput(v1.MomentumOptimizer(rate, 0.9), (out - 1.0) ** 2)
-
-        stages = [lambda x, rate: (tf.tanh(x * v), rate), [lambda x, _: x * w, lambda _, rate: rate + 0.0]]
-        options["device_mapping"] = [0, [1, 2]]
-    else:
-        stages, optimizer_function = piped(variables, kind, optimizers)
+        variables = [tf.Variable(start) for start in STARTS]
+        stages, function = piped(variables, kind, Optimizers(kind))
     dataset = tf.data.Dataset.from_tensor_slices((XS, RATES))
-    found = run(dataset, stages, COUNT, optimizer_function=optimizer_function, **options)
+    found = run(dataset, stages, COUNT, repeat_count=PASSES, optimizer_function=function, **options)
     np.testing.assert_array_equal(found[1], RATES)
-    wanted = expected("momentum" if kind == "in parts" else kind)
-    np.testing.assert_allclose([float(one) for one in variables], wanted, rtol=1e-5)
+    np.testing.assert_allclose([float(one) for one in variables], expected(kind), rtol=1e-5)
 
 
 def in_graph(toy, body, elements, **options):
@@ -208,7 +200,7 @@ def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(toy)
         return stages, lambda x, _: OptimizerFunctionOutput(scaled(kept[-1]), x)
 
     with pytest.raises(ValueError, match="for the gradients of stage 0, .*: hand it on from stage to stage"):
-        in_graph(toy, body, (XS, RATES), device_mapping=[0, 1, 0])
+        in_graph(toy, body, (XS, RATES), device_mapping=[0, 1, 0], pipeline_schedule=PipelineSchedule.Sequential)
 
 
 def test_a_loss_that_depends_on_no_variable_changes_none(toy):
