@@ -48,9 +48,6 @@ def test_eager_result_is_a_list_of_values_or_keeps_a_nested_structure():
     (named,) = compiler.compile(lambda: _on_ipu(lambda: tf.constant(2) + 1)[0])
     assert result.numpy() == other.numpy() == named.numpy() == 3
     assert tf.function(lambda x: _on_ipu(lambda y: y * 2, [x])[0])(tf.constant(3.0)).numpy() == 6.0
-
-
-def test_eager_computation_without_tensors_gives_none():
     with scopes.ipu_scope("/device:IPU:0"):
         variable = tf.Variable(1.0)
     assert _on_ipu(lambda: tf.group(variable.assign_add(2.0))) is None
@@ -179,11 +176,14 @@ def test_feeds_start_anew_after_the_deleter_and_serve_one_session_after_another(
             assert session.run(rows).tolist() == [0, 1, 2]
 
 
-def test_device_that_is_not_configured_fails_when_the_session_runs(graph):
+def test_device_that_is_not_configured_and_a_queue_off_the_ipu_fail_when_the_session_runs(graph, refused):
     with scopes.ipu_scope("/device:IPU:7"):
-        run = compiler.compile(lambda: tf.constant(1.0) + 1.0)
-    with v1.Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="IPU:7"):
-        session.run(run)
+        elsewhere = compiler.compile(lambda: tf.constant(1.0) + 1.0)
+    infeed = ipu.IPUInfeedQueue(_numbers(5))
+    off = compiler.compile(lambda: ipu.loops.repeat(3, lambda i, x: i + x, [0], infeed))
+    with v1.Session() as session:
+        refused(tf.errors.FailedPreconditionError, "IPU:7", session.run, elsewhere)
+        refused(tf.errors.FailedPreconditionError, "inside of `ipu_scope`", session.run, off)
 
 
 # It was refused, and programs that run without an IPU as well had to do without `compile`.
@@ -204,13 +204,6 @@ def test_computation_off_an_ipu_runs_where_it_is(graph):
         assert count == 3
         assert all((drawn >= [1, 2]) & (drawn < [2, 3]))
         np.testing.assert_allclose(session.run(v1.global_variables()[0]), np.add(start, [1, 2]))
-
-
-def test_program_that_was_left_off_the_ipu_says_so_when_it_meets_a_queue(graph):
-    infeed = ipu.IPUInfeedQueue(_numbers(5))
-    run = compiler.compile(lambda: ipu.loops.repeat(3, lambda i, x: i + x, [0], infeed))
-    with v1.Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="inside of `ipu_scope`"):
-        session.run(run)
 
 
 # Initial values were random numbers of the program, which nothing outside of one can draw.

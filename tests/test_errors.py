@@ -11,17 +11,14 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu import compiler, errors, pipelining, scopes
 
 
-def test_every_error_is_of_one_kind_and_an_ipu_error():
+def test_every_error_is_of_one_kind_and_recoverable_ones_say_what_recovers():
     kinds = (errors.ApplicationError, errors.RecoverableError, errors.UnrecoverableError)
-    named = [getattr(errors, name) for name in errors.__all__]
-    for error in named:
+    for error in (getattr(errors, name) for name in errors.__all__):
         if issubclass(error, Exception) and error not in (errors.IpuError, errors.RecompilationWarning):
             assert issubclass(error, errors.IpuError)
             assert issubclass(error, RuntimeError)
             assert sum(issubclass(error, kind) for kind in kinds) == 1, error
 
-
-def test_recoverable_errors_say_what_recovers():
     def all_below(kind):
         return [one for below in kind.__subclasses__() for one in (below, *all_below(below))]
 

@@ -54,20 +54,6 @@ def test_variables_of_any_type_aggregation_and_synchronization_live_on_the_devic
         assert variable.numpy() == strategy.extended.read_var(variable).numpy() == 3
 
 
-def test_initial_value_is_computed_on_the_host(strategy):
-    places = []
-
-    def initial(shape, dtype=tf.float32):
-        value = tf.ones(shape, dtype) * 2
-        places.append(value.device)
-        return value
-
-    with strategy.scope():
-        variable = tf.Variable(functools.partial(initial, [2]))
-    assert places == [CPU]
-    np.testing.assert_array_equal(variable, [2, 2])
-
-
 def test_initial_value_that_xla_cannot_compute_serves_a_variable_made_in_a_program(strategy):
     made = []
 
@@ -159,11 +145,19 @@ def test_variable_is_known_to_be_of_the_scope_and_where_another_one_is(strategy)
     assert not ipu.IPUStrategy().extended.variable_created_in_scope(inside)
 
 
-def test_variable_in_the_scope_can_be_used_eagerly(strategy):
+def test_initial_value_is_computed_on_the_host_and_the_variable_can_be_used_eagerly(strategy):
+    places = []
+
+    def initial(shape, dtype=tf.float32):
+        value = tf.ones(shape, dtype)
+        places.append(value.device)
+        return value
+
     with strategy.scope():
-        variable = tf.Variable([1.0, 2.0])
-        variable.assign_add([1.0, 1.0])
+        variable = tf.Variable(functools.partial(initial, [2]))
+        variable.assign_add([1.0, 2.0])
         variable[0].assign(9.0)
+    assert places == [CPU]
     np.testing.assert_array_equal(variable * 2, [18, 6])
     with tf.GradientTape() as tape:
         loss = tf.reduce_sum(variable**2)
@@ -183,13 +177,21 @@ def test_variable_of_a_device_that_is_configured_later_is_used_then(configure, r
 # Saving.
 
 
-def test_checkpoint_goes_from_the_device_to_the_host_and_back(strategy, tmp_path):
+def test_checkpoint_goes_from_the_device_to_the_host_and_back_and_to_variables_made_later(strategy, tmp_path):
     with strategy.scope():
         variable = tf.Variable([1.0, 2.0])
         saved = tf.train.Checkpoint(variable=variable, step=tf.Variable(3)).save(str(tmp_path / "saved"))
     variable.assign([7.0, 7.0])
     tf.train.Checkpoint(variable=variable).restore(saved).expect_partial().assert_existing_objects_matched()
     np.testing.assert_array_equal(variable, [1, 2])
+    for value in ([0.0, 0.0], lambda: tf.zeros([2])):
+        checkpoint = tf.train.Checkpoint()
+        status = checkpoint.restore(saved)
+        with strategy.scope():
+            checkpoint.variable = tf.Variable(value)
+        status.expect_partial().assert_existing_objects_matched()
+        assert checkpoint.variable.device == IPU
+        np.testing.assert_array_equal(checkpoint.variable, [1, 2])
     on_host = tf.Variable([0.0, 0.0])
     tf.train.Checkpoint(variable=on_host).restore(saved).expect_partial()
     np.testing.assert_array_equal(on_host, [1, 2])
@@ -199,19 +201,6 @@ def test_checkpoint_goes_from_the_device_to_the_host_and_back(strategy, tmp_path
         tf.train.Checkpoint(variable=variable).restore(saved).assert_consumed()
     np.testing.assert_array_equal(strategy.run(tf.function(lambda: variable + 0)), [5, 6])
     assert variable.device == IPU
-
-
-def test_checkpoint_restores_variables_that_are_made_later(strategy, tmp_path):
-    with strategy.scope():
-        saved = tf.train.Checkpoint(variable=tf.Variable([1.0, 2.0])).save(str(tmp_path / "saved"))
-    for value in ([0.0, 0.0], lambda: tf.zeros([2])):
-        checkpoint = tf.train.Checkpoint()
-        status = checkpoint.restore(saved)
-        with strategy.scope():
-            checkpoint.variable = tf.Variable(value)
-        status.assert_existing_objects_matched()
-        assert checkpoint.variable.device == IPU
-        np.testing.assert_array_equal(checkpoint.variable, [1, 2])
 
 
 def test_saved_model_of_the_scope_loads_on_the_host_and_on_the_device(strategy, tmp_path):

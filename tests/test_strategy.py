@@ -99,7 +99,7 @@ def test_scope_that_is_entered_without_with_lasts(strategy):
     assert not tf.distribute.has_strategy()
 
 
-def test_scope_of_another_strategy_inside_of_one_is_refused(strategy):
+def test_strategy_can_be_made_the_global_one_and_none_be_entered_in_another(strategy):
     with strategy.scope():
         with (
             pytest.raises(RuntimeError, match="Mixing different tf.distribute.Strategy objects"),
@@ -108,9 +108,6 @@ def test_scope_of_another_strategy_inside_of_one_is_refused(strategy):
             pass
         assert tf.distribute.get_strategy() is strategy
     assert not tf.distribute.has_strategy()
-
-
-def test_strategy_can_be_made_the_global_one(strategy):
     tf.distribute.experimental_set_strategy(strategy)
     try:
         assert tf.distribute.get_strategy() is strategy
@@ -221,7 +218,7 @@ def test_datasets_are_not_distributed(strategy):
         assert [int(strategy.run(program, (iterator,))) for _ in range(4)] == [0, 10, 20, 30]
 
 
-def test_strategy_supports_loss_scaling_and_needs_static_shapes(strategy):
+def test_strategy_supports_loss_scaling_needs_static_shapes_and_can_be_copied_deeply(strategy):
     assert strategy.supports_loss_scaling is True
     extended = strategy.extended
     assert extended.experimental_require_static_shapes is True
@@ -229,9 +226,6 @@ def test_strategy_supports_loss_scaling_and_needs_static_shapes(strategy):
     assert (extended.should_checkpoint, extended.should_save_summary) == (True, True)
     assert extended.worker_devices == extended.parameter_devices == (f"{PREFIX}/device:IPU:0",)
     assert strategy.cluster_resolver is None
-
-
-def test_strategy_can_be_copied_deeply(strategy):
     twin = copy.deepcopy(strategy)
     assert twin is not strategy
     with twin.scope():
@@ -334,31 +328,27 @@ def test_merge_call_hands_over_the_strategy_and_the_arguments(strategy):
     assert variable.numpy() == 10
 
 
-def test_update_gives_the_results_grouped_or_a_replica(strategy):
+def test_update_gives_the_results_grouped_or_a_replica_and_reductions_on_the_host_values_as_they_are(strategy):
+    value = tf.constant([1.0, 2.0])
+    extended = strategy.extended
     with strategy.scope():
         variable = tf.Variable(1.0)
-        extended = strategy.extended
         assert extended.update(variable, lambda var, x: var.assign_add(x), args=(2.0,)).numpy() == 3
         (result,) = extended.update(variable, lambda var: var.assign_add(1.0), group=False)
         assert result.numpy() == 4
         devices = extended.non_slot_devices([variable])
         assert extended.update_non_slot(devices, lambda: variable.assign(7.0)).numpy() == 7
         assert extended.value_container(variable) is variable
+        assert extended.reduce_to(SUM, value, CPU) is value
+        assert extended.batch_reduce_to(MEAN, [(value, CPU), (value, CPU)]) == [value, value]
+        assert extended.broadcast_to(value, CPU) is value
+    assert extended.reduce_to("sum", value, CPU) is value
 
     @tf.function
     def program():
-        return strategy.extended.update(variable, lambda var, x: var.assign_add(x), args=(tf.constant(1.0),))
+        return extended.update(variable, lambda var, x: var.assign_add(x), args=(tf.constant(1.0),))
 
     assert strategy.run(program).numpy() == 8
-
-
-def test_reduction_on_the_host_leaves_values_as_they_are(strategy):
-    value = tf.constant([1.0, 2.0])
-    with strategy.scope():
-        assert strategy.extended.reduce_to(SUM, value, CPU) is value
-        assert strategy.extended.batch_reduce_to(MEAN, [(value, CPU), (value, CPU)]) == [value, value]
-        assert strategy.extended.broadcast_to(value, CPU) is value
-    assert strategy.extended.reduce_to("sum", value, CPU) is value
 
 
 def test_optimizers_of_tensorflow_1_train_in_a_program(strategy):

@@ -111,20 +111,21 @@ def test_trace_of_a_block_that_raises_is_written(tmp_path):
     assert not tracepoints.is_recording()
 
 
-def test_slices_that_overlap_are_on_tracks_of_their_own():
+def test_slices_that_overlap_are_on_tracks_of_their_own_and_operations_one_after_the_other():
     chrome = Chrome(0)
     add_waits(chrome, {"InfeedWaitTime": [Sample(30, 30), Sample(40, 30), Sample(60, 25)]})
     found = slices(chrome.trace())
     assert [one["track"] for one in found] == ["for data", "for data (2)", "for data"]
     assert [(one["ts"], one["dur"]) for one in found] == [(0, 0.03), (0.01, 0.03), (0.035, 0.025)]
-
-
-def test_operations_that_overlap_by_the_clock_stand_one_after_the_other():
+    times = {
+        "loop": (7, 100.0, 900.0),
+        "first": (7, 150.0, 50.4),
+        "second": (7, 198.0, 30.0),
+        "other": (8, 199.0, 30.0),
+    }
     events = [
-        Measured(7, "ipu-program/7", "loop", 100.0, 900.0, {"hlo_op": "loop", "hlo_module": "m"}),
-        Measured(7, "ipu-program/7", "first", 150.0, 50.4, {"hlo_op": "first", "hlo_module": "m"}),
-        Measured(7, "ipu-program/7", "second", 198.0, 30.0, {"hlo_op": "second", "hlo_module": "m"}),
-        Measured(8, "ipu-program/8", "other", 199.0, 30.0, {"hlo_op": "other", "hlo_module": "m"}),
+        Measured(thread, f"ipu-program/{thread}", name, begin, duration, {"hlo_op": name, "hlo_module": "m"})
+        for name, (thread, begin, duration) in times.items()
     ]
     chrome = Chrome(0)
     add_profile(chrome, events, 0.0)

@@ -215,14 +215,3 @@ def test_every_name_of_the_contract_has_its_row():
     lines = Path(__file__).with_name("contract.txt").read_text().splitlines()[1:]
     names = {(line.split(" ", 2)[0], line.split(" ", 2)[1].partition(".")[0]) for line in lines}
     assert [(module, name) for module, name in sorted(names) if _names.target(module, name) is None] == []
-
-
-def test_differences_from_the_contract_are_found():
-    module = "tensorflow.python.ipu.loops"
-    rest = "(n, body, inputs=None, infeed_queue=None, use_while_v1=True)"
-    assert _faults(module, "repeat", rest) == []
-    assert _faults(module, "repeat", rest.replace("True", "False")) == ["repeat: `use_while_v1` is True, and not False"]
-    (fault,) = _faults(module, "repeat", "(body, n)")
-    assert fault.endswith("and not ['body', 'n']")
-    assert _faults(module, "repeat", "(n)") == ["repeat: also needs ['body']"]
-    assert _faults(module, "repeat.no_such", "()") == ["repeat.no_such: there is no `no_such`"]

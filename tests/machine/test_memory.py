@@ -97,17 +97,13 @@ def test_verdicts(report):
     assert "does not fit" in str(made)
 
 
-def test_the_profile_has_the_peak_and_runs_loops_once(report):
+def test_the_profile_has_the_peak_runs_loops_once_and_is_thinned(report):
     memory = report(lambda x: tf.concat([loop(x), x], 0), KIB).memory
     places, sizes = zip(*memory.liveness, strict=True)
     assert list(places) == sorted(places)
     assert max(sizes) == memory.data
     assert len(places) < 30
-
-
-def test_a_long_profile_is_thinned_and_keeps_its_peak():
-    profile = [*range(1000), 5000, *range(1000)]
-    points = _thinned(profile)
+    points = _thinned([*range(1000), 5000, *range(1000)])
     assert len(points) <= 400
     assert (1000, 5000) in points
     assert _thinned([]) == ()

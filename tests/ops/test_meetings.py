@@ -44,7 +44,9 @@ def test_sixteen_replicas_that_compute_between_six_collectives_in_flight_agree(s
     assert len(seen) == 1
 
 
-def test_tensors_of_many_types_and_sizes_meet_once(start, trace):
+def test_tensors_of_many_types_and_sizes_meet_once_and_a_function_that_is_called_twice_twice(start, trace):
+    inner = tf.function(cross_replica_sum)
+
     def program(x):
         values = [x, tf.cast(x[0], tf.int32), tf.cast(x, tf.float16), tf.zeros([0])]
         return _collectives.all_reduce("gradients", values, "sum", ReplicaGroups())
@@ -54,6 +56,8 @@ def test_tensors_of_many_types_and_sizes_meet_once(start, trace):
     for results in start([compiled] * 2, [([1.0, 2.0, 3.0],), ([10.0, 20.0, 30.0],)]).wait():
         for result, expected in zip(results, ([11, 22, 33], 11, [11, 22, 33], []), strict=True):
             np.testing.assert_array_equal(result, expected)
+    twice = trace(lambda x: (inner(x), inner(2.0 * x)), tf.TensorSpec([]))
+    assert start([twice] * 2, [(1.0,), (2.0,)]).wait() == [(3.0, 6.0)] * 2
 
 
 def test_a_replica_that_ends_early_fails_the_others_by_the_collectives_name(start, trace):
@@ -150,12 +154,3 @@ def test_a_site_goes_with_the_programs_that_have_it(start, trace):
     del compiled
     gc.collect()
     assert feed() is None
-
-
-def test_one_function_that_is_called_twice_meets_twice(start, trace):
-    inner = tf.function(cross_replica_sum)
-
-    def program(x):
-        return inner(x), inner(2.0 * x)
-
-    assert start([trace(program, tf.TensorSpec([]))] * 2, [(1.0,), (2.0,)]).wait() == [(3.0, 6.0)] * 2

@@ -20,23 +20,15 @@ def assert_vectors(found, expected):
     assert [vector.numpy().tolist() for vector in found] == expected
 
 
-@pytest.mark.parametrize(
-    ("op", "expected"), [("MUL", [3, 8, 0]), ("MIN", [1, 2, 0]), ("MAX", [3, 4, 5]), ("ADD", [4, 6, 5])]
-)
-def test_all_reduce_by_every_operation_on_numbers(op, expected):
-    results = all_reduce(constants([1.0, 2.0], [3.0, 4.0, 5.0]), f"COLLECTIVE_OP_{op}")
-    assert isinstance(results, tuple)
-    np.testing.assert_array_equal(results, [expected] * 2)
-
-
-def test_all_reduce_of_booleans():
+def test_all_reduce_by_every_operation():
+    for op, expected in (("MUL", [3, 8, 0]), ("MIN", [1, 2, 0]), ("MAX", [3, 4, 5]), ("ADD", [4, 6, 5])):
+        results = all_reduce(constants([1.0, 2.0], [3.0, 4.0, 5.0]), f"COLLECTIVE_OP_{op}")
+        assert isinstance(results, tuple)
+        np.testing.assert_array_equal(results, [expected] * 2)
     shards = constants([True, False, True], [True, True])
     np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOGICAL_AND")[0], [True, False, False])
     np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOGICAL_OR")[1], [True, True, True])
-
-
-def test_local_keeps_what_a_shard_has():
-    shards = constants([1, 2, 3], [4, 5, 6])
+    shards = constants([1, 2, 3], [4, 5, 6])  # Each shard keeps its own.
     np.testing.assert_array_equal(all_reduce(shards, "COLLECTIVE_OP_LOCAL"), [[1, 2, 3], [4, 5, 6]])
     assert_vectors(reduce_scatter(shards, "COLLECTIVE_OP_LOCAL"), [[1, 0], [5, 6]])
 
