@@ -179,7 +179,7 @@ class QuarterTensor:
 
 
 def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = None) -> QuarterTensor:
-    """Rounds numbers to float16 and then to eight bits: to the nearest, to even where two are, or to the largest.
+    """Rounds numbers to float16, then to eight bits: to the nearest, of two to the even one, and to the largest at most.
 
     In a program `IPUConfig.floating_point_behaviour` and `scopes.stochastic_rounding` say how: with `esr` at random, with
     `nanoo` to NaN where they are larger, with `oflo` the program stops there. No gradient passes. `metadata`, of

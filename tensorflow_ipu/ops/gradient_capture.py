@@ -74,10 +74,10 @@ class _Captured:
 class GradientCaptureContext:
     """A block whose calls of `capture_upstream_gradients` give it the gradients, whoever computes them, and when.
 
-    with tf.GradientTape() as tape, GradientCaptureContext() as context:
-        y = tf.tanh(capture_upstream_gradients(x * x, tag="of the square"))
-    tape.gradient(y, x)
-    context.captured_gradients  # {"of the square": [...]}
+        with tf.GradientTape() as tape, GradientCaptureContext() as context:
+            y = tf.tanh(capture_upstream_gradients(x * x, tag="of the square"))
+        tape.gradient(y, x)
+        context.captured_gradients  # {"of the square": [...]}
 
     Of a call in a loop it has the gradient that went by last; zeros where none has gone by in a loop or branch. Out of a
     branch in a loop it hands out nothing.

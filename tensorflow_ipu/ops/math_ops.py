@@ -28,9 +28,8 @@ def serialized_matmul(
 ) -> tf.Tensor:
     """Multiplies matrices of one type, of rank 2 or more, as `tf.matmul` does, in parts one after the other.
 
-    With `a` of shape [..., m, k] and `b` of shape [..., k, n] after their transpositions, of which the product has the
-    shape
-    [..., m, n], `serialization_factor` is the number of parts, and divides the dimension that is split:
+    After their transpositions `a` has the shape [..., m, k], `b` [..., k, n], and the product [..., m, n].
+    `serialization_factor` is the number of parts, and divides the dimension that is split:
 
         serialization_dimension   is split   the parts are
         "a_columns"               m          concatenated
