@@ -70,9 +70,10 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
 
     def _build_own(self, variables: list[Variable]) -> None:
         self._counter = self.add_variable((), "zeros", "int32", name="mini_batches")
+        extended, options = self._distribution_strategy.extended, self._options
         self._totals = [
-            add_beside(self, variable, "accumulator", variable.shape, self._options.accumulator_dtype(variable))
-            for variable in variables
+            add_beside(self, extended, each, "accumulator", each.shape, options.accumulator_dtype(each))
+            for each in variables
         ]
 
     def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:

@@ -225,13 +225,14 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         key = (slot_name, self._var_key(var))
         if key in self._state.slots:
             return self._state.slots[key]
-        if not self._distribution_strategy.extended.variable_created_in_scope(tf_variable(var)):
+        extended = self._distribution_strategy.extended
+        if not extended.variable_created_in_scope(tf_variable(var)):
             raise ValueError(
                 f"`var` is `{var.name}`, which was made in the scope of another strategy than the optimizer that is to have"
                 f" a slot `{slot_name}` for it: make model and optimizer in one `strategy.scope()`"
             )
         kind = self.get_slot_dtype(var, slot_name) if dtype is None else tf.as_dtype(dtype)
-        slot = add_beside(self, var, slot_name, var.shape if shape is None else shape, kind, initializer)
+        slot = add_beside(self, extended, var, slot_name, var.shape if shape is None else shape, kind, initializer)
         self._state.slots[key] = slot
         return slot
 
@@ -269,11 +270,17 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
 
 
 def add_beside(
-    optimizer: Any, var: Variable, name: str, shape: ShapeLike, dtype: tf.DType, initializer: Initializer = "zeros"
+    optimizer: Any,
+    extended: tf.distribute.StrategyExtended,
+    var: Variable,
+    name: str,
+    shape: ShapeLike,
+    dtype: tf.DType,
+    initializer: Initializer = "zeros",
 ) -> keras.Variable:
     """A variable of the optimizer's where a variable that it trains is, named after that."""
     name = f"{getattr(var, 'path', var.name).replace('/', '_').replace(':', '_')}_{name}"
-    with optimizer._distribution_strategy.extended.colocate_vars_with(tf_variable(var)):
+    with extended.colocate_vars_with(tf_variable(var)):
         return optimizer.add_variable(shape, initializer, dtype.name, name=name)
 
 
