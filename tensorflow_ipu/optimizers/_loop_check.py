@@ -265,7 +265,7 @@ def _check_at_run(demands: list[_Demand], loop: tf.Operation, count: AtRun) -> N
         for demand in demands:
             before, behind = _words_of_multiple(demand)
             checked = ops.ipu_micro_batches(
-                checked, multiple=demand[1], least=0, largest=tf.int64.max, before=before, behind=behind
+                checked, multiple=demand[1], least=0, largest=tf.int64.max, before=before, after=behind
             )
         # Not the checked number itself: where there are no iterations, the limit may be below it.
         at, _ = count.limits[0]

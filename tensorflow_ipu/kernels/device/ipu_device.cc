@@ -58,7 +58,7 @@ bool OnlyReads(const tf::OpKernel& kernel) {
 
 // Ops that create and destroy variables or move their values. They run on devices that are not configured, since
 // programs for several devices are often built first.
-bool IsVariablesLife(const tf::OpKernel& kernel) {
+bool ManagesVariables(const tf::OpKernel& kernel) {
   constexpr char kVariableOps[] =
       "AssignVariableOp Const DestroyResourceOp Fill VarHandleOp VarIsInitializedOp _Arg _EagerConst _HostRecv "
       "_HostSend _Recv _Retval _Send";
@@ -168,7 +168,7 @@ class IpuDevice : public HostDevice {
   bool Exists(tf::OpKernelContext* context) const {
     const int count = configured_devices.load(std::memory_order_relaxed);
     if (ordinal_ < count) return true;
-    if (IsVariablesLife(context->op_kernel())) return true;
+    if (ManagesVariables(context->op_kernel())) return true;
     context->SetStatus(absl::FailedPreconditionError(
         absl::StrCat("`/device:IPU:", ordinal_, "` is not configured: the system has ", count,
                      " IPU device(s), the last of them `/device:IPU:", count - 1,

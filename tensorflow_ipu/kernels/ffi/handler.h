@@ -102,8 +102,9 @@ XLA_FFI_Error* CalledWithFrame(XLA_FFI_CallFrame* frame) {
   return IsCall(*frame) ? Return(frame, call(*frame)) : AnswerQuestion(frame);
 }
 
-inline xla::ffi::Error NoSuchPlace(int32_t place) {
-  return xla::ffi::Error::Internal("A pipeline has used place " + std::to_string(place) + " of a ring that has fewer.");
+inline xla::ffi::Error NoSuchSlot(int32_t slot) {
+  return xla::ffi::Error::Internal("A pipeline has used slot " + std::to_string(slot) +
+                                   " of a stash buffer that has fewer.");
 }
 
 }  // namespace tensorflow_ipu

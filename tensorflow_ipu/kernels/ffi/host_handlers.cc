@@ -130,6 +130,11 @@ XLA_FFI_DEFINE_HANDLER(kUpdate, Update,
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_embedding_lookup", "Host", kLookUp);
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_embedding_update", "Host", kUpdate);
 
+HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
+  const auto dimensions = buffer.dimensions();
+  return {buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}};
+}
+
 // Returns a future at once: the function may take long and wait for the user's code, and this is one of the few threads
 // on which programs compute.
 ffi::Future CallHost(std::string_view node, std::string_view name, ffi::RemainingArgs arguments,
@@ -149,9 +154,7 @@ ffi::Future CallHost(std::string_view node, std::string_view name, ffi::Remainin
   core::Advance(states.advanced, next_state->untyped_data());
   absl::InlinedVector<HostBuffer, 4> passed;
   for (auto i = static_cast<std::size_t>(states.states); i < arguments.size(); ++i) {
-    const auto buffer = *arguments.get<ffi::AnyBuffer>(i);
-    const auto dimensions = buffer.dimensions();
-    passed.push_back({buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}});
+    passed.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
   }
   std::vector<HostResult> to;
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -178,10 +181,10 @@ XLA_FFI_DEFINE_HANDLER(kCallHost, CallHost,
                            .RemainingRets());             // results
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_call", "Host", kCallHost);
 
-using Numbers = ffi::Span<const int64_t>;
+using Integers = ffi::Span<const int64_t>;
 
-// Host kernels. The arguments of their calls are the kernel's inputs, followed by the place of each input that is in a
-// ring.
+// Host kernels. The arguments of their calls are the kernel's inputs, followed by the slot of each input that is in a
+// stash buffer.
 
 // The state that XLA keeps for a call in a program.
 struct KernelOfCall {
@@ -196,37 +199,32 @@ ffi::Error Failed(const absl::Status& status, std::string_view node, std::string
       {static_cast<core::Code>(status.code()), absl::StrCat(name, LinesOf(node, name), ": ", status.message())});
 }
 
-ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view name, Numbers) {
+ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view name, Integers) {
   absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = HostKernel::Of(std::string(node));
   if (!kernel.ok()) return ffi::Unexpected(Failed(kernel.status(), node, name));
   std::atomic<int64_t>* const calls = core::Metrics::Global().host_kernel_calls.Of((*kernel)->type());
   return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel), calls});
 }
 
-HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
-  const auto dimensions = buffer.dimensions();
-  return {buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}};
-}
-
-// A place of a ring as a buffer: without the first dimension.
-ffi::ErrorOr<HostBuffer> InRing(const HostBuffer& ring, int32_t place) {
-  const int64_t depth = ring.dimensions.front();
-  if (place < 0 || place >= depth) return ffi::Unexpected(NoSuchPlace(place));
-  const std::size_t bytes = ring.bytes / static_cast<std::size_t>(depth);
-  return HostBuffer{static_cast<char*>(ring.data) + static_cast<std::size_t>(place) * bytes, bytes,
-                    ring.dimensions.subspan(1)};
+// A slot of a stash buffer: without the first dimension.
+ffi::ErrorOr<HostBuffer> InStash(const HostBuffer& stash, int32_t slot) {
+  const int64_t depth = stash.dimensions.front();
+  if (slot < 0 || slot >= depth) return ffi::Unexpected(NoSuchSlot(slot));
+  const std::size_t bytes = stash.bytes / static_cast<std::size_t>(depth);
+  return HostBuffer{static_cast<char*>(stash.data) + static_cast<std::size_t>(slot) * bytes, bytes,
+                    stash.dimensions.subspan(1)};
 }
 
 ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-               std::string_view node, std::string_view name, Numbers in_rings) {
+               std::string_view node, std::string_view name, Integers in_stashes) {
   core::Count(call->calls);
   absl::InlinedVector<HostBuffer, 4> from, to;
-  const std::size_t inputs = arguments.size() - in_rings.size();
+  const std::size_t inputs = arguments.size() - in_stashes.size();
   for (std::size_t i = 0; i < inputs; ++i) from.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
-  for (std::size_t i = 0; i < in_rings.size(); ++i) {
-    HostBuffer& input = from[static_cast<std::size_t>(in_rings[i])];
+  for (std::size_t i = 0; i < in_stashes.size(); ++i) {
+    HostBuffer& input = from[static_cast<std::size_t>(in_stashes[i])];
     const ffi::ErrorOr<HostBuffer> there =
-        InRing(input, *arguments.get<ffi::Buffer<ffi::S32>>(inputs + i)->typed_data());
+        InStash(input, *arguments.get<ffi::Buffer<ffi::S32>>(inputs + i)->typed_data());
     if (there.has_error()) return there.error();
     input = *there;
   }
@@ -239,7 +237,7 @@ XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate,
                        ffi::Ffi::BindInstantiate()
                            .Attr<std::string_view>("node")  // node
                            .Attr<std::string_view>("name")  // name
-                           .Attr<Numbers>("in_rings"));     // (what a run needs)
+                           .Attr<Integers>("in_stashes"));  // (what a run needs)
 XLA_FFI_DEFINE_HANDLER(kRun, Run,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::State<KernelOfCall>>()  // call
@@ -248,7 +246,7 @@ XLA_FFI_DEFINE_HANDLER(kRun, Run,
                            .RemainingRets()                  // results
                            .Attr<std::string_view>("node")   // node
                            .Attr<std::string_view>("name")   // name
-                           .Attr<Numbers>("in_rings"));      // in_rings
+                           .Attr<Integers>("in_stashes"));   // in_stashes
 
 XLA_FFI_REGISTER_TYPE(ffi::GetXlaFfiApi(), "ipu_kernel_of_call", &KernelOfCall::id, ffi::MakeTypeInfo<KernelOfCall>());
 

@@ -14,26 +14,26 @@ namespace {
 namespace ffi = xla::ffi;
 
 // The loop of a fence goes on once.
-ffi::Error Fence(ffi::Buffer<ffi::S32> behind, ffi::Result<ffi::Buffer<ffi::PRED>> goes,
+ffi::Error Fence(ffi::Buffer<ffi::S32> token, ffi::Result<ffi::Buffer<ffi::PRED>> goes,
                  ffi::Result<ffi::Buffer<ffi::S32>> passed, bool whether) {
   *goes->typed_data() = whether;
-  *passed->typed_data() = *behind.typed_data();
+  *passed->typed_data() = *token.typed_data();
   return ffi::Error::Success();
 }
 
 XLA_FFI_DEFINE_HANDLER(kFence, Fence,
                        ffi::Ffi::Bind()
-                           .Arg<ffi::Buffer<ffi::S32>>()   // behind
+                           .Arg<ffi::Buffer<ffi::S32>>()   // token
                            .Ret<ffi::Buffer<ffi::PRED>>()  // goes
-                           .Ret<ffi::Buffer<ffi::S32>>()   // behind
+                           .Ret<ffi::Buffer<ffi::S32>>()   // token
                            .Attr<bool>("goes"));
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_fence", "Host", kFence);
 
 ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi::S64> checked, int64_t multiple,
-                             int64_t least, int64_t largest, std::string_view before, std::string_view behind) {
+                             int64_t least, int64_t largest, std::string_view before, std::string_view after) {
   const int64_t value = *count.typed_data();
   if (value < least || value % multiple != 0 || value > largest) {
-    return ToError(core::Status::FailedPrecondition(std::string(before) + std::to_string(value) + std::string(behind)));
+    return ToError(core::Status::FailedPrecondition(std::string(before) + std::to_string(value) + std::string(after)));
   }
   *checked->typed_data() = value;
   return ffi::Error::Success();
@@ -47,10 +47,10 @@ XLA_FFI_DEFINE_HANDLER(kCheckMicroBatches, CheckMicroBatches,
                            .Attr<int64_t>("least")
                            .Attr<int64_t>("largest")
                            .Attr<std::string_view>("before")
-                           .Attr<std::string_view>("behind"));
+                           .Attr<std::string_view>("after"));
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_micro_batches", "Host", kCheckMicroBatches);
 
-// XLA was told to alias results and operands. It copies an operand where the program has lost its memory.
+// XLA was told to alias results and operands. Where it did not, the operand is copied.
 ffi::Error JoinOrders(ffi::RemainingArgs states, ffi::RemainingRets joined) {
   for (std::size_t i = 0; i < states.size(); ++i) {
     const ffi::AnyBuffer state = *states.get<ffi::AnyBuffer>(i);
@@ -67,25 +67,25 @@ XLA_FFI_DEFINE_HANDLER(kJoinOrders, JoinOrders,
                            .RemainingRets());
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_join_orders", "Host", kJoinOrders);
 
-// The address of a place of `bytes` bytes; null if the ring has no such place.
-char* Place(const ffi::AnyBuffer& ring, int32_t place, std::size_t bytes) {
-  const int64_t depth = ring.dimensions().front();
-  if (place < 0 || place >= depth) return nullptr;
-  return static_cast<char*>(ring.untyped_data()) + static_cast<std::size_t>(place) * bytes;
+// The address of a slot of `bytes` bytes; null if the stash buffer has no such slot.
+char* SlotAt(const ffi::AnyBuffer& stash, int32_t slot, std::size_t bytes) {
+  const int64_t depth = stash.dimensions().front();
+  if (slot < 0 || slot >= depth) return nullptr;
+  return static_cast<char*>(stash.untyped_data()) + static_cast<std::size_t>(slot) * bytes;
 }
 
-ffi::Error RingZeros(ffi::RemainingRets rings) {
-  for (std::size_t i = 0; i < rings.size(); ++i) {
-    const ffi::AnyBuffer ring = **rings.get<ffi::AnyBuffer>(i);
-    std::memset(ring.untyped_data(), 0, ring.size_bytes());
+ffi::Error StashZeros(ffi::RemainingRets stashes) {
+  for (std::size_t i = 0; i < stashes.size(); ++i) {
+    const ffi::AnyBuffer stash = **stashes.get<ffi::AnyBuffer>(i);
+    std::memset(stash.untyped_data(), 0, stash.size_bytes());
   }
   return ffi::Error::Success();
 }
 
-ffi::Error RingRead(ffi::AnyBuffer ring, ffi::Buffer<ffi::S32> place, ffi::Buffer<ffi::S32> /*behind*/,
-                    ffi::Result<ffi::AnyBuffer> value) {
-  const char* const from = Place(ring, *place.typed_data(), value->size_bytes());
-  if (from == nullptr) return NoSuchPlace(*place.typed_data());
+ffi::Error StashRead(ffi::AnyBuffer stash, ffi::Buffer<ffi::S32> slot, ffi::Buffer<ffi::S32> /*token*/,
+                     ffi::Result<ffi::AnyBuffer> value) {
+  const char* const from = SlotAt(stash, *slot.typed_data(), value->size_bytes());
+  if (from == nullptr) return NoSuchSlot(*slot.typed_data());
   std::memcpy(value->untyped_data(), from, value->size_bytes());
   return ffi::Error::Success();
 }
@@ -95,40 +95,40 @@ void Copy(char* to, const void* from, std::size_t bytes, const ffi::ThreadPool& 
   HostThreads::Of(threads.num_threads()).device()->memcpy(to, from, bytes);
 }
 
-// XLA was told to alias the result and the ring. It copies the ring where the program has lost its memory.
-ffi::Error RingWrite(ffi::ThreadPool threads, ffi::AnyBuffer ring, ffi::AnyBuffer value, ffi::Buffer<ffi::S32> place,
-                     ffi::Buffer<ffi::S32> /*behind*/, ffi::Result<ffi::AnyBuffer> written) {
-  char* const to = Place(*written, *place.typed_data(), value.size_bytes());
-  if (to == nullptr) return NoSuchPlace(*place.typed_data());
-  if (written->untyped_data() != ring.untyped_data()) {
-    std::memcpy(written->untyped_data(), ring.untyped_data(), ring.size_bytes());
+// XLA was told to alias the result and the stash buffer. Where it did not, the stash buffer is copied.
+ffi::Error StashWrite(ffi::ThreadPool threads, ffi::AnyBuffer stash, ffi::AnyBuffer value, ffi::Buffer<ffi::S32> slot,
+                      ffi::Buffer<ffi::S32> /*token*/, ffi::Result<ffi::AnyBuffer> written) {
+  char* const to = SlotAt(*written, *slot.typed_data(), value.size_bytes());
+  if (to == nullptr) return NoSuchSlot(*slot.typed_data());
+  if (written->untyped_data() != stash.untyped_data()) {
+    std::memcpy(written->untyped_data(), stash.untyped_data(), stash.size_bytes());
   }
   Copy(to, value.untyped_data(), value.size_bytes(), threads);
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kRingZeros, RingZeros, ffi::Ffi::Bind().RemainingRets());  // rings
-XLA_FFI_DEFINE_HANDLER_AUTO(kRingRead, RingRead);
-XLA_FFI_DEFINE_HANDLER(kRingWrite, RingWrite,
+XLA_FFI_DEFINE_HANDLER(kStashZeros, StashZeros, ffi::Ffi::Bind().RemainingRets());  // stashes
+XLA_FFI_DEFINE_HANDLER_AUTO(kStashRead, StashRead);
+XLA_FFI_DEFINE_HANDLER(kStashWrite, StashWrite,
                        ffi::Ffi::Bind()
                            .Ctx<ffi::ThreadPool>()        // threads
-                           .Arg<ffi::AnyBuffer>()         // ring
+                           .Arg<ffi::AnyBuffer>()         // stash
                            .Arg<ffi::AnyBuffer>()         // value
-                           .Arg<ffi::Buffer<ffi::S32>>()  // place
-                           .Arg<ffi::Buffer<ffi::S32>>()  // behind
-                           .Ret<ffi::AnyBuffer>());       // ring
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_zeros", "Host", kRingZeros);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_read", "Host", kRingRead);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_ring_write", "Host", kRingWrite);
+                           .Arg<ffi::Buffer<ffi::S32>>()  // slot
+                           .Arg<ffi::Buffer<ffi::S32>>()  // token
+                           .Ret<ffi::AnyBuffer>());       // stash
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_stash_zeros", "Host", kStashZeros);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_stash_read", "Host", kStashRead);
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_stash_write", "Host", kStashWrite);
 
-using Numbers = ffi::Span<const int64_t>;
+using Integers = ffi::Span<const int64_t>;
 
-// See `IpuPipelineTurns`.
-enum Wanted : int64_t { kFirst = 0, kBoth = 1, kFirstAlone = 2 };
+// See `IpuLoopIndices`.
+enum PredicateKind : int64_t { kFirst = 0, kBoth = 1, kFirstAlone = 2 };
 
-ffi::Error PipelineTurns(ffi::Buffer<ffi::S32> base, ffi::Buffer<ffi::S32> count, ffi::RemainingRets results,
-                         Numbers number_of, Numbers place_of, Numbers depths, Numbers first, Numbers second,
-                         Numbers wanted) {
+ffi::Error LoopIndices(ffi::Buffer<ffi::S32> base, ffi::Buffer<ffi::S32> count, ffi::RemainingRets results,
+                       Integers number_of, Integers slot_of, Integers depths, Integers first, Integers second,
+                       Integers kinds) {
   const int64_t begin = *base.typed_data();
   const int64_t end = *count.typed_data();
   const auto there = [begin, end](int64_t of) { return begin + of >= 0 && begin + of < end; };
@@ -137,29 +137,29 @@ ffi::Error PipelineTurns(ffi::Buffer<ffi::S32> base, ffi::Buffer<ffi::S32> count
     *(*results.get<ffi::Buffer<ffi::S32>>(result++))->typed_data() = static_cast<int32_t>(value);
   };
   for (const int64_t of : number_of) give(begin + of);
-  for (std::size_t i = 0; i < place_of.size(); ++i) {
-    const int64_t place = (begin + place_of[i]) % depths[i];
-    give(place < 0 ? place + depths[i] : place);
+  for (std::size_t i = 0; i < slot_of.size(); ++i) {
+    const int64_t slot = (begin + slot_of[i]) % depths[i];
+    give(slot < 0 ? slot + depths[i] : slot);
   }
   for (std::size_t i = 0; i < first.size(); ++i) {
     *(*results.get<ffi::Buffer<ffi::PRED>>(result++))->typed_data() =
-        there(first[i]) && (wanted[i] == kFirst || there(second[i]) == (wanted[i] == kBoth));
+        there(first[i]) && (kinds[i] == kFirst || there(second[i]) == (kinds[i] == kBoth));
   }
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kPipelineTurns, PipelineTurns,
+XLA_FFI_DEFINE_HANDLER(kLoopIndices, LoopIndices,
                        ffi::Ffi::Bind()
                            .Arg<ffi::Buffer<ffi::S32>>()  // base
                            .Arg<ffi::Buffer<ffi::S32>>()  // count
-                           .RemainingRets()               // numbers, places, runs
-                           .Attr<Numbers>("number_of")
-                           .Attr<Numbers>("place_of")
-                           .Attr<Numbers>("depths")
-                           .Attr<Numbers>("first")
-                           .Attr<Numbers>("second")
-                           .Attr<Numbers>("wanted"));
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_pipeline_turns", "Host", kPipelineTurns);
+                           .RemainingRets()               // numbers, slots, predicates
+                           .Attr<Integers>("number_of")
+                           .Attr<Integers>("slot_of")
+                           .Attr<Integers>("depths")
+                           .Attr<Integers>("first")
+                           .Attr<Integers>("second")
+                           .Attr<Integers>("kinds"));
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_loop_indices", "Host", kLoopIndices);
 
 }  // namespace
 }  // namespace tensorflow_ipu

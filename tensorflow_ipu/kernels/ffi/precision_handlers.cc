@@ -88,8 +88,8 @@ std::vector<Suspect> Suspects(std::string_view operations, const ffi::RemainingA
   return suspects;
 }
 
-struct Asked {
-  explicit Asked(std::string_view options)
+struct Traps {
+  explicit Traps(std::string_view options)
       : inv(absl::StrContains(options, "inv")),
         div0(absl::StrContains(options, "div0")),
         oflo(absl::StrContains(options, "oflo")) {}
@@ -97,16 +97,16 @@ struct Asked {
 };
 
 // Why an operation stops the program; nothing if it does not.
-std::optional<std::string> Why(const Suspect& suspect, const Asked& asked, const Contents& taken) {
+std::optional<std::string> Why(const Suspect& suspect, const Traps& traps, const Contents& taken) {
   float value = 0;
   std::memcpy(&value, &suspect.magnitude, sizeof(value));
   if (suspect.magnitude > kInfinite) {
-    if (!asked.inv || taken.nan) return std::nullopt;
+    if (!traps.inv || taken.nan) return std::nullopt;
     return absl::StrCat(suspect.what, " gave a NaN, from operands without one (inv)");
   }
   if (taken.nan || taken.infinite) return std::nullopt;
-  if (suspect.by_zero && asked.div0) return absl::StrCat(suspect.what, " divided by zero (div0)");
-  if (!asked.oflo || suspect.type == "float") return std::nullopt;
+  if (suspect.by_zero && traps.div0) return absl::StrCat(suspect.what, " divided by zero (div0)");
+  if (!traps.oflo || suspect.type == "float") return std::nullopt;
   if (suspect.type == "f8") {
     return absl::StrCat(suspect.what, " was given ", absl::StrFormat("%.5g", value),
                         ", for which its format of eight bits has no number (oflo)");
@@ -115,7 +115,7 @@ std::optional<std::string> Why(const Suspect& suspect, const Asked& asked, const
                       ", and the largest number of float16 is 65504 (oflo)");
 }
 
-Contents TakenBy(const Suspect& suspect, const ffi::RemainingArgs& values, std::size_t sources) {
+Contents OperandContents(const Suspect& suspect, const ffi::RemainingArgs& values, std::size_t sources) {
   Contents all;
   for (const std::string_view text : absl::StrSplit(suspect.sources, ',', absl::SkipEmpty())) {
     std::size_t source = 0;
@@ -132,7 +132,7 @@ Contents TakenBy(const Suspect& suspect, const ffi::RemainingArgs& values, std::
 std::optional<std::string> First(std::string_view options, std::string_view operations,
                                  const ffi::RemainingArgs& values, std::size_t first, std::size_t sources) {
   for (const Suspect& suspect : Suspects(operations, values, first)) {
-    std::optional<std::string> why = Why(suspect, Asked(options), TakenBy(suspect, values, sources));
+    std::optional<std::string> why = Why(suspect, Traps(options), OperandContents(suspect, values, sources));
     if (why.has_value()) return why;
   }
   return std::nullopt;

@@ -151,6 +151,11 @@ class CollectiveXla : public tf::XlaOpKernel {
     OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
     // A single replica then has nothing to copy.
     options_.in_place = kind == core::Kind::kAllReduce || kind == core::Kind::kBroadcast;
+    if (construction->HasAttr("root")) OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
+    if (!construction->HasAttr("reduction")) return;
+    std::string reduction;
+    OP_REQUIRES_OK(construction, construction->GetAttr("reduction", &reduction));
+    reduction_ = ReductionOf(reduction);
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
@@ -176,60 +181,27 @@ class CollectiveXla : public tf::XlaOpKernel {
  protected:
   // The operand of the custom call for a value, the shape of its result, and the output made of that result.
   virtual xla::XlaOp Sent(xla::XlaOp value, const xla::Shape&) const { return value; }
-  virtual xla::Shape ReceivedShape(const xla::Shape& value) const { return value; }
+  virtual xla::Shape ReceivedShape(const xla::Shape& value) const {
+    if (kind_ == core::Kind::kAllGather) return xla::ShapeUtil::PrependMajorDimension(group_size_, value);
+    if (kind_ != core::Kind::kReduceScatter) return value;
+    return xla::ShapeUtil::MakeShape(value.element_type(), {(value.dimensions(0) + group_size_ - 1) / group_size_});
+  }
   virtual xla::XlaOp Result(xla::XlaOp received, const xla::Shape&) const { return received; }
 
-  void ReadReduction(tf::OpKernelConstruction* construction) {
-    std::string name;
-    OP_REQUIRES_OK(construction, construction->GetAttr("reduction", &name));
-    reduction_ = ReductionOf(name);
-  }
-
   int64_t group_size_ = 0;
-  int64_t root_ = 0;
 
  private:
   const core::Kind kind_;
+  int64_t root_ = 0;
   core::Reduction reduction_ = core::Reduction::kSum;
   bool orthogonal_ = false;
   CallOptions options_;
 };
 
-class AllReduceXla : public CollectiveXla {
+template <core::Kind kKind>
+class UntransposedXla : public CollectiveXla {
  public:
-  explicit AllReduceXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kAllReduce) {
-    ReadReduction(construction);
-  }
-};
-
-class AllGatherXla : public CollectiveXla {
- public:
-  explicit AllGatherXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kAllGather) {}
-
- protected:
-  xla::Shape ReceivedShape(const xla::Shape& value) const override {
-    return xla::ShapeUtil::PrependMajorDimension(group_size_, value);
-  }
-};
-
-class ReduceScatterXla : public CollectiveXla {
- public:
-  explicit ReduceScatterXla(tf::OpKernelConstruction* construction)
-      : CollectiveXla(construction, core::Kind::kReduceScatter) {
-    ReadReduction(construction);
-  }
-
- protected:
-  xla::Shape ReceivedShape(const xla::Shape& value) const override {
-    return xla::ShapeUtil::MakeShape(value.element_type(), {(value.dimensions(0) + group_size_ - 1) / group_size_});
-  }
-};
-
-class BroadcastXla : public CollectiveXla {
- public:
-  explicit BroadcastXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kBroadcast) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
-  }
+  explicit UntransposedXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, kKind) {}
 };
 
 // The custom call exchanges contiguous parts, so XLA transposes them to the front and back again.
@@ -277,11 +249,11 @@ class AllToAllXla : public CollectiveXla {
   int64_t concat_ = 0;
 };
 
-REGISTER_XLA_OP(Name("IpuAllReduce").IsMetadataOp(), AllReduceXla);
-REGISTER_XLA_OP(Name("IpuAllGather").IsMetadataOp(), AllGatherXla);
-REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), ReduceScatterXla);
+REGISTER_XLA_OP(Name("IpuAllReduce").IsMetadataOp(), UntransposedXla<core::Kind::kAllReduce>);
+REGISTER_XLA_OP(Name("IpuAllGather").IsMetadataOp(), UntransposedXla<core::Kind::kAllGather>);
+REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), UntransposedXla<core::Kind::kReduceScatter>);
 REGISTER_XLA_OP(Name("IpuAllToAll").IsMetadataOp(), AllToAllXla);
-REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), BroadcastXla);
+REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), UntransposedXla<core::Kind::kBroadcast>);
 
 // The state holds the index, so XLA computes it without a custom call.
 class ReplicaIndexXla : public tf::XlaOpKernel {

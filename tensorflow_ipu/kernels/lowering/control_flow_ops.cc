@@ -77,20 +77,20 @@ absl::Status OperandOf(tf::XlaOpKernelContext* context, int input, xla::XlaOp* o
 // it.
 
 struct Carried {
-  xla::XlaOp behind;               // An int32 scalar that passes unchanged: it is known once the loop has ended.
+  xla::XlaOp token;                // An int32 scalar that passes unchanged: it is known once the loop has ended.
   std::vector<xla::XlaOp> values;  // Their shapes do not change.
 };
 
-// The iteration. The `behind` that it returns has to depend on the one that it is given.
+// The iteration. The `token` that it returns has to depend on the one that it is given.
 using Iteration = std::function<Carried(xla::XlaBuilder* builder, const Carried& carried)>;
 
-// What a loop carries ahead of the values: whether it goes on, and `behind`.
+// What a loop carries ahead of the values: whether it goes on, and `token`.
 struct Head {
-  xla::XlaOp goes, behind;
+  xla::XlaOp goes, token;
 };
 
 xla::XlaOp Packed(const Head& head, const std::vector<xla::XlaOp>& values) {
-  std::vector<xla::XlaOp> all = {head.goes, head.behind};
+  std::vector<xla::XlaOp> all = {head.goes, head.token};
   all.insert(all.end(), values.begin(), values.end());
   return xla::Tuple(head.goes.builder(), all);
 }
@@ -104,7 +104,7 @@ std::vector<xla::XlaOp> CarriedValues(xla::XlaOp all, std::size_t count) {
 }
 
 // Makes what an iteration ends with.
-using Next = std::function<Head(xla::XlaBuilder* builder, xla::XlaOp behind)>;
+using Next = std::function<Head(xla::XlaBuilder* builder, xla::XlaOp token)>;
 
 absl::StatusOr<Carried> Loop(const Head& head, const std::vector<xla::XlaOp>& values, const Iteration& iteration,
                              const Next& next) {
@@ -119,19 +119,18 @@ absl::StatusOr<Carried> Loop(const Head& head, const std::vector<xla::XlaOp>& va
   const std::unique_ptr<xla::XlaBuilder> inside = builder->CreateSubBuilder("once");
   const xla::XlaOp before = xla::Parameter(inside.get(), 0, *shape, "carried");
   const Carried after =
-      iteration(inside.get(), {.behind = HeadOf(before).behind, .values = CarriedValues(before, values.size())});
-  const absl::StatusOr<xla::XlaComputation> body =
-      inside->Build(Packed(next(inside.get(), after.behind), after.values));
+      iteration(inside.get(), {.token = HeadOf(before).token, .values = CarriedValues(before, values.size())});
+  const absl::StatusOr<xla::XlaComputation> body = inside->Build(Packed(next(inside.get(), after.token), after.values));
   if (!body.ok()) return body.status();
   const xla::XlaOp end = xla::While(*condition, *body, initial);
-  return Carried{.behind = HeadOf(end).behind, .values = CarriedValues(end, values.size())};
+  return Carried{.token = HeadOf(end).token, .values = CarriedValues(end, values.size())};
 }
 
-// Whether a loop goes on, as `attributes` says, and `behind` passed on. The custom call hides both from XLA.
-Head Step(xla::XlaOp behind, const char* attributes) {
+// Whether a loop goes on, as `attributes` says, and `token` passed on. The custom call hides both from XLA.
+Head Step(xla::XlaOp token, const char* attributes) {
   const xla::Shape number = xla::ShapeUtil::MakeShape(xla::S32, {});
   const xla::Shape both = xla::ShapeUtil::MakeTupleShape({xla::ShapeUtil::MakeShape(xla::PRED, {}), number});
-  return HeadOf(TypedCall(behind.builder(), "ipu_fence", {behind}, both, attributes));
+  return HeadOf(TypedCall(token.builder(), "ipu_fence", {token}, both, attributes));
 }
 
 // The values behind an optimization barrier.
@@ -147,14 +146,14 @@ std::vector<xla::XlaOp> Barred(const std::vector<xla::XlaOp>& values) {
 // Adds a loop of one iteration. Custom calls decide whether it goes on: XLA would compile code for each loop that
 // counts by its own operations.
 absl::StatusOr<Carried> SingleLoop(const Carried& begin, const Iteration& iteration) {
-  return Loop(Step(begin.behind, "{goes = true}"), begin.values, iteration,
-              [](xla::XlaBuilder*, xla::XlaOp behind) { return Step(behind, "{goes = false}"); });
+  return Loop(Step(begin.token, "{goes = true}"), begin.values, iteration,
+              [](xla::XlaBuilder*, xla::XlaOp token) { return Step(token, "{goes = false}"); });
 }
 
 // Adds a loop of one iteration if `runs`, else of none. It needs neither code nor a call.
 absl::StatusOr<Carried> LoopIf(xla::XlaOp runs, const Carried& begin, const Iteration& iteration) {
-  return Loop({runs, begin.behind}, begin.values, iteration, [](xla::XlaBuilder* builder, xla::XlaOp behind) {
-    return Head{xla::ConstantR0<bool>(builder, false), behind};
+  return Loop({runs, begin.token}, begin.values, iteration, [](xla::XlaBuilder* builder, xla::XlaOp token) {
+    return Head{xla::ConstantR0<bool>(builder, false), token};
   });
 }
 
@@ -164,7 +163,7 @@ REGISTER_OP("IpuBarrier").Input("values: T").Output("barred: T").Attr("T: list(t
 
 // What its values were computed from is no longer read where they are used. A loop of one iteration returns the values.
 REGISTER_OP("IpuFence")
-    .Input("behind: int32")
+    .Input("token: int32")
     .Input("values: T")
     .Output("passed: int32")
     .Output("fenced: T")
@@ -188,18 +187,18 @@ class FenceXla : public tf::XlaOpKernel {
   using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    Carried begin{.behind = context->Input(0), .values = {}};
+    Carried begin{.token = context->Input(0), .values = {}};
     for (int i = 1; i < context->num_inputs(); ++i) begin.values.push_back(context->Input(i));
     const auto iteration = [](xla::XlaBuilder*, const Carried& carried) {
-      std::vector<xla::XlaOp> all = {carried.behind};
+      std::vector<xla::XlaOp> all = {carried.token};
       all.insert(all.end(), carried.values.begin(), carried.values.end());
       // Without the barrier, XLA would find that the loop does not change the values.
       const std::vector<xla::XlaOp> barred = Barred(all);
-      return Carried{.behind = barred.front(), .values = {barred.begin() + 1, barred.end()}};
+      return Carried{.token = barred.front(), .values = {barred.begin() + 1, barred.end()}};
     };
     const absl::StatusOr<Carried> end = SingleLoop(begin, iteration);
     OP_REQUIRES_OK(context, end.status());
-    context->SetOutput(0, end->behind);
+    context->SetOutput(0, end->token);
     for (int i = 1; i < context->num_outputs(); ++i) context->SetOutput(i, end->values[i - 1]);
   }
 };
@@ -211,11 +210,11 @@ REGISTER_XLA_OP(Name("IpuFence"), FenceXla);
 // moved across its ends. `tf.while_loop` would do the same, but takes 15 to 25 ms in Python, and some more in
 // TensorFlow's bridge.
 //
-// The function takes `behind`, `before` and `captured`, and returns new values for `before`. It runs if `runs`.
-// `passed` equals `behind`, and is available once the function has run.
+// The function takes `token`, `before` and `captured`, and returns new values for `before`. It runs if `runs`.
+// `passed` equals `token`, and is available once the function has run.
 REGISTER_OP("IpuOnce")
     .Input("runs: bool")
-    .Input("behind: int32")
+    .Input("token: int32")
     .Input("before: T")
     .Input("captured: captured_types")
     .Output("passed: int32")
@@ -229,9 +228,9 @@ REGISTER_OP("IpuOnce")
       return absl::OkStatus();
     });
 
-// The inputs of the op. The function's arguments begin with `behind`.
+// The inputs of the op. The function's arguments begin with `token`.
 constexpr int kRuns = 0;
-constexpr int kBehind = 1;
+constexpr int kToken = 1;
 constexpr int kBefore = 2;
 
 class OnceXla : public tf::XlaOpKernel {
@@ -242,14 +241,14 @@ class OnceXla : public tf::XlaOpKernel {
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const int captured = kBefore + context->num_outputs() - 1;
-    std::vector<tf::XlaCompiler::Argument> arguments(context->num_inputs() - kBehind);
-    for (int i = kBehind; i < context->num_inputs(); ++i) {
-      OP_REQUIRES_OK(context, DescribeInput(context, i, &arguments[i - kBehind]));
+    std::vector<tf::XlaCompiler::Argument> arguments(context->num_inputs() - kToken);
+    for (int i = kToken; i < context->num_inputs(); ++i) {
+      OP_REQUIRES_OK(context, DescribeInput(context, i, &arguments[i - kToken]));
     }
     // Such as shapes.
     tf::ConvertCompileTimeConstArgumentsToConst(
-        context, &arguments, /*xla_expression_offset=*/kBehind, [context, captured](int argument) {
-          const int input = argument + kBehind;
+        context, &arguments, /*xla_expression_offset=*/kToken, [context, captured](int argument) {
+          const int input = argument + kToken;
           return input >= captured && context->InputExpression(input).kind() == tf::XlaExpression::Kind::kConstant;
         });
     tf::XlaCompiler::CompileOptions options;
@@ -268,15 +267,15 @@ class OnceXla : public tf::XlaOpKernel {
     };
     for (int input = kBefore; input < captured; ++input) carry(input);
     for (const int argument : compiled.input_mapping) {
-      if (argument != 0) carry(argument + kBehind);
+      if (argument != 0) carry(argument + kToken);
     }
-    Carried begin{.behind = context->Input(kBehind), .values = std::vector<xla::XlaOp>(inputs.size())};
+    Carried begin{.token = context->Input(kToken), .values = std::vector<xla::XlaOp>(inputs.size())};
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       OP_REQUIRES_OK(context, OperandOf(context, inputs[i], &begin.values[i]));
     }
     const auto iteration = [&](xla::XlaBuilder* builder, const Carried& carried) {
       // Without the barrier, XLA would hoist what is computed from these out of the loop.
-      std::vector<xla::XlaOp> fixed = {carried.behind};
+      std::vector<xla::XlaOp> fixed = {carried.token};
       for (std::size_t i = 0; i < inputs.size(); ++i) {
         if (IsFixed(context, inputs[i], captured)) fixed.push_back(carried.values[i]);
       }
@@ -288,10 +287,10 @@ class OnceXla : public tf::XlaOpKernel {
       }
       std::vector<xla::XlaOp> operands;
       for (const int argument : compiled.input_mapping) {
-        operands.push_back(argument == 0 ? barred.front() : given[place[argument + kBehind]]);
+        operands.push_back(argument == 0 ? barred.front() : given[place[argument + kToken]]);
       }
       const xla::XlaOp results = xla::Call(builder, *compiled.computation, operands);
-      Carried changed{.behind = barred.front(), .values = carried.values};
+      Carried changed{.token = barred.front(), .values = carried.values};
       int64_t result = 0;
       for (int i = kBefore; i < captured; ++i) {
         const tf::XlaOutputDescription& output = compiled.outputs[i - kBefore];
@@ -299,18 +298,18 @@ class OnceXla : public tf::XlaOpKernel {
             output.is_constant ? Constant(builder, output.constant_value) : xla::GetTupleElement(results, result++);
       }
       for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
-        changed.values[place[update.input_index + kBehind]] = xla::GetTupleElement(results, result++);
+        changed.values[place[update.input_index + kToken]] = xla::GetTupleElement(results, result++);
       }
       return changed;
     };
     const absl::StatusOr<Carried> end =
         IsKnown(context, kRuns) ? SingleLoop(begin, iteration) : LoopIf(context->Input(kRuns), begin, iteration);
     OP_REQUIRES_OK(context, end.status());
-    context->SetOutput(0, end->behind);
-    for (int i = kBefore; i < captured; ++i) context->SetOutput(i - kBehind, end->values[place[i]]);
+    context->SetOutput(0, end->token);
+    for (int i = kBefore; i < captured; ++i) context->SetOutput(i - kToken, end->values[place[i]]);
     for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
       if (!update.modified) continue;
-      const int input = update.input_index + kBehind;
+      const int input = update.input_index + kToken;
       tf::XlaResource* resource = nullptr;
       OP_REQUIRES_OK(context, context->GetResourceInput(input, &resource));
       OP_REQUIRES_OK(context, resource->SetFromPack(update.tensor_array_gradients_accessed, end->values[place[input]],

@@ -50,13 +50,9 @@ class Unary : public Direct {
   xla::XlaOp Lowered(tf::XlaOpKernelContext* context) override { return kFunction(context->Input(0)); }
 };
 
-xla::XlaOp Abs(xla::XlaOp x) { return xla::Abs(x); }
-xla::XlaOp Ceil(xla::XlaOp x) { return xla::Ceil(x); }
 xla::XlaOp Cos(xla::XlaOp x) { return xla::Cos(x); }
 xla::XlaOp Exp(xla::XlaOp x) { return xla::Exp(x); }
 xla::XlaOp Expm1(xla::XlaOp x) { return xla::Expm1(x); }
-xla::XlaOp Floor(xla::XlaOp x) { return xla::Floor(x); }
-xla::XlaOp IsFinite(xla::XlaOp x) { return xla::IsFinite(x); }
 xla::XlaOp IsNan(xla::XlaOp x) { return xla::Ne(x, x); }
 xla::XlaOp Log1p(xla::XlaOp x) { return xla::Log1p(x); }
 xla::XlaOp Passed(xla::XlaOp x) { return x; }
@@ -65,7 +61,6 @@ xla::XlaOp Relu(xla::XlaOp x) { return xla::Max(x, xla::ScalarLike(x, 0)); }
 xla::XlaOp Relu6(xla::XlaOp x) { return xla::Clamp(xla::ScalarLike(x, 0), x, xla::ScalarLike(x, 6)); }
 xla::XlaOp Rsqrt(xla::XlaOp x) { return xla::Rsqrt(x); }
 xla::XlaOp Sigmoid(xla::XlaOp x) { return xla::Logistic(x); }
-xla::XlaOp Sign(xla::XlaOp x) { return xla::Sign(x); }
 xla::XlaOp Sqrt(xla::XlaOp x) { return xla::Sqrt(x); }
 xla::XlaOp Tanh(xla::XlaOp x) { return xla::Tanh(x); }
 
@@ -140,16 +135,16 @@ class Softmax : public Direct {
 };
 
 const bool direct_registered =
-    RegisterProgramKernel<Unary<Abs>>("Abs") && RegisterProgramKernel<BiasGradient>("BiasAddGrad") &&
-    RegisterProgramKernel<Unary<Ceil>>("Ceil") && RegisterProgramKernel<Unary<Cos>>("Cos") &&
+    RegisterProgramKernel<Unary<xla::Abs>>("Abs") && RegisterProgramKernel<BiasGradient>("BiasAddGrad") &&
+    RegisterProgramKernel<Unary<xla::Ceil>>("Ceil") && RegisterProgramKernel<Unary<Cos>>("Cos") &&
     RegisterProgramKernel<Unary<Exp>>("Exp") && RegisterProgramKernel<Unary<Expm1>>("Expm1") &&
-    RegisterProgramKernel<Unary<Floor>>("Floor") && RegisterProgramKernel<Unary<IsFinite>>("IsFinite") &&
+    RegisterProgramKernel<Unary<xla::Floor>>("Floor") && RegisterProgramKernel<Unary<xla::IsFinite>>("IsFinite") &&
     RegisterProgramKernel<Unary<IsNan>>("IsNan") && RegisterProgramKernel<Unary<Log1p>>("Log1p") &&
     RegisterProgramKernel<Softmax>("LogSoftmax") && RegisterProgramKernel<Unary<Passed>>("PreventGradient") &&
     RegisterProgramKernel<Unary<Reciprocal>>("Reciprocal") && RegisterProgramKernel<Unary<Relu>>("Relu") &&
     RegisterProgramKernel<Unary<Relu6>>("Relu6") && RegisterProgramKernel<ReluGradient>("ReluGrad") &&
     RegisterProgramKernel<Unary<Rsqrt>>("Rsqrt") && RegisterProgramKernel<Unary<Sigmoid>>("Sigmoid") &&
-    RegisterProgramKernel<Unary<Sign>>("Sign") && RegisterProgramKernel<Softmax>("Softmax") &&
+    RegisterProgramKernel<Unary<xla::Sign>>("Sign") && RegisterProgramKernel<Softmax>("Softmax") &&
     RegisterProgramKernel<Unary<Sqrt>>("Sqrt") && RegisterProgramKernel<Unary<Tanh>>("Tanh");
 
 // `LRN` and `LRNGrad`, local response normalization, for every type: XLA's kernels multiply values of float16 and

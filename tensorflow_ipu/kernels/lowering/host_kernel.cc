@@ -70,14 +70,14 @@ std::string LineOf(tf::XlaOpKernelContext* context) {
   return "";
 }
 
-constexpr char kName[] = "ipu_ring_places";
+constexpr char kName[] = "ipu_stash_slots";
 
 // A resource of the lowering of one computation, which runs on one thread.
-class RingPlaces : public tf::ResourceBase {
+class StashSlots : public tf::ResourceBase {
  public:
   std::string DebugString() const override { return kName; }
 
-  std::vector<std::pair<xla::XlaOp, RingPlace>> places;
+  std::vector<std::pair<xla::XlaOp, StashSlot>> slots;
 };
 
 tf::ScopedStepContainer* ContainerOf(tf::XlaOpKernelContext* context) {
@@ -144,16 +144,16 @@ std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext*
 absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<tf::TensorShape>& results, bool always) {
   const std::string node = TextOf(context->op_kernel().def());
   const std::string name = NameForMessages(context, node);
-  std::vector<xla::XlaOp> operands, places;
-  std::vector<int> in_rings;
+  std::vector<xla::XlaOp> operands, slots;
+  std::vector<int> in_stashes;
   for (int i = 0; i < context->num_inputs(); ++i) {
-    const std::optional<RingPlace> place = RingPlaceOf(context, context->Input(i));
-    operands.push_back(place ? place->ring : context->Input(i));
-    if (!place) continue;
-    in_rings.push_back(i);
-    places.push_back(place->place);
+    const std::optional<StashSlot> slot = StashSlotOf(context, context->Input(i));
+    operands.push_back(slot ? slot->stash : context->Input(i));
+    if (!slot) continue;
+    in_stashes.push_back(i);
+    slots.push_back(slot->slot);
   }
-  operands.insert(operands.end(), places.begin(), places.end());
+  operands.insert(operands.end(), slots.begin(), slots.end());
   std::vector<xla::Shape> result_shapes;
   const int count = static_cast<int>(results.size());
   for (int i = 0; i < count; ++i) {
@@ -166,8 +166,8 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
   const xla::XlaOp call = TypedCall(
       context->builder(), "ipu_host_kernel", operands,
       one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes),
-      absl::StrCat("{node = ", QuotedAttribute(node), ", name = ", QuotedAttribute(name), ", in_rings = array<i64",
-                   in_rings.empty() ? "" : ": ", absl::StrJoin(in_rings, ", "), ">}"),
+      absl::StrCat("{node = ", QuotedAttribute(node), ", name = ", QuotedAttribute(name), ", in_stashes = array<i64",
+                   in_stashes.empty() ? "" : ": ", absl::StrJoin(in_stashes, ", "), ">}"),
       /*has_side_effect=*/always);
   for (int i = 0; i < count; ++i) context->SetOutput(i, one ? call : xla::GetTupleElement(call, i));
   for (int i = count; i < context->num_outputs(); ++i) {
@@ -176,27 +176,27 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
   return absl::OkStatus();
 }
 
-absl::Status NoteRingPlace(tf::XlaOpKernelContext* context, xla::XlaOp value, const RingPlace& place) {
-  RingPlaces* found = nullptr;
-  const absl::Status status = ContainerOf(context)->LookupOrCreate<RingPlaces>(
-      context->op_kernel_context()->resource_manager(), kName, &found, [](RingPlaces** made) {
-        *made = new RingPlaces();
+absl::Status NoteStashSlot(tf::XlaOpKernelContext* context, xla::XlaOp value, const StashSlot& slot) {
+  StashSlots* found = nullptr;
+  const absl::Status status = ContainerOf(context)->LookupOrCreate<StashSlots>(
+      context->op_kernel_context()->resource_manager(), kName, &found, [](StashSlots** made) {
+        *made = new StashSlots();
         return absl::OkStatus();
       });
   if (!status.ok()) return status;
-  const tf::core::RefCountPtr<RingPlaces> places(found);
-  places->places.emplace_back(value, place);
+  const tf::core::RefCountPtr<StashSlots> slots(found);
+  slots->slots.emplace_back(value, slot);
   return absl::OkStatus();
 }
 
-std::optional<RingPlace> RingPlaceOf(tf::XlaOpKernelContext* context, xla::XlaOp value) {
-  RingPlaces* found = nullptr;
+std::optional<StashSlot> StashSlotOf(tf::XlaOpKernelContext* context, xla::XlaOp value) {
+  StashSlots* found = nullptr;
   const absl::Status status =
-      ContainerOf(context)->Lookup<RingPlaces>(context->op_kernel_context()->resource_manager(), kName, &found);
+      ContainerOf(context)->Lookup<StashSlots>(context->op_kernel_context()->resource_manager(), kName, &found);
   if (!status.ok()) return std::nullopt;  // Nothing was noted.
-  const tf::core::RefCountPtr<RingPlaces> places(found);
-  for (const auto& [read, place] : places->places) {
-    if (read.IsIdenticalTo(value)) return place;
+  const tf::core::RefCountPtr<StashSlots> slots(found);
+  for (const auto& [read, slot] : slots->slots) {
+    if (read.IsIdenticalTo(value)) return slot;
   }
   return std::nullopt;
 }

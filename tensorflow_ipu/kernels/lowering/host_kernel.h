@@ -29,8 +29,8 @@ bool HasHostKernel(tensorflow::XlaOpKernelContext* context);
 std::optional<std::vector<tensorflow::TensorShape>> ResultShapes(tensorflow::XlaOpKernelContext* context, int count);
 
 // Lowers the node to a custom call of its host kernel for the first results, which have these shapes; further results
-// are empty. With `always`, it runs even if its results are unused. Inputs that are read from a ring are used in place
-// and not copied.
+// are empty. With `always`, it runs even if its results are unused. Inputs that are read from a stash buffer are used
+// in place and not copied.
 absl::Status CallHostKernel(tensorflow::XlaOpKernelContext* context,
                             const std::vector<tensorflow::TensorShape>& results, bool always = false);
 
@@ -44,17 +44,17 @@ std::string NameForMessages(tensorflow::XlaOpKernelContext* context, const std::
 // A text as an MLIR string literal, for the attributes of a custom call.
 std::string QuotedAttribute(const std::string& text);
 
-// A place of a ring: a tensor [depth, ...], and an int32 scalar.
-struct RingPlace {
-  xla::XlaOp ring;
-  xla::XlaOp place;
+// A slot of a stash buffer: a tensor [depth, ...], and an int32 scalar.
+struct StashSlot {
+  xla::XlaOp stash;
+  xla::XlaOp slot;
 };
 
-// Notes that `value` was read from that place.
-absl::Status NoteRingPlace(tensorflow::XlaOpKernelContext* context, xla::XlaOp value, const RingPlace& place);
+// Notes that `value` was read from that slot.
+absl::Status NoteStashSlot(tensorflow::XlaOpKernelContext* context, xla::XlaOp value, const StashSlot& slot);
 
-// The place that `value` was read from, if it was noted.
-std::optional<RingPlace> RingPlaceOf(tensorflow::XlaOpKernelContext* context, xla::XlaOp value);
+// The slot that `value` was read from, if it was noted.
+std::optional<StashSlot> StashSlotOf(tensorflow::XlaOpKernelContext* context, xla::XlaOp value);
 
 }  // namespace tensorflow_ipu
 

@@ -248,9 +248,7 @@ bool Pooling(tf::XlaOpKernelContext*, const tf::AttrSlice& node) {
   return ChannelsLast(node) && tf::TryGetNodeAttr(node, "padding", &padding) && padding != "EXPLICIT";
 }
 
-bool Convolution(tf::XlaOpKernelContext*, const tf::AttrSlice& node) { return ChannelsLast(node); }
-
-bool BatchNorm(tf::XlaOpKernelContext*, const tf::AttrSlice& node) { return ChannelsLast(node); }
+bool HasChannelsLast(tf::XlaOpKernelContext*, const tf::AttrSlice& node) { return ChannelsLast(node); }
 
 // The host's kernels support dilations only in plain forward convolutions.
 bool UndilatedConvolution(tf::XlaOpKernelContext*, const tf::AttrSlice& node) {
@@ -306,7 +304,7 @@ constexpr Layer kLayers[] = {
     {"AvgPoolGrad", Pooling, FasterWhereOverlapping},
     {kCheckNumerics, Always},
     {kCheckNumericsV2, Always},
-    {"Conv2D", Convolution, FasterConvolution},
+    {"Conv2D", HasChannelsLast, FasterConvolution},
     {"Conv2DBackpropFilter", GradientOfFilter, FasterGradient},
     {"Conv2DBackpropInput", GradientOfInput, FasterGradient},
     {"Conv3D", UndilatedConvolution, FasterConvolution},
@@ -315,12 +313,12 @@ constexpr Layer kLayers[] = {
     {"DepthwiseConv2dNative", UndilatedConvolution},
     {"DepthwiseConv2dNativeBackpropFilter", UndilatedConvolution},
     {"DepthwiseConv2dNativeBackpropInput", UndilatedConvolution},
-    {"FusedBatchNorm", BatchNorm, FasterBatchNorm, kBatchNormResults},
-    {"FusedBatchNormGrad", BatchNorm, FasterBatchNorm, kBatchNormGradientResults},
-    {"FusedBatchNormGradV2", BatchNorm, FasterBatchNorm, kBatchNormGradientResults},
-    {"FusedBatchNormGradV3", BatchNorm, FasterBatchNorm, kBatchNormGradientResults},
-    {"FusedBatchNormV2", BatchNorm, FasterBatchNorm, kBatchNormResults},
-    {"FusedBatchNormV3", BatchNorm, FasterBatchNorm, kBatchNormResults},
+    {"FusedBatchNorm", HasChannelsLast, FasterBatchNorm, kBatchNormResults},
+    {"FusedBatchNormGrad", HasChannelsLast, FasterBatchNorm, kBatchNormGradientResults},
+    {"FusedBatchNormGradV2", HasChannelsLast, FasterBatchNorm, kBatchNormGradientResults},
+    {"FusedBatchNormGradV3", HasChannelsLast, FasterBatchNorm, kBatchNormGradientResults},
+    {"FusedBatchNormV2", HasChannelsLast, FasterBatchNorm, kBatchNormResults},
+    {"FusedBatchNormV3", HasChannelsLast, FasterBatchNorm, kBatchNormResults},
     {"MaxPool", Pooling},
     {"MaxPool3D", Pooling},
     {"MaxPool3DGrad", Pooling},

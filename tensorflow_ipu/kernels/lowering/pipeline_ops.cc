@@ -28,41 +28,40 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Computes the loop indices of a pipeline: which micro-batches an iteration processes, and where in the rings. One
-// custom call does so for all instructions of the iteration. As arithmetic, XLA would compile a kernel for each number,
-// since they differ in their constants.
+// Computes the loop indices of a pipeline: which micro-batches an iteration processes, and where in the stash buffers.
+// One custom call does so for all instructions of the iteration. As arithmetic, XLA would compile a kernel for each
+// number, since they differ in their constants.
 //
 // Micro-batches are given as offsets from `base`; those from 0 to `count` exist.
 //   numbers[i] = base + number_of[i]
-//   places[i] = (base + place_of[i]) mod depths[i]
-//   runs[i]: whether micro-batch first[i] exists, and, by wanted[i]: 0: no more; 1: second[i] exists; 2: second[i] does
-// not.
-REGISTER_OP("IpuPipelineTurns")
+//   slots[i] = (base + slot_of[i]) mod depths[i]
+//   predicates[i]: whether micro-batch first[i] exists, and if kinds[i] is 1, second[i] exists; if it is 2, it does not
+REGISTER_OP("IpuLoopIndices")
     .Input("base: int32")
     .Input("count: int32")
     .Output("numbers: N * int32")
-    .Output("places: P * int32")
-    .Output("runs: S * bool")
+    .Output("slots: P * int32")
+    .Output("predicates: S * bool")
     .Attr("N: int >= 0")
     .Attr("P: int >= 0")
     .Attr("S: int >= 0")
     .Attr("number_of: list(int) >= 0")
-    .Attr("place_of: list(int) >= 0")
+    .Attr("slot_of: list(int) >= 0")
     .Attr("depths: list(int) >= 0")
     .Attr("first: list(int) >= 0")
     .Attr("second: list(int) >= 0")
-    .Attr("wanted: list(int) >= 0")
+    .Attr("kinds: list(int) >= 0")
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
       for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->Scalar());
       return absl::OkStatus();
     });
 
-class TurnsXla : public tf::XlaOpKernel {
+class LoopIndicesXla : public tf::XlaOpKernel {
  public:
-  explicit TurnsXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+  explicit LoopIndicesXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
     std::vector<std::string> entries;
     std::vector<std::size_t> lengths;
-    for (const char* const name : {"number_of", "place_of", "depths", "first", "second", "wanted"}) {
+    for (const char* const name : {"number_of", "slot_of", "depths", "first", "second", "kinds"}) {
       std::vector<int64_t> values;
       OP_REQUIRES_OK(construction, construction->GetAttr(name, &values));
       entries.push_back(
@@ -75,17 +74,17 @@ class TurnsXla : public tf::XlaOpKernel {
     OP_REQUIRES(construction,
                 lengths[1] == lengths[2] && lengths[3] == lengths[4] && lengths[3] == lengths[5] &&
                     results_ == static_cast<std::size_t>(construction->num_outputs()),
-                absl::InvalidArgumentError("The attributes of `IpuPipelineTurns` are of different lengths."));
+                absl::InvalidArgumentError("The attributes of `IpuLoopIndices` are of different lengths."));
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::S32, {});
     std::vector<xla::Shape> results(numbers_, scalar);
     results.resize(results_, xla::ShapeUtil::MakeShape(xla::PRED, {}));
-    const xla::XlaOp turns = TypedCall(context->builder(), "ipu_pipeline_turns", {context->Input(0), context->Input(1)},
-                                       xla::ShapeUtil::MakeTupleShape(results), attributes_);
+    const xla::XlaOp indices = TypedCall(context->builder(), "ipu_loop_indices", {context->Input(0), context->Input(1)},
+                                         xla::ShapeUtil::MakeTupleShape(results), attributes_);
     for (std::size_t i = 0; i < results_; ++i) {
-      context->SetOutput(static_cast<int>(i), xla::GetTupleElement(turns, static_cast<int64_t>(i)));
+      context->SetOutput(static_cast<int>(i), xla::GetTupleElement(indices, static_cast<int64_t>(i)));
     }
   }
 
@@ -95,10 +94,10 @@ class TurnsXla : public tf::XlaOpKernel {
   std::size_t results_ = 0;
 };
 
-REGISTER_XLA_OP(Name("IpuPipelineTurns"), TurnsXla);
+REGISTER_XLA_OP(Name("IpuLoopIndices"), LoopIndicesXla);
 
 // Passes on `count`, a number of micro-batches or of iterations over them that is only known at run time. The run fails
-// with the message `before`, `count`, `behind` unless it is a multiple of `multiple` from `least` to `largest`.
+// with the message `before`, `count`, `after` unless it is a multiple of `multiple` from `least` to `largest`.
 REGISTER_OP("IpuMicroBatches")
     .Input("count: int64")
     .Output("checked: int64")
@@ -106,7 +105,7 @@ REGISTER_OP("IpuMicroBatches")
     .Attr("least: int >= 0")
     .Attr("largest: int >= 1")
     .Attr("before: string")
-    .Attr("behind: string")
+    .Attr("after: string")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::ScalarShape);
 
@@ -117,15 +116,15 @@ class MicroBatchesXla : public tf::XlaOpKernel {
     int64_t least = 0;
     int64_t largest = 1;
     std::string before;
-    std::string behind;
+    std::string after;
     OP_REQUIRES_OK(construction, construction->GetAttr("multiple", &multiple));
     OP_REQUIRES_OK(construction, construction->GetAttr("least", &least));
     OP_REQUIRES_OK(construction, construction->GetAttr("largest", &largest));
     OP_REQUIRES_OK(construction, construction->GetAttr("before", &before));
-    OP_REQUIRES_OK(construction, construction->GetAttr("behind", &behind));
+    OP_REQUIRES_OK(construction, construction->GetAttr("after", &after));
     attributes_ =
         absl::StrCat("{multiple = ", multiple, " : i64, least = ", least, " : i64, largest = ", largest,
-                     " : i64, before = \"", absl::CEscape(before), "\", behind = \"", absl::CEscape(behind), "\"}");
+                     " : i64, before = \"", absl::CEscape(before), "\", after = \"", absl::CEscape(after), "\"}");
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
@@ -172,21 +171,21 @@ class JoinOrdersXla : public tf::XlaOpKernel {
 
 REGISTER_XLA_OP(Name("IpuJoinOrders").IsMetadataOp(), JoinOrdersXla);
 
-// `IpuRingZeros`, `IpuRingRead` and `IpuRingWrite`: buffers that hold a tensor for several micro-batches. Reads below
-// 256 KiB and all writes are custom calls, one a tensor: XLA would compile a kernel for each slice and each depth, and
-// pipeline stages differ in depth. One call for all tensors would have all of their values in memory at once. Larger
-// values are read by slices, which XLA reads in place, where a call copies.
-REGISTER_OP("IpuRingZeros")
-    .Output("rings: T")
+// `IpuStashZeros`, `IpuStashRead` and `IpuStashWrite`: buffers that hold a tensor for several micro-batches. Reads
+// below 256 KiB and all writes are custom calls, one a tensor: XLA would compile a kernel for each slice and each
+// depth, and pipeline stages differ in depth. One call for all tensors would have all of their values in memory at
+// once. Larger values are read by slices, which XLA reads in slot, where a call copies.
+REGISTER_OP("IpuStashZeros")
+    .Output("stashes: T")
     .Attr("T: list(type) >= 1")
     .Attr("output_shapes: list(shape) >= 1")
     .SetShapeFn(StatedShapes);
 
-// Reads a place of tensors [depth, ...] as tensors [...]. `behind` is 0, and available once the place may be used.
-REGISTER_OP("IpuRingRead")
-    .Input("rings: T")
-    .Input("place: int32")
-    .Input("behind: int32")
+// Reads a slot of tensors [depth, ...] as tensors [...]. `token` is 0, and available once the slot may be used.
+REGISTER_OP("IpuStashRead")
+    .Input("stashes: T")
+    .Input("slot: int32")
+    .Input("token: int32")
     .Output("values: T")
     .Attr("T: list(type) >= 1")
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
@@ -198,26 +197,26 @@ REGISTER_OP("IpuRingRead")
       return absl::OkStatus();
     });
 
-// Writes values [...] to a place of tensors [depth, ...]. `behind` is as above.
-REGISTER_OP("IpuRingWrite")
-    .Input("rings: T")
+// Writes values [...] to a slot of tensors [depth, ...]. `token` is as above.
+REGISTER_OP("IpuStashWrite")
+    .Input("stashes: T")
     .Input("values: T")
-    .Input("place: int32")
-    .Input("behind: int32")
+    .Input("slot: int32")
+    .Input("token: int32")
     .Output("written: T")
     .Attr("T: list(type) >= 1")
     .SetShapeFn(ShapesOfInputs);
 
-// From this size on XLA reads a slice in place, which is faster than a copy. Writes are calls at any size, whose
-// threads share large copies: XLA does not divide an update in place among threads.
+// From this size on XLA reads a slice in slot, which is faster than a copy. Writes are calls at any size, whose
+// threads share large copies: XLA does not divide an update in slot among threads.
 constexpr int64_t kLarge = 256 << 10;
 
 bool IsLarge(const xla::Shape& value) { return xla::ShapeUtil::ByteSizeOf(value) >= kLarge; }
 
-// The start indices of a place: its number along the first axis, and 0 along the others.
-std::vector<xla::XlaOp> BeginOf(xla::XlaBuilder* builder, xla::XlaOp place, const xla::Shape& ring) {
-  std::vector<xla::XlaOp> begin(ring.dimensions().size(), xla::ConstantR0<int32_t>(builder, 0));
-  begin[0] = place;
+// The start indices of a slot: its number along the first axis, and 0 along the others.
+std::vector<xla::XlaOp> BeginOf(xla::XlaBuilder* builder, xla::XlaOp slot, const xla::Shape& stash) {
+  std::vector<xla::XlaOp> begin(stash.dimensions().size(), xla::ConstantR0<int32_t>(builder, 0));
+  begin[0] = slot;
   return begin;
 }
 
@@ -227,31 +226,32 @@ std::vector<int64_t> Single(const xla::Shape& value) {
   return sizes;
 }
 
-absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp ring, const xla::Shape& shape,
-                                xla::XlaOp place, xla::XlaOp behind) {
+absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp stash, const xla::Shape& shape,
+                                xla::XlaOp slot, xla::XlaOp token) {
   xla::XlaBuilder* const builder = context->builder();
   const xla::Shape value = xla::ShapeUtil::DeleteDimension(0, shape);
-  if (!IsLarge(value)) return TypedCall(builder, "ipu_ring_read", {ring, place, behind}, value);
-  place = place + behind;
+  if (!IsLarge(value)) return TypedCall(builder, "ipu_stash_read", {stash, slot, token}, value);
+  slot = slot + token;
   const xla::XlaOp there =
-      xla::Reshape(xla::DynamicSlice(ring, BeginOf(builder, place, shape), Single(value)), value.dimensions());
-  if (const absl::Status noted = NoteRingPlace(context, there, {ring, place}); !noted.ok()) return noted;
+      xla::Reshape(xla::DynamicSlice(stash, BeginOf(builder, slot, shape), Single(value)), value.dimensions());
+  if (const absl::Status noted = NoteStashSlot(context, there, {stash, slot}); !noted.ok()) return noted;
   return there;
 }
 
-class RingZerosXla : public tf::XlaOpKernel {
+class StashZerosXla : public tf::XlaOpKernel {
  public:
-  explicit RingZerosXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+  explicit StashZerosXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("output_shapes", &shapes_));
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<xla::Shape> rings(shapes_.size());
+    std::vector<xla::Shape> stashes(shapes_.size());
     for (std::size_t i = 0; i < shapes_.size(); ++i) {
       OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(static_cast<int>(i)), shapes_[i],
-                                                        &rings[i]));
+                                                        &stashes[i]));
     }
-    const xla::XlaOp zeros = TypedCall(context->builder(), "ipu_ring_zeros", {}, xla::ShapeUtil::MakeTupleShape(rings));
+    const xla::XlaOp zeros =
+        TypedCall(context->builder(), "ipu_stash_zeros", {}, xla::ShapeUtil::MakeTupleShape(stashes));
     for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(zeros, i));
   }
 
@@ -259,47 +259,49 @@ class RingZerosXla : public tf::XlaOpKernel {
   std::vector<tf::TensorShape> shapes_;
 };
 
-class RingReadXla : public tf::XlaOpKernel {
+class StashReadXla : public tf::XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::XlaOp place = context->Input(context->num_inputs() - 2);
-    const xla::XlaOp behind = context->Input(context->num_inputs() - 1);
+    const xla::XlaOp slot = context->Input(context->num_inputs() - 2);
+    const xla::XlaOp token = context->Input(context->num_inputs() - 1);
     for (int i = 0; i < context->num_outputs(); ++i) {
-      const absl::StatusOr<xla::Shape> ring = context->InputXlaShape(i);
-      OP_REQUIRES_OK(context, ring.status());
-      OP_REQUIRES(context, !ring->dimensions().empty(), absl::InvalidArgumentError("A ring has one axis at least."));
-      const absl::StatusOr<xla::XlaOp> value = Read(context, context->Input(i), *ring, place, behind);
+      const absl::StatusOr<xla::Shape> stash = context->InputXlaShape(i);
+      OP_REQUIRES_OK(context, stash.status());
+      OP_REQUIRES(context, !stash->dimensions().empty(),
+                  absl::InvalidArgumentError("A stash buffer has one axis at least."));
+      const absl::StatusOr<xla::XlaOp> value = Read(context, context->Input(i), *stash, slot, token);
       OP_REQUIRES_OK(context, value.status());
       context->SetOutput(i, *value);
     }
   }
 };
 
-class RingWriteXla : public tf::XlaOpKernel {
+class StashWriteXla : public tf::XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    const int rings = context->num_outputs();
-    const xla::XlaOp place = context->Input(context->num_inputs() - 2);
-    const xla::XlaOp behind = context->Input(context->num_inputs() - 1);
-    for (int i = 0; i < rings; ++i) {
-      const absl::StatusOr<xla::Shape> ring = context->InputXlaShape(i);
-      OP_REQUIRES_OK(context, ring.status());
-      OP_REQUIRES(context, !ring->dimensions().empty(), absl::InvalidArgumentError("A ring has one axis at least."));
-      const std::vector<xla::XlaOp> operands = {context->Input(i), context->Input(rings + i), place, behind};
+    const int stashes = context->num_outputs();
+    const xla::XlaOp slot = context->Input(context->num_inputs() - 2);
+    const xla::XlaOp token = context->Input(context->num_inputs() - 1);
+    for (int i = 0; i < stashes; ++i) {
+      const absl::StatusOr<xla::Shape> stash = context->InputXlaShape(i);
+      OP_REQUIRES_OK(context, stash.status());
+      OP_REQUIRES(context, !stash->dimensions().empty(),
+                  absl::InvalidArgumentError("A stash buffer has one axis at least."));
+      const std::vector<xla::XlaOp> operands = {context->Input(i), context->Input(stashes + i), slot, token};
       const std::vector<Alias> in_place = {{{}, {0, {}}}};
-      context->SetOutput(i, TypedCall(context->builder(), "ipu_ring_write", operands, *ring, /*attributes=*/"",
+      context->SetOutput(i, TypedCall(context->builder(), "ipu_stash_write", operands, *stash, /*attributes=*/"",
                                       /*has_side_effect=*/false, in_place));
     }
   }
 };
 
-REGISTER_XLA_OP(Name("IpuRingZeros"), RingZerosXla);
-REGISTER_XLA_OP(Name("IpuRingRead"), RingReadXla);
-REGISTER_XLA_OP(Name("IpuRingWrite"), RingWriteXla);
+REGISTER_XLA_OP(Name("IpuStashZeros"), StashZerosXla);
+REGISTER_XLA_OP(Name("IpuStashRead"), StashReadXla);
+REGISTER_XLA_OP(Name("IpuStashWrite"), StashWriteXla);
 
 }  // namespace
 }  // namespace tensorflow_ipu

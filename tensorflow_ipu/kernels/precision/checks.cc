@@ -110,7 +110,7 @@ int64_t PoleOperand(HloOpcode opcode) {
 
 // The faults that an operation can have when its operands have none, as far as the options stop at them.
 Faults FaultsOf(const Options& options, const xla::HloInstruction& operation) {
-  if (OverflowsQuarter(operation)) return options.oflo ? kInfinity : 0;
+  if (OverflowsF8(operation)) return options.oflo ? kInfinity : 0;
   if (!IsFloat(operation.shape()) || !Computes(operation) || IsBounded(operation.opcode()) ||
       xla::ShapeUtil::IsZeroElementArray(operation.shape())) {
     return 0;
@@ -240,16 +240,16 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   checked.limit = kInfinite + 1;
   if (checked.pole >= 0) checked.limit = kInfinite;
   if (half && options_.oflo) checked.limit = kAboveHalf;
-  const bool quarter = OverflowsQuarter(operation);
-  if (quarter) checked.limit = 1;  // Any value but 0.
+  const bool f8 = OverflowsF8(operation);
+  if (f8) checked.limit = 1;  // Any value but 0.
   const xla::OpMetadata& metadata = operation.metadata();
   checked.line = absl::StrCat(count_++,
-                              quarter ? " f8 "
-                              : half  ? " half "
-                                      : " float ",
+                              f8     ? " f8 "
+                              : half ? " half "
+                                     : " float ",
                               metadata.op_type(), " ", metadata.op_name(), " ");
   const auto unobserved = unobserved_.find(&operation);
-  if (unobserved != unobserved_.end()) LookAt(checked, unobserved->second, result);
+  if (unobserved != unobserved_.end()) ChooseScanned(checked, unobserved->second, result);
   const xla::HloInstruction* const group = GroupOf(&operation);
   std::vector<CheckedOperations>& parts = groups_[group];
   if (parts.empty()) order_.push_back(group);
@@ -259,17 +259,17 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
 
 // Chooses where to inspect a result: in a buffer that exists anyway. A product is in memory in float32, what follows
 // from it is in float16. An infinity that is bounded exists in float32 only.
-void Checks::LookAt(const CheckedOperation& checked, Faults faults, Value result) {
+void Checks::ChooseScanned(const CheckedOperation& checked, Faults faults, Value result) {
   const bool half = result->shape().element_type() == xla::F16;
   const bool stored = !checked.elementwise || (checked.converts && !checked.wide->IsElementwise());
   const bool infinity = (faults & kInfinity) != 0;
   const bool bounded = infinity && !options_.oflo;
   if (half && !stored && !bounded) {
-    looked_at_.push_back(result);
+    scanned_.push_back(result);
     limits_.push_back(kInfiniteHalf + (infinity ? 0 : 1));
     return;
   }
-  looked_at_.push_back(checked.wide);
+  scanned_.push_back(checked.wide);
   const bool overflows = half && options_.oflo && infinity;
   if (overflows) {
     limits_.push_back(checked.judged == checked.wide ? kAboveHalf : kAboveLargest);
@@ -371,17 +371,17 @@ Value Checks::Largest(const Emit& emit, Value words) {
 }
 
 Value Checks::Failed(const Emit& emit, const Scope& scope) {
-  if (looked_at_.empty()) return scope.failed;
+  if (scanned_.empty()) return scope.failed;
   FindSources();
   const Value found = emit.Add(
-      xla::HloInstruction::CreateCustomCall(xla::ShapeUtil::MakeShape(xla::PRED, {}), looked_at_, kScan,
+      xla::HloInstruction::CreateCustomCall(xla::ShapeUtil::MakeShape(xla::PRED, {}), scanned_, kScan,
                                             absl::StrCat("{limits = array<i64: ", absl::StrJoin(limits_, ", "), ">}"),
                                             xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
-  looked_at_.clear();
+  scanned_.clear();
   limits_.clear();
-  const Recomputation recomputed(emit.computation(), Wanted(scope));
+  const Recomputation recomputed(emit.computation(), RecomputedValues(scope));
   const Emit inside(recomputed.computation());
-  recomputed.computation()->set_root_instruction(Named(inside, scope, recomputed), /*accept_different_shape=*/true);
+  recomputed.computation()->set_root_instruction(Report(inside, scope, recomputed), /*accept_different_shape=*/true);
   xla::HloComputation::Builder builder("goes_on");
   builder.AddInstruction(xla::HloInstruction::CreateParameter(0, scope.failed->shape(), "failed"));
   xla::HloComputation* const otherwise = emit.computation()->parent()->AddEmbeddedComputation(builder.Build());
@@ -389,7 +389,7 @@ Value Checks::Failed(const Emit& emit, const Scope& scope) {
                                                          recomputed.computation(), scope.failed, otherwise));
 }
 
-std::vector<Value> Checks::Wanted(const Scope& scope) const {
+std::vector<Value> Checks::RecomputedValues(const Scope& scope) const {
   std::vector<Value> wanted = {scope.state, scope.failed};
   wanted.insert(wanted.end(), scope.iterations.begin(), scope.iterations.end());
   for (const auto& [group, parts] : groups_) {
@@ -404,7 +404,7 @@ std::vector<Value> Checks::Wanted(const Scope& scope) const {
 }
 
 // In the recomputation: reports the first operation that stops the program, if any does.
-Value Checks::Named(const Emit& emit, const Scope& scope, const Recomputation& recomputed) {
+Value Checks::Report(const Emit& emit, const Scope& scope, const Recomputation& recomputed) {
   std::vector<Value> words;
   std::vector<Value> sources;
   std::unordered_map<const xla::HloInstruction*, std::size_t> number_of;

@@ -54,17 +54,17 @@ class Checks {
   using CheckedOperations = std::vector<CheckedOperation>;
 
   const xla::HloInstruction* GroupOf(const xla::HloInstruction* operation);
-  void LookAt(const CheckedOperation& checked, Faults faults, Value result);
+  void ChooseScanned(const CheckedOperation& checked, Faults faults, Value result);
   void FindSources();
-  std::vector<Value> Wanted(const Scope& scope) const;
-  Value Named(const Emit& emit, const Scope& scope, const Recomputation& recomputed);
+  std::vector<Value> RecomputedValues(const Scope& scope) const;
+  Value Report(const Emit& emit, const Scope& scope, const Recomputation& recomputed);
   Value FaultCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations);
   Value Largest(const Emit& emit, Value words);
 
   const Options& options_;
   const std::unordered_map<const xla::HloInstruction*, Faults> unobserved_;  // By later results.
-  std::vector<Value> looked_at_;
-  std::vector<uint32_t> limits_;  // Of `looked_at_`, in their type.
+  std::vector<Value> scanned_;
+  std::vector<uint32_t> limits_;  // Of `scanned_`, in their type.
   // From an operation to another of its group.
   std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*> joined_;
   // Each in parts whose operations a fault code distinguishes.

@@ -41,7 +41,7 @@ bool IsOfAll(const xla::HloInstruction& call) {
 
 }  // namespace
 
-Identical::Identical(const xla::HloModule& module) {
+ReplicaInvariance::ReplicaInvariance(const xla::HloModule& module) {
   const xla::HloComputation& entry = *module.entry_computation();
   std::vector<Differs> parameters;
   for (const xla::HloInstruction* const one : entry.parameter_instructions()) {
@@ -50,21 +50,21 @@ Identical::Identical(const xla::HloModule& module) {
   Computation(entry, parameters, false);
 }
 
-bool Identical::Has(const xla::HloInstruction& operation) const {
+bool ReplicaInvariance::Holds(const xla::HloInstruction& operation) const {
   const auto found = differs_.find(&operation);
   return found != differs_.end() && !Any(found->second);
 }
 
-Identical::Differs Identical::Computation(const xla::HloComputation& computation,
-                                          const std::vector<Differs>& parameters, bool around) {
+ReplicaInvariance::Differs ReplicaInvariance::Computation(const xla::HloComputation& computation,
+                                                          const std::vector<Differs>& parameters, bool around) {
   for (const xla::HloInstruction* const operation : computation.MakeInstructionPostOrder()) {
     differs_[operation] = Of(*operation, parameters, around);
   }
   return differs_[computation.root_instruction()];
 }
 
-Identical::Differs Identical::Of(const xla::HloInstruction& operation, const std::vector<Differs>& parameters,
-                                 bool around) {
+ReplicaInvariance::Differs ReplicaInvariance::Of(const xla::HloInstruction& operation,
+                                                 const std::vector<Differs>& parameters, bool around) {
   Differs differs(Size(operation.shape()), around);
   switch (operation.opcode()) {
     case HloOpcode::kParameter:
@@ -98,7 +98,7 @@ Identical::Differs Identical::Of(const xla::HloInstruction& operation, const std
 }
 
 // Iterates until no other element is found to differ.
-Identical::Differs Identical::Loop(const xla::HloInstruction& loop, bool around) {
+ReplicaInvariance::Differs ReplicaInvariance::Loop(const xla::HloInstruction& loop, bool around) {
   Differs state = differs_[loop.operand(0)];
   for (;;) {
     const bool asked = around || Any(Computation(*loop.while_condition(), {state}, around));
@@ -110,7 +110,7 @@ Identical::Differs Identical::Loop(const xla::HloInstruction& loop, bool around)
   }
 }
 
-Identical::Differs Identical::Called(const xla::HloInstruction& call, bool around) {
+ReplicaInvariance::Differs ReplicaInvariance::Called(const xla::HloInstruction& call, bool around) {
   Differs differs(Size(call.shape()), around);
   const bool branches = call.opcode() == HloOpcode::kConditional;
   const bool inside = around || (branches && Any(differs_[call.operand(0)]));

@@ -26,9 +26,9 @@ namespace {
 using xla::HloOpcode;
 
 // Goes through all computations of a program in order, and has operations rounded and checked.
-class Walk {
+class Rewriter {
  public:
-  explicit Walk(const Options& options) : options_(options) {}
+  explicit Rewriter(const Options& options) : options_(options) {}
 
   // Rewrites the entry computation, which has `marker`, and all that it calls.
   absl::Status Program(xla::HloModule* module, Value marker);
@@ -49,8 +49,8 @@ class Walk {
   bool Concerns(const xla::HloComputation& computation);
 
   const Options& options_;
-  std::unique_ptr<const Identical> identical_;  // Null if it is not needed.
-  uint64_t parts_ = 0;                          // Operations and computations so far, for keys of their own.
+  std::unique_ptr<const ReplicaInvariance> invariance_;  // Null if it is not needed.
+  uint64_t parts_ = 0;                                   // Operations and computations so far, for keys of their own.
   std::map<const xla::HloComputation*, bool> concerns_;
 };
 
@@ -89,7 +89,7 @@ bool IsResult(const Value loop) {
 
 // Whether a computation restores a value when the program is stopped. Loops restore their results themselves; the
 // counts of feeds stay; and a buffer that is updated in place would no longer be so.
-bool IsTakenBack(Value value) {
+bool IsRestored(Value value) {
   return value->shape().IsArray() &&
          xla::HloPredicateIsNotOp<HloOpcode::kWhile, HloOpcode::kCustomCall, HloOpcode::kDynamicUpdateSlice,
                                   HloOpcode::kParameter, HloOpcode::kScatter>(Source(value));
@@ -101,15 +101,15 @@ void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
   std::vector<Value> elements;
   for (int64_t i = 0; i < static_cast<int64_t>(before.size()); ++i) {
     const Value value = root->opcode() == HloOpcode::kTuple ? root->mutable_operand(i) : emit.Element(root, i);
-    const bool restores = before[i] != nullptr && IsTakenBack(value);
+    const bool restores = before[i] != nullptr && IsRestored(value);
     elements.push_back(restores ? emit.Select(emit.Broadcast(failed, value), before[i], value) : value);
   }
   emit.computation()->set_root_instruction(emit.Tuple(elements));
 }
 
-absl::Status Walk::Program(xla::HloModule* module, Value marker) {
+absl::Status Rewriter::Program(xla::HloModule* module, Value marker) {
   if (options_.stable || options_.rounding == Rounding::kIdenticalOnly) {
-    identical_ = std::make_unique<const Identical>(*module);
+    invariance_ = std::make_unique<const ReplicaInvariance>(*module);
   }
   xla::HloComputation* const entry = module->entry_computation();
   const Emit emit(entry);
@@ -130,7 +130,7 @@ absl::Status Walk::Program(xla::HloModule* module, Value marker) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Scope> Walk::Computation(xla::HloComputation* computation, Scope scope) {
+absl::StatusOr<Scope> Rewriter::Computation(xla::HloComputation* computation, Scope scope) {
   const std::vector<Value> operations = computation->MakeInstructionPostOrder();
   WideValues wide;
   Checks checks(options_, operations);
@@ -159,7 +159,7 @@ absl::StatusOr<Scope> Walk::Computation(xla::HloComputation* computation, Scope 
   return scope;
 }
 
-absl::Status Walk::Loop(Value loop, Scope* scope) {
+absl::Status Rewriter::Loop(Value loop, Scope* scope) {
   const Emit emit(loop->parent(), loop);
   Scope first = scope->Inside(emit, ++parts_);
   first.iterations.push_back(emit.Scalar<int32_t>(0));
@@ -201,7 +201,7 @@ absl::Status Walk::Loop(Value loop, Scope* scope) {
   return Replace(loop, emit.Element(made, 0));
 }
 
-absl::Status Walk::Branches(Value conditional, Scope* scope) {
+absl::Status Rewriter::Branches(Value conditional, Scope* scope) {
   const Emit emit(conditional->parent(), conditional);
   std::vector<Value> operands;
   std::vector<xla::HloComputation*> branches;
@@ -224,7 +224,7 @@ absl::Status Walk::Branches(Value conditional, Scope* scope) {
   return Replace(conditional, emit.Element(made, 0));
 }
 
-absl::Status Walk::Call(Value call, Scope* scope) {
+absl::Status Rewriter::Call(Value call, Scope* scope) {
   const Emit emit(call->parent(), call);
   xla::HloComputation* const called = call->to_apply();
   Scope first = scope->Inside(emit, ++parts_);
@@ -243,7 +243,7 @@ absl::Status Walk::Call(Value call, Scope* scope) {
   return Replace(call, emit.Element(made, 0));
 }
 
-void Walk::Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks) {
+void Rewriter::Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks) {
   if (HasRandomPartials(*operation)) {
     const Emit emit(operation->parent(), operation);
     const Key key = KeyOf(emit, KeyFor(*operation, scope), ++parts_);
@@ -253,8 +253,8 @@ void Walk::Operation(Value operation, const Scope& scope, WideValues* wide, Chec
   if (!Concerns(*operation)) return;
   const Emit emit(operation->parent(), operation);
   const uint64_t site = ++parts_;
-  if (RoundsToQuarter(*operation)) {
-    CHECK_OK(Replace(operation, RoundedToQuarter(emit, *operation, KeyFor(*operation, scope), site)));
+  if (RoundsToF8(*operation)) {
+    CHECK_OK(Replace(operation, RoundedToF8(emit, *operation, KeyFor(*operation, scope), site)));
     return;
   }
   if (operation->shape().element_type() == xla::F32) {
@@ -277,16 +277,16 @@ void Walk::Operation(Value operation, const Scope& scope, WideValues* wide, Chec
   CHECK_OK(Replace(operation, result));
 }
 
-bool Walk::IsShared(const xla::HloInstruction& operation) const {
-  return identical_ != nullptr && identical_->Has(operation);
+bool Rewriter::IsShared(const xla::HloInstruction& operation) const {
+  return invariance_ != nullptr && invariance_->Holds(operation);
 }
 
 // Values that are equal on all replicas are rounded alike if that is asked for, so that weights stay equal.
-Key Walk::KeyFor(const xla::HloInstruction& operation, const Scope& scope) const {
+Key Rewriter::KeyFor(const xla::HloInstruction& operation, const Scope& scope) const {
   return IsShared(operation) ? scope.shared : scope.key;
 }
 
-Rounding Walk::RoundingOf(const xla::HloInstruction& operation) const {
+Rounding Rewriter::RoundingOf(const xla::HloInstruction& operation) const {
   const auto& attributes = operation.frontend_attributes().map();
   const auto said = attributes.find(kRoundingAttribute);
   if (said != attributes.end()) return said->second == "on" ? Rounding::kStochastic : Rounding::kNearest;
@@ -294,20 +294,20 @@ Rounding Walk::RoundingOf(const xla::HloInstruction& operation) const {
   return IsShared(operation) ? Rounding::kStochastic : Rounding::kNearest;
 }
 
-bool Walk::HasRandomPartials(const xla::HloInstruction& operation) const {
+bool Rewriter::HasRandomPartials(const xla::HloInstruction& operation) const {
   return HasHalfPartials(operation) && RoundingOf(operation) != Rounding::kNearest;
 }
 
-bool Walk::Concerns(const xla::HloInstruction& operation) const {
+bool Rewriter::Concerns(const xla::HloInstruction& operation) const {
   if (!operation.shape().IsArray()) return false;
-  if (RoundsToQuarter(operation)) return RoundingOf(operation) != Rounding::kNearest;
-  if (OverflowsQuarter(operation)) return options_.oflo;
+  if (RoundsToF8(operation)) return RoundingOf(operation) != Rounding::kNearest;
+  if (OverflowsF8(operation)) return options_.oflo;
   const xla::PrimitiveType type = operation.shape().element_type();
   if (type != xla::F16 && !(type == xla::F32 && options_.stops())) return false;
   return Computes(operation);
 }
 
-bool Walk::Concerns(const xla::HloComputation& computation) {
+bool Rewriter::Concerns(const xla::HloComputation& computation) {
   const auto [known, is_new] = concerns_.emplace(&computation, false);
   if (!is_new) return known->second;
   bool concerns = false;
@@ -348,13 +348,13 @@ std::string OptionsText(const Value marker) {
 
 // Sets the attributes of operations where TensorFlow has not passed them on.
 void Attribute(const Options& options, xla::HloModule* module) {
-  if (options.said.empty()) return;
+  if (options.attributes.empty()) return;
   for (xla::HloComputation* const computation : module->computations()) {
     for (const Value instruction : computation->instructions()) {
       std::string_view name = instruction->metadata().op_name();
       // After inlining, the last of several names is the one with the calls.
       if (const std::size_t at = name.rfind(';'); at != std::string_view::npos) name.remove_prefix(at + 1);
-      for (const auto& [attribute, values] : options.said) {
+      for (const auto& [attribute, values] : options.attributes) {
         const auto found = values.find(name);
         if (found != values.end()) instruction->add_frontend_attribute(attribute, found->second);
       }
@@ -396,7 +396,7 @@ absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaCom
   Attribute(options, module->get());
   Unshare(module->get());
   if (const auto partials = RewritePartials(options, module->get()); !partials.ok()) return partials.status();
-  absl::Status status = Walk(options).Program(module->get(), marker);
+  absl::Status status = Rewriter(options).Program(module->get(), marker);
   if (!status.ok()) return status;
   return std::make_shared<xla::XlaComputation>((*module)->ToProto());
 }

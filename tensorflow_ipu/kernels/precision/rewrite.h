@@ -24,11 +24,11 @@ absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaCom
 // Replicas differ by the states of their feeds, random streams and host functions, and by their index. Arguments and
 // variables count as equal, and so do the results of reductions and broadcasts over all replicas. A value differs if it
 // depends on one that does, also by the branch or loop that it is in.
-class Identical {
+class ReplicaInvariance {
  public:
-  explicit Identical(const xla::HloModule& module);
+  explicit ReplicaInvariance(const xla::HloModule& module);
 
-  bool Has(const xla::HloInstruction& operation) const;
+  bool Holds(const xla::HloInstruction& operation) const;
 
  private:
   // Whether each element of a tuple differs; one entry for other values.

@@ -21,7 +21,7 @@ Options Options::Of(std::string_view text) {
     const std::pair<std::string_view, std::string_view> pair = absl::StrSplit(word, absl::MaxSplits('=', 1));
     const auto [name, value] = pair;
     if (const std::size_t colon = name.find(':'); colon != std::string_view::npos) {
-      options.said[std::string(name.substr(0, colon))].emplace(name.substr(colon + 1), value);
+      options.attributes[std::string(name.substr(0, colon))].emplace(name.substr(colon + 1), value);
       continue;
     }
     if (name == "inv") options.inv = value == "1";
@@ -87,6 +87,7 @@ Value RandomBits(const Emit& emit, Value like, Key key, uint64_t site) {
   return emit.Down(x, 32 - kDropped);
 }
 
+// A number in [0, 1) for 13 random bits.
 Value FractionOf(const Emit& emit, Value random) {
   return emit.Times(emit.Convert(emit.Bits(random, xla::S32), xla::F32), emit.Filled(1.0f / (1 << kDropped), random));
 }
@@ -151,10 +152,6 @@ xla::HloComputation* WideCombiner(xla::HloComputation* combiner) {
 
 }  // namespace
 
-Value RandomFraction(const Emit& emit, Value like, Key key, uint64_t site) {
-  return FractionOf(emit, RandomBits(emit, like, key, site));
-}
-
 Key KeyOf(const Emit& emit, Key key, uint64_t part) {
   const uint64_t scattered = Scattered(part);
   const auto high = static_cast<uint32_t>(scattered >> 32);
@@ -206,17 +203,17 @@ Value Unfused(const Emit& emit, Value product) {
   return emit.Select(above, emit.Filled(kBeyond, product), emit.Select(below, emit.Filled(-kBeyond, product), product));
 }
 
-bool RoundsToQuarter(const xla::HloInstruction& operation) {
+bool RoundsToF8(const xla::HloInstruction& operation) {
   return operation.opcode() == HloOpcode::kRoundNearestEven && IsMarked(operation, "rounds");
 }
 
-bool OverflowsQuarter(const xla::HloInstruction& operation) {
+bool OverflowsF8(const xla::HloInstruction& operation) {
   return operation.opcode() == HloOpcode::kNegate && IsMarked(operation, "overflows");
 }
 
-Value RoundedToQuarter(const Emit& emit, const xla::HloInstruction& operation, Key key, uint64_t site) {
+Value RoundedToF8(const Emit& emit, const xla::HloInstruction& operation, Key key, uint64_t site) {
   const Value magnitude = operation.operands()[0];
-  return emit.Unary(HloOpcode::kFloor, emit.Plus(magnitude, RandomFraction(emit, magnitude, key, site)));
+  return emit.Unary(HloOpcode::kFloor, emit.Plus(magnitude, FractionOf(emit, RandomBits(emit, magnitude, key, site))));
 }
 
 bool Computes(const xla::HloInstruction& operation) {

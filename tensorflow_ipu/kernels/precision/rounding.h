@@ -32,7 +32,7 @@ struct Options {
   std::string matmul_partials;  // `half`, `float`, or empty for the library's choice.
   std::string conv_partials;
   // Attributes of single operations that scopes set: attribute -> operation name -> value.
-  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> said;
+  std::map<std::string, std::map<std::string, std::string, std::less<>>, std::less<>> attributes;
 
   bool stops() const { return inv || div0 || oflo; }
 
@@ -52,9 +52,6 @@ Key KeyOf(const Emit& emit, Key key, uint64_t part);
 // The key of the next iteration of a loop.
 Key NextKey(const Emit& emit, Key key);
 
-// A random number in [0, 1) for each element of `like`, in steps of 2^-13.
-Value RandomFraction(const Emit& emit, Value like, Key key, uint64_t site);
-
 // Rounds `value` (float32) up or down to a neighbour in float16, with a probability by its distance. The random bits
 // depend on the key, `site` and the index of the element alone, so that recomputing the value rounds it alike.
 Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site);
@@ -69,11 +66,11 @@ Value Unfused(const Emit& emit, Value product);
 
 // Conversions to 8-bit floats (f8): `ops/_f8_codes.py` builds each from operations on float32, and marks the one that
 // rounds magnitudes to integers and the one that yields the elements that overflow, and 0 for others.
-bool RoundsToQuarter(const xla::HloInstruction& operation);
-bool OverflowsQuarter(const xla::HloInstruction& operation);
+bool RoundsToF8(const xla::HloInstruction& operation);
+bool OverflowsF8(const xla::HloInstruction& operation);
 
 // Rounds magnitudes stochastically to integers, in place of `operation`: see `RoundStochastically`.
-Value RoundedToQuarter(const Emit& emit, const xla::HloInstruction& operation, Key key, uint64_t site);
+Value RoundedToF8(const Emit& emit, const xla::HloInstruction& operation, Key key, uint64_t site);
 
 // Whether an operation computes, so that its exact result may have to be rounded. Moves, comparisons and selections do
 // not.

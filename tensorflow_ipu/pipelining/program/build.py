@@ -177,7 +177,7 @@ def _count(arguments: Arguments) -> int | tf.Tensor:
     )
     count = tf.cast(arguments.count, tf.int64)
     checked = library.ops.ipu_micro_batches(
-        count, multiple=multiple, least=multiple, largest=largest, before=before, behind=behind
+        count, multiple=multiple, least=multiple, largest=largest, before=before, after=behind
     )
     return tf.cast(checked, tf.int32)
 

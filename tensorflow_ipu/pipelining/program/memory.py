@@ -56,7 +56,7 @@ class Overlap:
         before: Sequence[tf.Tensor],
         body: Callable[[Token, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
     ) -> list[tf.Tensor]:
-        """Runs an instruction, as `Sequencer.once` does where nothing is skipped."""
+        """Runs an instruction, as `TokenThreading.once` does where nothing is skipped."""
         wait: Token = self._fences[-self._window] if len(self._fences) >= self._window else self._begin
         if reads and (self._fences or self._in_region):
             _, reads = self._sequencer.fence(reads, wait)

@@ -2,7 +2,7 @@
 
 XLA updates a buffer in place where it can prove that nobody reads it later, and copies it, ring and all, where it
 cannot. Nothing in a data flow says that the backward pass of one micro-batch reads its place before the forward pass of
-another takes it. So a `Sequencer` threads a token through the program: an integer scalar. Each instruction is a loop of one
+another takes it. So `TokenThreading` threads a token through the program: an integer scalar. Each instruction is a loop of one
 iteration (`once`), which begins with what the last one left of the token, and its reads and writes take that besides. At run
 time the token is always 0; XLA does not know that.
 """
@@ -54,7 +54,7 @@ class TokenThreading:
 
 def opaque_zero() -> tf.Tensor:
     """An int32 scalar that is 0, which XLA does not know."""
-    return ops.ipu_ring_zeros(T=[tf.int32], output_shapes=[[]])[0]
+    return ops.ipu_stash_zeros(T=[tf.int32], output_shapes=[[]])[0]
 
 
 def empty(kept: Sequence[tuple[Sequence[tf.TensorSpec], int]]) -> list[list[tf.Tensor]]:
@@ -63,13 +63,13 @@ def empty(kept: Sequence[tuple[Sequence[tf.TensorSpec], int]]) -> list[list[tf.T
     if not shapes:
         return [[] for _ in kept]
     dtypes = [one.dtype for specs, _ in kept for one in specs]
-    zeros = iter(ops.ipu_ring_zeros(T=dtypes, output_shapes=shapes))
+    zeros = iter(ops.ipu_stash_zeros(T=dtypes, output_shapes=shapes))
     return [list(itertools.islice(zeros, len(specs))) for specs, _ in kept]
 
 
 def read(ring: Sequence[tf.Tensor], place: Number, behind: Token = 0) -> list[tf.Tensor]:
     """What is in a place of a ring of several places, read once `behind` is known, which is 0."""
-    return assembly.put(_graph(), "IpuRingRead", "IpuRingRead", [list(ring), *_scalars(place, behind)]) if ring else []
+    return assembly.put(_graph(), "IpuStashRead", "IpuStashRead", [list(ring), *_scalars(place, behind)]) if ring else []
 
 
 def written(
@@ -79,7 +79,7 @@ def written(
     if not ring:
         return []
     taken = [list(ring), list(values), *_scalars(place, behind)]
-    return assembly.put(_graph(), "IpuRingWrite", "IpuRingWrite", taken)
+    return assembly.put(_graph(), "IpuStashWrite", "IpuStashWrite", taken)
 
 
 def _scalars(*values: Number) -> list[tf.Tensor]:
@@ -117,22 +117,22 @@ class LoopIndices:
         numbers = sorted({operation.micro_batch for operation in operations})
         places = sorted({(one.micro_batch, ring.depth) for one in operations for ring in _rings(one)})
         conditions = list(dict.fromkeys(asked))
-        found = ops.ipu_pipeline_turns(
+        found = ops.ipu_loop_indices(
             base=tf.cast(base, tf.int32),
             count=tf.cast(count, tf.int32),
             N=len(numbers),
             P=len(places),
             S=len(conditions),
             number_of=numbers,
-            place_of=[number for number, _ in places],
+            slot_of=[number for number, _ in places],
             depths=[depth for _, depth in places],
             first=[when.first for when in conditions],
             second=[when.second for when in conditions],
-            wanted=[int(when.wanted) for when in conditions],
+            kinds=[int(when.wanted) for when in conditions],
         )
         self._numbers = dict(zip(numbers, found.numbers, strict=True))
-        self._places = dict(zip(places, found.places, strict=True))
-        self._runs = dict(zip(conditions, found.runs, strict=True))
+        self._places = dict(zip(places, found.slots, strict=True))
+        self._runs = dict(zip(conditions, found.predicates, strict=True))
 
     def number(self, micro_batch: int) -> tf.Tensor:
         """The number in the pass of a micro-batch of the section, an int32 scalar."""

@@ -107,7 +107,7 @@ def test_kernels_of_the_host_take_what_is_in_a_ring_without_a_copy(compiled_text
     program = tf.function(convolutions_in_a_ring, jit_compile=True)
     values = (tf.constant(IMAGES), tf.constant(WEIGHTS), tf.constant(2))
     text = compiled_text(strategy, program, *values)
-    assert text.count('custom_call_target="ipu_host_kernel"') == text.count("in_rings = array<i64: 0>") == 3
+    assert text.count('custom_call_target="ipu_host_kernel"') == text.count("in_stashes = array<i64: 0>") == 3
     assert "dynamic-slice(" not in text
     found, gradient, nothing = strategy.run(program, values)
     with tf.GradientTape() as tape:
@@ -116,7 +116,7 @@ def test_kernels_of_the_host_take_what_is_in_a_ring_without_a_copy(compiled_text
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(gradient, tape.gradient(expected, values[1]), rtol=1e-4, atol=1e-2)
     assert not nothing.numpy().any()
-    with pytest.raises(tf.errors.InternalError, match="place 3 of a ring"):
+    with pytest.raises(tf.errors.InternalError, match="slot 3 of a stash buffer"):
         strategy.run(program, (*values[:2], tf.constant(3)))
 
 
@@ -128,7 +128,7 @@ def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(w
         return stash_buffers.written(kept, place, [tf.ones([2])]) if writes else stash_buffers.read(kept, place)
 
     for place in (-1, 4):
-        with pytest.raises(tf.errors.InternalError, match=f"place {place} of a ring"):
+        with pytest.raises(tf.errors.InternalError, match=f"slot {place} of a stash buffer"):
             used(tf.constant(place))
 
 
