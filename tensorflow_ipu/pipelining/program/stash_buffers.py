@@ -69,7 +69,9 @@ def empty(kept: Sequence[tuple[Sequence[tf.TensorSpec], int]]) -> list[list[tf.T
 
 def read(ring: Sequence[tf.Tensor], place: Number, behind: Token = 0) -> list[tf.Tensor]:
     """What is in a place of a ring of several places, read once `behind` is known, which is 0."""
-    return assembly.put(_graph(), "IpuStashRead", "IpuStashRead", [list(ring), *_scalars(place, behind)]) if ring else []
+    return (
+        assembly.put(_graph(), "IpuStashRead", "IpuStashRead", [list(ring), *_scalars(place, behind)]) if ring else []
+    )
 
 
 def written(

@@ -1,4 +1,4 @@
-"""The operations that a pipeline's program is made of besides its stages: turns, rings, fences."""
+"""The operations that a pipeline's program is made of besides its stages: loop indices, stash buffers, fences."""
 
 import numpy as np
 import pytest
