@@ -37,7 +37,7 @@ LAYERS = layers(
 # The rooms of a package, as its layers: a room may import from lower rooms, and from itself.
 ROOMS = {
     "pipelining": layers(
-        "schedule", "report stages", "training", "arguments", "program", "_pipeline parts", "__init__"
+        "schedule", "report stages", "weight_update", "options", "program", "prediction _pipeline parts", "__init__"
     ),
     "keras": layers(
         "_keras_internals _version", "layers optimizers data", "options pipeline", "model tensor_probes", "__init__"

@@ -247,7 +247,7 @@ def test_report_is_the_same_from_its_file_and_files_of_others_are_refused(vanish
     overflowing.save(tmp_path / "b.json")  # Its losses are no numbers, for which JSON has none.
     assert str(PrecisionReport.load(tmp_path / "b.json")) == str(overflowing)
     refused(ValueError, r"must end in `.json` or `.html`", overflowing.save, tmp_path / "a.png")
-    for content, words in (('{"schema": 99}', "is of version 99"), ("[]", "holds no report on precision")):
+    for content, words in (('{"schema": 99}', "has schema 99"), ("[]", "is no report")):
         (tmp_path / "c.json").write_text(content)
         refused(ValueError, words, PrecisionReport.load, tmp_path / "c.json")
 

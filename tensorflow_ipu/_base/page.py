@@ -1,8 +1,16 @@
-"""The page of a report: its head and style."""
+"""What all reports share: how they are saved and read, and how their pages look."""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 _LOOKS = """\
 :root { --page: #f4f5f7; --card: #ffffff; --ink: #1d2430; --soft: #5b6575; --line: #dfe3e9; }
@@ -59,3 +67,77 @@ $script</body>
 def page(title: str, head: str, panels: str, looks: str, script: str = "") -> str:
     """Puts a page together."""
     return _PAGE.substitute(title=title, head=head, panels=panels, looks=_LOOKS + looks, script=script)
+
+
+class SavedReport:
+    """A report that is saved as JSON, and read again, or saved as a page for a browser."""
+
+    _SCHEMA: ClassVar[int]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as what JSON can hold."""
+        raise NotImplementedError
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> Self:
+        """The report that `to_dict` gave, of this schema."""
+        raise NotImplementedError
+
+    def _page(self) -> str:
+        """The report as a page."""
+        raise NotImplementedError
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The report that `to_dict` gave.
+
+        Raises:
+          ValueError: It is of another schema, or is no report.
+        """
+        if values.get("schema") != cls._SCHEMA:
+            raise ValueError(
+                f"the report has schema {values.get('schema')!r}, and this version of the package reads schema"
+                f" {cls._SCHEMA}: make the report again"
+            )
+        try:
+            return cls._of(values)
+        except KeyError as exc:
+            raise ValueError(f"this is no report: it has no {exc}") from exc
+        except (TypeError, ValueError, AttributeError) as exc:
+            raise ValueError(f"this is no report: {exc}") from exc
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report to a file: as JSON, which `load` reads, or as a page for a browser.
+
+        Args:
+          path: A path that ends in `.json` or `.html`.
+
+        Raises:
+          ValueError: It ends otherwise.
+          OSError: It cannot be written.
+          ImportError: A page needs matplotlib, which is missing.
+        """
+        target = Path(path)
+        if target.suffix not in (".json", ".html"):
+            raise ValueError(f"`path` must end in `.json` or `.html`, but is `{target}`")
+        text = self._page() if target.suffix == ".html" else json.dumps(self.to_dict(), indent=1) + "\n"
+        target.write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Reads a report that `save` wrote as JSON.
+
+        Raises:
+          OSError: There is no such file.
+          ValueError: It is no report, or one of another schema.
+        """
+        try:
+            values = json.loads(Path(path).read_text(encoding="utf-8"))
+        except ValueError as exc:
+            raise ValueError(f"`{path}` is no report: it is no JSON ({exc})") from exc
+        if not isinstance(values, dict):
+            raise ValueError(f"`{path}` is no report: it holds no object")
+        try:
+            return cls.from_dict(values)
+        except ValueError as exc:
+            raise ValueError(f"`{path}`: {exc}") from exc

@@ -10,16 +10,13 @@ from pathlib import Path
 
 from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.pipelining.report.comparison import compare_plans
-from tensorflow_ipu.pipelining.report.cost import PlanCost, plan_cost
-from tensorflow_ipu.pipelining.report.perfetto import write_trace
-from tensorflow_ipu.pipelining.report.picture import draw_plans
-from tensorflow_ipu.pipelining.report.prices import StageCost
+from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, plan_cost
+from tensorflow_ipu.pipelining.report.picture import draw_plans, write_trace
 from tensorflow_ipu.pipelining.schedule.check import check_plan
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining.schedule.instructions import stage_letters
 from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
 from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan, sharded_plan
-from tensorflow_ipu.pipelining.schedule.plan import Plan
+from tensorflow_ipu.pipelining.schedule.plan import Plan, stage_letters
 from tensorflow_ipu.pipelining.schedule.text import plan_text
 
 _WRONG = 2

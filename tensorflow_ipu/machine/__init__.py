@@ -4,18 +4,29 @@ from tensorflow_ipu.machine._advice import (
     NotAsked,
     Suggestion,
     Suggestions,
+    SupplyAndDemand,
+    TaskTime,
+    Timeline,
     advice_of_reading,
     advice_on_state,
     changed,
 )
 from tensorflow_ipu.machine._comparison import compare_reports
-from tensorflow_ipu.machine._configured import Setting, autosave, setting_of
 from tensorflow_ipu.machine._costs import gather_seconds
-from tensorflow_ipu.machine._machine import BOW, GC2, GC200, Machine, System, system_of, systems
+from tensorflow_ipu.machine._machine import (
+    BOW,
+    GC2,
+    GC200,
+    Machine,
+    Setting,
+    System,
+    autosave,
+    setting_of,
+    system_of,
+    systems,
+)
 from tensorflow_ipu.machine._memory import Kept, Memory, memory_of_parts, told_apart
-from tensorflow_ipu.machine._predict import report_of
-from tensorflow_ipu.machine._report import Report
-from tensorflow_ipu.machine._supply import SupplyAndDemand, TaskTime, Timeline
+from tensorflow_ipu.machine._report import Report, report_of
 from tensorflow_ipu.machine._walk import OperationTime
 
 __all__ = [

@@ -3,15 +3,159 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tensorflow_ipu._base.units import format_bytes, format_seconds
-from tensorflow_ipu.machine._text import PARTS, count_text, machine_text, memory_parts
+from tensorflow_ipu.machine._memory import Memory
+from tensorflow_ipu.machine._walk import OperationTime
 
 if TYPE_CHECKING:
     from tensorflow_ipu.machine._report import Report
+
+PARTS = ("compute", "exchange", "sync", "links", "host")
+
+
+def count_text(number: float) -> str:
+    """A count with the letter of its power of a thousand, for instance `1.5 M`; a unit may follow."""
+    for unit in ("", "k", "M", "G"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= 1000
+    return f"{number:.3g} T"
+
+
+def machine_text(report: Report) -> str:
+    """The machine of a report, with its box: `Bow in Bow Pod16`."""
+    system, machine = report.system, report.system.machine
+    return system.name if system.name == machine.name else f"{machine.name} in {system.name}"
+
+
+def memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
+    """What takes memory, without code: a name and bytes each."""
+    return (
+        ("variables and arguments", memory.variables),
+        ("optimizer state", memory.optimizer),
+        ("accumulators", memory.accumulators),
+        ("stash", memory.stash),
+        ("feeds", memory.feeds),
+        ("constants", memory.constants),
+        ("other data at the peak", memory.data),
+    )
+
+
+def top_operations(report: Report) -> list[OperationTime]:
+    """The operations of a report, dearest first: one row for all that one TensorFlow operation became, by kind and IPU."""
+    found: dict[tuple[object, ...], OperationTime] = {}
+    for each in report.operations:
+        key = each.name, each.kind, each.ipu, each.part
+        have = found.get(key)
+        if have is None:
+            found[key] = each
+            continue
+        found[key] = replace(
+            have,
+            count=have.count + each.count,
+            flops=have.flops + each.flops,
+            host_bytes=have.host_bytes + each.host_bytes,
+            **{part: getattr(have, part) + getattr(each, part) for part in PARTS},
+            plan=have.plan or each.plan,
+            source=have.source or each.source,
+        )
+    return sorted(found.values(), key=lambda row: -row.seconds)
+
+
+_BAR = 40
+_TEXT_NAME = 44
+_DEAREST = 10
+_CHANGE = 88
+_WIDTH = 118
+_SIGNS = {"compute": "#", "exchange": "=", "sync": "-", "links": "~", "host": "."}
+
+
+def report_text(report: Report) -> str:
+    """Writes a report as text, at most some 110 characters wide."""
+    return "\n".join(_text_lines(report))
+
+
+def _text_lines(report: Report) -> Iterator[str]:
+    several = f", {report.replicas} replicas" if report.replicas > 1 else ""
+    yield f"{report.program} on {machine_text(report)}{several}: a prediction; nothing was run"
+    yield from (f"  * {assumption}" for assumption in report.assumptions)
+    yield ""
+    yield from _memory(report)
+    yield ""
+    yield from _time(report)
+    yield ""
+    yield from _table(report)
+    advice = report.advice()
+    if advice:
+        yield ""
+        yield f"{'what would help, each alone':<{_CHANGE}} {'speed':>8} {'memory':>8}"
+        for each in advice:
+            share = each.memory / report.memory.capacity
+            first, *others = textwrap.wrap(each.change, _CHANGE)
+            yield f"{first:<{_CHANGE}} {f'x {each.speed:.2f}':>8} {share:>8.0%}  {each.verdict}"
+            yield from (f"  {line}" for line in others)
+    if advice.not_asked:
+        yield ""
+        yield "what would help, and was not asked"
+        for each in advice.not_asked:
+            text = f"{each.change}: {each.why}"
+            yield from textwrap.wrap(text, _WIDTH, initial_indent="  * ", subsequent_indent="    ")
+
+
+def _memory(report: Report) -> Iterator[str]:
+    several = report.ipus_per_replica > 1
+    for memory in report.memories:
+        full = "#" * round(_BAR * min(1.0, memory.low / memory.capacity))
+        perhaps = "+" * (round(_BAR * min(1.0, memory.high / memory.capacity)) - len(full))
+        bar = (full + perhaps).ljust(_BAR, ".")
+        low, high = (f"{part / memory.capacity:.0%}" for part in (memory.low, memory.high))
+        whose = f"memory of IPU {memory.ipu}" if several else "memory of an IPU"
+        yield f"{whose}  [{bar}] {low} to {high} of {format_bytes(memory.capacity)}: {memory.verdict}"
+        parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in memory_parts(memory) if size)
+        away = f"; beside the chip {format_bytes(memory.off_chip)}" if memory.off_chip else ""
+        code = f"code {format_bytes(memory.code_low)} to {format_bytes(memory.code_high)}"
+        yield f"  {parts}{', ' if parts else ''}{code}{away}"
+
+
+def _time(report: Report) -> Iterator[str]:
+    times = {part: report.part_seconds(part) for part in _SIGNS}
+    whole = sum(times.values())
+    bar = "".join(sign * round(_BAR * times[part] / whole) for part, sign in _SIGNS.items()) if whole else ""
+    one = "a step" if report.timeline is None else "a micro-batch"
+    step = f"{one} of {report.steps}" if report.steps > 1 else "a run"
+    low, high = (format_seconds(each) for each in report.step_seconds_range)
+    yield f"time of {step}  [{bar[:_BAR].ljust(_BAR)}] {format_seconds(report.step_seconds)} ({low} to {high})"
+    if whole:
+        shares = (f"{sign} {part} {times[part] / whole:.0%}" for part, sign in _SIGNS.items() if times[part])
+        beside = "; host beside the rest" if report.overlaps_host and times["host"] else ""
+        yield f"  {', '.join(shares)}{beside}"
+    if report.timeline is not None:
+        passed = f"a pass of {report.timeline.micro_batches} micro-batches {format_seconds(report.timeline.seconds)}"
+        yield f"  {passed}, in which IPUs wait for others {report.timeline.bubble:.0%} of the time"
+    elif report.ipus_per_replica > 1:
+        works = ((memory.ipu, report.ipu_seconds(memory.ipu) / report.seconds) for memory in report.memories)
+        yield f"  IPUs work one after the other: {', '.join(f'IPU {ipu} {share:.0%}' for ipu, share in works)}"
+    peak = report.flops / report.seconds / report.ipus_per_replica / 1e12 if report.seconds else 0.0
+    yield f"  {count_text(report.flops / report.steps)}FLOP, {peak:.1f} TFLOP/s of an IPU"
+
+
+def _table(report: Report) -> Iterator[str]:
+    rows = top_operations(report)
+    whole = sum(row.seconds for row in rows)
+    yield f"{'the dearest operations':<{_NAME}}  {'kind':<12} {'times':>8} {'share':>6}  {'bound':<8} {'tiles':<20} line"
+    for row in rows[:_DEAREST]:
+        name = row.name if len(row.name) <= _TEXT_NAME else f"...{row.name[-_NAME + 3 :]}"
+        share = f"{row.seconds / whole:.1%}"
+        yield f"{name:<{_NAME}}  {row.kind:<12} {row.count:>8} {share:>6}  {row.bound:<8} {row.plan:<20} {row.source}".rstrip()
+    rest = sum(row.seconds for row in rows[_DEAREST:])
+    if rest:
+        yield f"{f'{len(rows) - _DEAREST} others':<{_NAME}}  {'':<12} {'':>8} {f'{rest / whole:.1%}':>6}"
+
 
 _LISTED = 10
 _NOTICED = 0.005

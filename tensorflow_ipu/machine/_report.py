@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from tensorflow_ipu._base.checks import is_int
-from tensorflow_ipu.machine import _advice, _memory
-from tensorflow_ipu.machine._advice import NotAsked, Suggestion, Suggestions
+from tensorflow_ipu._base.page import SavedReport
+from tensorflow_ipu.machine import _advice, _hlo, _memory
+from tensorflow_ipu.machine._advice import (
+    NotAsked,
+    Suggestion,
+    Suggestions,
+    SupplyAndDemand,
+    Timeline,
+    advice_of_reading,
+    balance_of,
+)
 from tensorflow_ipu.machine._machine import Machine, System
 from tensorflow_ipu.machine._memory import Memory
-from tensorflow_ipu.machine._supply import SupplyAndDemand, Timeline, balance_of
-from tensorflow_ipu.machine._walk import OperationTime
+from tensorflow_ipu.machine._sharding import Placement
+from tensorflow_ipu.machine._walk import OperationTime, Walk
 
-SCHEMA = 2
 # How far off predictions are: a step takes so many times as long as predicted, at least and at most. Against published
 # results, throughputs were predicted 10 percent too low to 38 percent too high (`benchmarks/machine-model`).
 _FASTER, _SLOWER = 0.85, 1.45
@@ -40,7 +45,7 @@ class WhatIf(Protocol):
 
 
 @dataclass(frozen=True)
-class Report:
+class Report(SavedReport):
     """The prediction for one run of a program on one machine. Nothing was run.
 
     Attributes:
@@ -56,6 +61,8 @@ class Report:
       asks: Gives further advice on this report, by reading the program again; it is told whether to trace as well.
       again: Reads the program again; None where it is not at hand, as for a report from a file.
     """
+
+    _SCHEMA: ClassVar[int] = 2
 
     program: str
     system: System
@@ -196,83 +203,154 @@ class Report:
         del values["asks"], values["again"], values["given_advice"]
         found = {"advice": advice.suggestions, "not_asked": advice.not_asked}
         told = {name: [dataclasses.asdict(each) for each in all_of] for name, all_of in found.items()}
-        return {"schema": SCHEMA, **values, **told}
+        return {"schema": self._SCHEMA, **values, **told}
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Report:
-        """The report that `to_dict` gave.
+    def _of(cls, values: Mapping[str, Any]) -> Report:
+        system = {**values["system"], "machine": Machine(**values["system"]["machine"])}
+        timeline = values["timeline"]
+        return cls(
+            program=values["program"],
+            system=System(**system),
+            replicas=values["replicas"],
+            operations=tuple(OperationTime(**each) for each in values["operations"]),
+            memories=tuple(Memory.from_dict(each) for each in values["memories"]),
+            assumptions=tuple(values["assumptions"]),
+            overlaps_host=values["overlaps_host"],
+            timeline=None if timeline is None else Timeline.from_dict(timeline),
+            given_advice=Suggestions(
+                tuple(Suggestion(**each) for each in values.get("advice", ())),
+                tuple(NotAsked(**each) for each in values.get("not_asked", ())),
+            ),
+        )
 
-        Raises:
-          ValueError: It is of another schema, or is no report.
-        """
-        if values.get("schema") != SCHEMA:
-            raise ValueError(
-                f"the report has schema {values.get('schema')!r}, and this version of the package reads schema {SCHEMA}:"
-                " make the report again"
-            )
-        try:
-            system = {**values["system"], "machine": Machine(**values["system"]["machine"])}
-            timeline = values["timeline"]
-            return cls(
-                program=values["program"],
-                system=System(**system),
-                replicas=values["replicas"],
-                operations=tuple(OperationTime(**each) for each in values["operations"]),
-                memories=tuple(Memory.from_dict(each) for each in values["memories"]),
-                assumptions=tuple(values["assumptions"]),
-                overlaps_host=values["overlaps_host"],
-                timeline=None if timeline is None else Timeline.from_dict(timeline),
-                given_advice=Suggestions(
-                    tuple(Suggestion(**each) for each in values.get("advice", ())),
-                    tuple(NotAsked(**each) for each in values.get("not_asked", ())),
-                ),
-            )
-        except KeyError as exc:
-            raise ValueError(f"this is no report: it has no {exc}") from exc
-        except (TypeError, ValueError, AttributeError) as exc:
-            raise ValueError(f"this is no report: {exc}") from exc
+    def _page(self) -> str:
+        from tensorflow_ipu.machine.page import page  # matplotlib, which takes a while.
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report to a file: as JSON, which `Report.load` reads, or as a page for a browser.
-
-        Args:
-          path: A path that ends in `.json` or `.html`.
-
-        Raises:
-          ValueError: It ends otherwise.
-          ImportError: It is to be a page, and matplotlib is missing.
-        """
-        target = Path(path)
-        if target.suffix == ".json":
-            text = json.dumps(self.to_dict(), indent=1) + "\n"
-        elif target.suffix == ".html":
-            from tensorflow_ipu.machine.page import page  # matplotlib, which takes a while.
-
-            text = page(self)
-        else:
-            raise ValueError(f"`path` is {str(path)!r}: a report is saved under a name that ends in `.json` or `.html`")
-        target.write_text(text, encoding="utf-8")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Report:
-        """Reads a report that `save` wrote.
-
-        Raises:
-          OSError: There is no such file.
-          ValueError: It is no report, or one of another schema.
-        """
-        try:
-            values = json.loads(Path(path).read_text(encoding="utf-8"))
-        except ValueError as exc:
-            raise ValueError(f"`{path}` is no report: it is no JSON ({exc})") from exc
-        if not isinstance(values, dict):
-            raise ValueError(f"`{path}` is no report: it holds no object")
-        try:
-            return cls.from_dict(values)
-        except ValueError as exc:
-            raise ValueError(f"`{path}`: {exc}") from exc
+        return page(self)
 
     def __str__(self) -> str:
-        from tensorflow_ipu.machine._text import report_text
+        from tensorflow_ipu.machine._comparison import report_text
 
         return report_text(self)
+
+
+_CANNOT_KNOW = (
+    "tensors are taken to lie evenly on the tiles: an overflow of one tile alone, from a mapping, is not seen",
+    "code size is a guess within a range; exchange and code of control flow are not known",
+)
+_SHARDED = (
+    "the IPUs of a replica work one after the other, in the order of the program's operations",
+    "the state of optimizers counts among the variables",
+)
+
+
+def report_of(
+    serialized: bytes,
+    system: System,
+    *,
+    program: str = "program",
+    replicas: int = 1,
+    proportion: float = 0.6,
+    trip_counts: Mapping[str, int] | None = None,
+    lines: Mapping[str, str] | None = None,
+    assumptions: Sequence[str] = (),
+    prefetch: int | None = None,
+    ipus: int = 1,
+    shards: Mapping[str, Sequence[int]] | None = None,
+) -> Report:
+    """Predicts what a machine makes of a program.
+
+    Args:
+      serialized: The program, a serialized `HloModuleProto` before optimisation.
+      system: The machine.
+      program: The program's name.
+      replicas: How many replicas run it.
+      proportion: `availableMemoryProportion` of products.
+      trip_counts: For loops whose number of iterations only running them tells: the name of the loop, as the report
+        without it tells, and the number; `*` stands for all.
+      lines: For the name of a TensorFlow operation, the user's line behind it.
+      assumptions: What else the prediction takes for granted.
+      prefetch: The least `prefetch_depth` of its infeeds, where that is known: data pass beside the computation from 2 on.
+      ipus: How many IPUs each replica has, on which `scopes.ipu_shard` has placed the operations.
+      shards: For the name of a TensorFlow operation, the numbers of its IPUs, where its instructions do not say.
+
+    Raises:
+      ValueError: The bytes are no program, or `trip_counts` names a loop that there is not.
+    """
+    asked = _Request(serialized, program, replicas, trip_counts, lines, assumptions, ipus, shards)
+
+    def again(
+        *,
+        system: System | None = None,
+        proportion: float | None = None,
+        halved: bool = False,
+        prefetch: int | None = None,
+    ) -> Report:
+        return _predicted(asked, system or told[0], proportion or told[1], halved, prefetch or told[2])
+
+    def advise(report: Report, retrace: bool) -> Iterator[Suggestion | NotAsked]:
+        del retrace  # There is a program, and nothing to trace it from.
+        yield from advice_of_reading(report, report.again or again, told[1])
+        yield NotAsked(
+            "recomputation, stages, other micro-batches",
+            "the program is read as it is, and nothing tells where it could be cut, or what a sample is: reports of pipelines"
+            " and of Keras models (`model.ipu_report`) know",
+            of_models=True,
+        )
+
+    told = system, proportion, prefetch
+    return dataclasses.replace(again(), asks=advise, again=again)
+
+
+class _Request(NamedTuple):
+    """What is the same each time that a program is read: arguments of `report_of`."""
+
+    serialized: bytes
+    program: str
+    replicas: int
+    trip_counts: Mapping[str, int] | None
+    lines: Mapping[str, str] | None
+    assumptions: Sequence[str]
+    ipus: int
+    shards: Mapping[str, Sequence[int]] | None
+
+
+def _predicted(asked: _Request, system: System, proportion: float, halved: bool, prefetch: int | None) -> Report:
+    entry = _hlo.read(asked.serialized, halved)
+    placement = Placement(entry, asked.ipus, asked.shards) if asked.ipus > 1 else None
+    walk = Walk(
+        system,
+        replicas=asked.replicas,
+        proportion=proportion,
+        trip_counts=asked.trip_counts,
+        lines=asked.lines,
+        placement=placement,
+    )
+    operations = tuple(walk.times(entry))
+    if walk.unused_trip_counts - {"*"}:
+        unused = ", ".join(f"`{name}`" for name in sorted(walk.unused_trip_counts - {"*"}))
+        raise ValueError(
+            f"`trip_counts` names {unused}, and the program has no loop of this name whose number of iterations is"
+            " not known"
+        )
+    overlaps = system.machine.io_tiles > 0 and (prefetch is None or prefetch > 1)
+    memories = (
+        replace(_memory.memory_of(entry, system, proportion, placement, ipu), feeds=_feeds(operations, overlaps, ipu))
+        for ipu in range(asked.ipus)
+    )
+    return Report(
+        program=asked.program,
+        system=system,
+        replicas=asked.replicas,
+        operations=operations,
+        memories=tuple(memories),
+        assumptions=(*_CANNOT_KNOW, *(_SHARDED if asked.ipus > 1 else ()), *asked.assumptions, *walk.notes),
+        overlaps_host=overlaps,
+    )
+
+
+def _feeds(operations: Sequence[OperationTime], overlaps: bool, ipu: int) -> int:
+    """What buffers of queues take: an element each, or two where one is passed while the other one is used."""
+    elements = sum(row.host_bytes / row.count for row in operations if row.host_bytes and row.ipu == ipu)
+    return round(elements) * (2 if overlaps else 1)

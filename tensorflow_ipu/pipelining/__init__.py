@@ -3,16 +3,21 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions, PipelineStageOptions
-from tensorflow_ipu.pipelining.report.balance import Balance, balance
-from tensorflow_ipu.pipelining.report.comparison import Candidate, Comparison, compare_plans, contiguous_mappings
-from tensorflow_ipu.pipelining.report.cost import IpuCost, PlanCost, Span, plan_cost, timeline
-from tensorflow_ipu.pipelining.report.perfetto import plan_trace, write_trace
-from tensorflow_ipu.pipelining.report.picture import draw_plan, draw_plans
-from tensorflow_ipu.pipelining.report.prices import StageCost
+from tensorflow_ipu.pipelining.report.comparison import (
+    Balance,
+    Candidate,
+    Comparison,
+    balance,
+    compare_plans,
+    contiguous_mappings,
+)
+from tensorflow_ipu.pipelining.report.cost import IpuCost, PlanCost, Span, StageCost, plan_cost, timeline
+from tensorflow_ipu.pipelining.report.picture import draw_plan, draw_plans, plan_trace, write_trace
 from tensorflow_ipu.pipelining.schedule.check import PlanError, check_plan
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining.schedule.instructions import (
+from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
+from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan, sharded_plan
+from tensorflow_ipu.pipelining.schedule.plan import (
     Backward,
     Buffer,
     BufferKind,
@@ -20,35 +25,39 @@ from tensorflow_ipu.pipelining.schedule.instructions import (
     Forward,
     Idle,
     Load,
+    Plan,
     Recompute,
     Save,
+    Section,
+    Step,
+    Task,
     Update,
     parse_instruction,
 )
-from tensorflow_ipu.pipelining.schedule.order import overlap_length
-from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
-from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan, sharded_plan
-from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step, Task
+from tensorflow_ipu.pipelining.schedule.plan_arguments import overlap_length
 from tensorflow_ipu.pipelining.schedule.text import Table, plan_text
 
 if TYPE_CHECKING:
     from tensorflow_ipu.pipelining._pipeline import pipeline, recomputation_checkpoint
+    from tensorflow_ipu.pipelining.options import PipelineOptions, PipelineStageOptions
+    from tensorflow_ipu.pipelining.prediction.passes import measured_stage_costs, predicted_stage_costs
+    from tensorflow_ipu.pipelining.prediction.report import report_of_pipeline
     from tensorflow_ipu.pipelining.program.build import TracedPipeline, last_pipeline, pipelines_of
-    from tensorflow_ipu.pipelining.program.predicted_report import report_of_pipeline
-    from tensorflow_ipu.pipelining.program.prediction import measured_stage_costs, predicted_stage_costs
-    from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
+    from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 
 # What runs programs needs TensorFlow; plans and reports do not.
 _PROGRAMS = {
     "pipeline": "_pipeline",
     "recomputation_checkpoint": "_pipeline",
-    "measured_stage_costs": "program.prediction",
-    "predicted_stage_costs": "program.prediction",
-    "report_of_pipeline": "program.predicted_report",
+    "measured_stage_costs": "prediction.passes",
+    "predicted_stage_costs": "prediction.passes",
+    "report_of_pipeline": "prediction.report",
     "TracedPipeline": "program.build",
     "last_pipeline": "program.build",
     "pipelines_of": "program.build",
-    "OptimizerFunctionOutput": "training.optimizer_output",
+    "OptimizerFunctionOutput": "weight_update",
+    "PipelineOptions": "options",
+    "PipelineStageOptions": "options",
 }
 
 __all__ = [

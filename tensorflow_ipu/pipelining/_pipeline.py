@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -10,8 +11,7 @@ import tensorflow as tf
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining.arguments.checked import RawArguments
-from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineStageOptions
+from tensorflow_ipu.pipelining.options import PipelineStageOptions
 from tensorflow_ipu.pipelining.program.build import build
 from tensorflow_ipu.pipelining.schedule.enums import (
     Liveness,
@@ -21,7 +21,7 @@ from tensorflow_ipu.pipelining.schedule.enums import (
     Results,
 )
 from tensorflow_ipu.pipelining.stages.splitting import CHECKPOINT
-from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
+from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 from tensorflow_ipu.replicas import tracebacks
 
 if TYPE_CHECKING:
@@ -128,39 +128,9 @@ def pipeline(
       RuntimeError: There is no variable to train, or no program is being traced.
       FailedPreconditionError: Of `tf.errors`; the number of micro-batches is no such multiple.
     """
-    given = RawArguments(
-        computational_stages=computational_stages,
-        gradient_accumulation_count=gradient_accumulation_count,
-        gradient_accumulation_dtype=gradient_accumulation_dtype,
-        gradient_accumulation_for_captured_grads=gradient_accumulation_for_captured_grads,
-        repeat_count=repeat_count,
-        batch_serialization_iterations=batch_serialization_iterations,
-        inputs=inputs,
-        infeed_queue=infeed_queue,
-        outfeed_queue=outfeed_queue,
-        optimizer_function=optimizer_function,
-        device_mapping=device_mapping,
-        pipeline_schedule=pipeline_schedule,
-        recomputation_mode=recomputation_mode,
-        forward_propagation_stages_poplar_options=forward_propagation_stages_poplar_options,
-        backward_propagation_stages_poplar_options=backward_propagation_stages_poplar_options,
-        weight_update_poplar_options=weight_update_poplar_options,
-        offload_weight_update_variables=offload_weight_update_variables,
-        replicated_optimizer_state_sharding=replicated_optimizer_state_sharding,
-        offload_activations=offload_activations,
-        offload_gradient_accumulation_buffers=offload_gradient_accumulation_buffers,
-        replicated_weight_sharding=replicated_weight_sharding,
-        offload_weights=offload_weights,
-        continuous_weight_updates=continuous_weight_updates,
-        outfeed_loss=outfeed_loss,
-        accumulate_outfeed=accumulate_outfeed,
-        accumulate_outfeed_dtype=accumulate_outfeed_dtype,
-        outfeed_mask=outfeed_mask,
-        reduction_method=reduction_method,
-        phase_liveness=phase_liveness,
-    )
+    given = SimpleNamespace(**locals())  # The signature alone declares the arguments.
     try:
-        return build(given, name)
+        return build(given)
     except Exception as exc:
         raise tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same.)
 

@@ -1,6 +1,6 @@
 """What pipelines are made of, for those of Keras, which live on a higher layer."""
 
-from tensorflow_ipu.pipelining.report.balance import Pieces, joined
+from tensorflow_ipu.pipelining.report.comparison import Pieces, joined
 from tensorflow_ipu.pipelining.schedule.enums import Results
 
 __all__ = ["Pieces", "Results", "joined"]

@@ -7,7 +7,7 @@ from tensorflow_ipu.precision._figures import Figures, TensorRow
 from tensorflow_ipu.precision._report import PrecisionReport, Scales, Trial
 
 if _TYPE_CHECKING:
-    from tensorflow_ipu.precision._precision_report import precision_report
+    from tensorflow_ipu.precision._functions import precision_report
 
 __all__ = ["Figures", "PrecisionReport", "Scales", "TensorRow", "Trial", "precision_report"]
 
@@ -15,7 +15,7 @@ __all__ = ["Figures", "PrecisionReport", "Scales", "TensorRow", "Trial", "precis
 def __getattr__(name: str) -> _Any:
     # It needs TensorFlow, and whoever reads a saved report does not.
     if name == "precision_report":
-        from tensorflow_ipu.precision._precision_report import precision_report
+        from tensorflow_ipu.precision._functions import precision_report
 
         return precision_report
     raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from tensorflow_ipu._base.page import SavedReport
 from tensorflow_ipu.precision._figures import (
     ACTIVATION,
     GRADIENTS,
@@ -235,9 +233,6 @@ def _power(exponent: int | None) -> str:
     return "0" if exponent is None else f"2^{exponent + 1}"
 
 
-SCHEMA = 1
-
-
 @dataclass(frozen=True)
 class Trial:
     """The advice, tried on the last of the steps: once more in float16, with the advised scale and layers.
@@ -261,7 +256,7 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class PrecisionReport:
+class PrecisionReport(SavedReport):
     """What float16 made of some steps of a model, beside float32. Print it, `save` it, or ask for `scales` and `advice`.
 
     Attributes:
@@ -273,6 +268,8 @@ class PrecisionReport:
       half_weights: Whether weights are float16.
       trial: The advice, tried; None where there was none to try.
     """
+
+    _SCHEMA: ClassVar[int] = 1
 
     program: str
     device: str
@@ -318,60 +315,30 @@ class PrecisionReport:
         losses = [[loss if math.isfinite(loss) else None for loss in step] for step in self.losses]
         scales = dataclasses.asdict(self.scales)
         return {
-            "schema": SCHEMA,
+            "schema": self._SCHEMA,
             **dataclasses.asdict(self),
             "losses": losses,
             "scales": scales,
             "advice": [*self.advice],
         }
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report.
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> PrecisionReport:
+        trial = values["trial"]
+        return cls(
+            values["program"],
+            values["device"],
+            values["loss_scale"],
+            tuple(_row(each) for each in values["rows"]),
+            tuple((_loss(single), _loss(half)) for single, half in values["losses"]),
+            values["half_weights"],
+            None if trial is None else Trial(**{**trial, "single": tuple(trial["single"])}),
+        )
 
-        Args:
-          path: The file: a name that ends in `.json`, which `load` reads; or in `.html`, a page with pictures.
+    def _page(self) -> str:
+        from tensorflow_ipu.precision import _page
 
-        Raises:
-          ValueError: It ends otherwise.
-          OSError: It cannot be written.
-        """
-        file = Path(path)
-        if file.suffix == ".json":
-            file.write_text(json.dumps(self.to_dict(), indent=1) + "\n", encoding="utf-8")
-        elif file.suffix == ".html":
-            from tensorflow_ipu.precision import _page
-
-            file.write_text(_page.page(self), encoding="utf-8")
-        else:
-            raise ValueError(f"`path` must end in `.json` or `.html`, but is `{file}`")
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> PrecisionReport:
-        """Reads a report that was saved as `.json`.
-
-        Raises:
-          ValueError: The file holds none, or one of another version.
-          OSError: It cannot be read.
-        """
-        try:
-            read = json.loads(Path(path).read_text(encoding="utf-8"))
-            if read["schema"] != SCHEMA:
-                raise ValueError(
-                    f"`{path}` is of version {read['schema']}, and {SCHEMA} is known: make the report anew"
-                )
-            rows = tuple(_row(each) for each in read["rows"])
-            trial = read["trial"]
-            return PrecisionReport(
-                read["program"],
-                read["device"],
-                read["loss_scale"],
-                rows,
-                tuple((_loss(single), _loss(half)) for single, half in read["losses"]),
-                read["half_weights"],
-                None if trial is None else Trial(**{**trial, "single": tuple(trial["single"])}),
-            )
-        except (KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as exc:
-            raise ValueError(f"`{path}` holds no report on precision: {exc!r}") from exc
+        return _page.page(self)
 
 
 def _loss(read: float | None) -> float:

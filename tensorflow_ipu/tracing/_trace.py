@@ -10,10 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tensorflow_ipu import metrics
 from tensorflow_ipu._base import tracepoints
+from tensorflow_ipu._base.chrome import Chrome
 from tensorflow_ipu._base.tracepoints import PROGRAMS, Recording, Sample, TimedSpan
 from tensorflow_ipu._base.units import format_seconds
 from tensorflow_ipu._tensorflow import profiler
@@ -156,83 +156,6 @@ def add(chrome: Chrome, report: Report, recording: Recording) -> None:
                 if round(ends[track] + duration) > round(ends[track]):  # Else no viewer could show it.
                     chrome.add_slice(process, track, operation.name, ends[track], duration, operation.kind)
                 ends[track] += duration
-
-
-class Chrome:
-    """A trace in Chrome's format with times in nanoseconds: processes of tracks of slices, and counters."""
-
-    def __init__(self, begin: int, processes: Sequence[str] = ()) -> None:
-        """Makes an empty trace."""
-        self._begin = begin
-        self._order = {name: number for number, name in enumerate(processes)}
-        self._processes: dict[str, int] = {}
-        self._tracks: dict[tuple[str, str], int] = {}
-        self._events: list[dict[str, Any]] = []
-        # A group of tracks: when each of them is free again.
-        self._free: dict[tuple[str, str], list[float]] = {}
-
-    def add_slice(
-        self,
-        process: str,
-        track: str,
-        name: str,
-        begin: float,
-        duration: float,
-        kind: str,
-        *,
-        colour: str = "",
-        details: Mapping[str, object] | None = None,
-    ) -> None:
-        """Adds a slice."""
-        process_id = self._process(process)
-        at, end = self._at(begin), self._at(begin + duration)
-        event = {"ph": "X", "pid": process_id, "tid": self._track(process, track), "ts": at}
-        event |= {"dur": round(end - at, 3), "name": name, "cat": kind}
-        self._events.append(
-            event | ({"cname": colour} if colour else {}) | ({"args": dict(details)} if details else {})
-        )
-
-    def add_beside(
-        self, process: str, tracks: str, name: str, begin: float, duration: float, kind: str, **more: Any
-    ) -> None:
-        """Adds a slice on the first free track of several; all of a group come in the order of their begin."""
-        free = self._free.setdefault((process, tracks), [])
-        number = next((at for at, until in enumerate(free) if until <= begin), len(free))
-        free[number : number + 1] = [begin + duration]
-        track = f"{tracks} ({number + 1})" if number else tracks
-        self.add_slice(process, track, name, begin, duration, kind, **more)
-
-    def add_value(self, process: str, name: str, at: float, values: Mapping[str, float]) -> None:
-        """Adds the values of a counter at a moment."""
-        event = {"ph": "C", "pid": self._process(process), "name": name, "ts": self._at(at)}
-        self._events.append(event | {"args": dict(values)})
-
-    def trace(self) -> dict[str, Any]:
-        """The trace, as what `json.dump` takes."""
-        return {"traceEvents": self._events, "displayTimeUnit": "ms"}
-
-    def _at(self, time: float) -> float:
-        # In whole nanoseconds, as viewers keep it: slices that touch would overlap otherwise, and are dropped then.
-        return round(time - self._begin) / 1e3
-
-    def _process(self, name: str) -> int:
-        number = self._processes.get(name)
-        if number is None:
-            number = self._processes[name] = len(self._processes)
-            about = {"ph": "M", "pid": number, "tid": 0}
-            place = self._order.get(name, len(self._order) + number)
-            self._events.append({**about, "name": "process_name", "args": {"name": name}})
-            self._events.append({**about, "name": "process_sort_index", "args": {"sort_index": place}})
-        return number
-
-    def _track(self, process: str, name: str) -> int:
-        number = self._tracks.get((process, name))
-        if number is None:
-            number = self._tracks[process, name] = len(self._tracks) + 1
-            where = {"ph": "M", "pid": self._processes[process], "tid": number}
-            self._events.append(where | {"name": "thread_name", "args": {"name": name}})
-            self._events.append(where | {"name": "thread_sort_index", "args": {"sort_index": number}})
-        return number
 
 
 @contextlib.contextmanager

@@ -102,7 +102,7 @@ def test_text_has_the_bars_the_table_and_what_cannot_be_known_and_nothing_is_run
     assert not weights.numpy().any()
     made.save(tmp_path / "report.json")
     assert Report.load(tmp_path / "report.json") == made
-    refused(ValueError, "a name that ends in `.json`", made.save, tmp_path / "report.txt")
+    refused(ValueError, "must end in `.json`", made.save, tmp_path / "report.txt")
     text = str(made)
     assert "program on Bow in Bow Pod16: a prediction; nothing was run" in text
     assert "one tile alone" in text

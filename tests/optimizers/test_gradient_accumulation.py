@@ -17,7 +17,7 @@ from tensorflow_ipu.optimizers import (
 )
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
 from tensorflow_ipu.optimizers.parts import Accumulator, accumulated
-from tensorflow_ipu.pipelining.training.optimizer import Accumulation
+from tensorflow_ipu.pipelining.weight_update import Accumulation
 
 v1 = tf.compat.v1.train
 INNER = {"momentum": lambda: v1.MomentumOptimizer(0.05, 0.9), "adam": lambda: v1.AdamOptimizer(0.1)}

@@ -1,18 +1,26 @@
-"""From the elements of any dataset to those that a feed can carry, and back in the program."""
+"""Arrays as a dataset of batches, in the order in which Keras would take them, and with less work for each batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu._tensorflow.variables import NoneSpec
+from tensorflow_ipu.keras import _keras_internals as internals
+from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu._tensorflow import functions
+
 
 # The type that a feed carries instead of one that IPUs do not have.
 _STAND_INS = {
@@ -114,3 +122,216 @@ def _check(leaves: list[object]) -> None:
                 " IPU has static shapes. Give `batch` the argument `drop_remainder=True`, so that all batches are full; state"
                 " the shapes of a generator or `py_function`"
             )
+
+
+Specs = tuple[tf.TensorSpec, ...]
+
+
+def made_by(maker: functions.ConcreteFunction, arguments: Sequence[tf.Tensor], spec: Nested) -> tf.data.Dataset:
+    """The dataset whose variant a function returns.
+
+    One call of a function takes a third of the time of one of the operations by itself: those TensorFlow has as functions
+    of their own, which it optimizes and instantiates at each call.
+    """
+    dataset = tf.data.experimental.from_variant(maker(*arguments), spec)
+    dataset._ipu_maker = maker  # Its functions live as long.
+    return dataset
+
+
+def as_it_is(variant: tf.Tensor, elements: Specs) -> tf.Tensor:
+    """The dataset of a variant, with options that keep what takes longer than all else before the first batch.
+
+    These are the search for a better form of the dataset, and threads: a pool of as many as there are processors begins
+    and ends with each iteration, where these datasets run one function at a time.
+    """
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    options.experimental_optimization.inject_prefetch = False
+    options.autotune.enabled = False
+    options.threading.private_threadpool_size = 1
+    dataset = tf.data.experimental.from_variant(variant, elements)
+    return tf.data.experimental.to_variant(dataset.with_options(options))
+
+
+# What is gathered at once, in bytes and in batches.
+_CHUNK_BYTES = 4 << 20
+_MOST_BATCHES = 32
+
+_ops = tf.raw_ops
+
+
+def shuffled_dataset_of(
+    arrays: Nested, batches: int, size: int, within_batches: bool, order: int | None = None
+) -> tf.data.Dataset:
+    """Makes the dataset. Each pass over it draws its order."""
+    parts = tf.nest.flatten(arrays)
+    specs = tuple(tf.TensorSpec(part.shape, part.dtype) for part in parts)
+    # What is traced keeps the seed of that moment.
+    maker = _shuffled_maker(specs, batches, size, within_batches, devices.global_seed(), order is not None)
+    number = tf.constant(order or 0, tf.int64)
+    return made_by(maker, [number, *parts], tf.nest.pack_sequence_as(arrays, _elements(specs, size)))
+
+
+@functools.lru_cache(maxsize=64)
+def _shuffled_maker(
+    specs: Specs, batches: int, size: int, within_batches: bool, seed: int | None, ordered: bool
+) -> functions.ConcreteFunction:
+    """A function of the number of an order and the arrays that returns the variant of the dataset.
+
+    The methods of `tf.data.Dataset` trace their functions at each call, which takes a hundred times as long as all else
+    here. So this is traced once, of the ops that they come down to.
+    """
+    del seed
+    rows_of_all, order_of_row, gather = _functions(specs, batches, size, within_batches, ordered)
+    row = tf.TensorSpec([size], tf.int64)
+    elements = _elements(specs, size)
+    stacked = [_stacked(element) for element in elements]
+
+    number = tf.TensorSpec([], tf.int64)
+
+    def make(order: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
+        once = _ops.RangeDataset(start=order, stop=order + 1, step=_int64(1), **_like([number]))
+        rows = _ops.UnbatchDataset(input_dataset=_map(once, rows_of_all, [_stacked(row, batches)]), **_like([row]))
+        if within_batches:
+            rows = _map(rows, order_of_row, [row])
+        rows = _ops.BatchDatasetV2(
+            input_dataset=rows,
+            batch_size=_int64(_batches_at_once(elements)),
+            drop_remainder=tf.constant(False),
+            **_like([_stacked(row)]),
+        )
+        held = _ops.TensorDataset(components=parts, output_shapes=[spec.shape for spec in specs])
+        held = _ops.RepeatDataset(input_dataset=held, count=_int64(-1), **_like(specs))
+        both = _ops.ZipDataset(input_datasets=[rows, held], **_like([_stacked(row), *specs]))
+        chunks = _map(both, gather, stacked)
+        chunks = _ops.PrefetchDataset(input_dataset=chunks, buffer_size=_int64(1), **_like(stacked))
+        made = _ops.UnbatchDataset(input_dataset=chunks, **_like(elements))
+        return as_it_is(made, tuple(elements))
+
+    return tf.function(make, autograph=False).get_concrete_function(number, *specs)
+
+
+def _functions(
+    specs: Specs, batches: int, size: int, within_batches: bool, ordered: bool
+) -> tuple[functions.ConcreteFunction, functions.ConcreteFunction, functions.ConcreteFunction]:
+    """What the dataset calls: for the indices of all batches, for the order within one, and for the examples."""
+
+    # Where the numbers are drawn, all is as Keras has it, so that one seed gives one order.
+    def rows_of_all(number: tf.Tensor) -> tf.Tensor:
+        indices = tf.range(batches * size, dtype=tf.int64)
+        if ordered:
+            places = tf.random.stateless_uniform(
+                [batches * size], tf.stack([number, 0]), tf.int64.min, tf.int64.max, tf.int64
+            )
+            indices = tf.argsort(places)
+        elif not within_batches:
+            indices = tf.random.shuffle(indices)
+        return tf.reshape(tf.cast(indices, tf.int64), [batches, size])
+
+    def order_of_row(indices: tf.Tensor) -> tf.Tensor:
+        return tf.random.shuffle(indices)
+
+    def gather(indices: tf.Tensor, *held: tf.Tensor) -> list[tf.Tensor]:
+        return [tf.gather(array, indices) for array in held]
+
+    return (
+        _traced(rows_of_all, tf.TensorSpec([], tf.int64)),
+        _traced(order_of_row, tf.TensorSpec([size], tf.int64)),
+        _traced(gather, tf.TensorSpec([None, size], tf.int64), *specs),
+    )
+
+
+def _traced(function: Callable[..., Nested], *specs: tf.TensorSpec) -> functions.ConcreteFunction:
+    # Functions with this attribute are on one device to TensorFlow, which has them ready in a tenth of the time: a pass
+    # over a dataset begins with that.
+    attributes = {"experimental_ints_on_device": True}
+    return tf.function(function, autograph=False, experimental_attributes=attributes).get_concrete_function(*specs)
+
+
+def _map(dataset: tf.Tensor, function: functions.ConcreteFunction, specs: list[tf.TensorSpec]) -> tf.Tensor:
+    function.add_to_graph(tf.compat.v1.get_default_graph())
+    options = {"use_inter_op_parallelism": False, "preserve_cardinality": True}
+    return _ops.MapDataset(input_dataset=dataset, other_arguments=[], f=function, **options, **_like(specs))
+
+
+def _like(specs: Iterable[tf.TensorSpec]) -> dict[str, list[tf.DType] | list[tf.TensorShape]]:
+    """The arguments by which ops on datasets are told of elements."""
+    return {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
+
+
+def _int64(number: int) -> tf.Tensor:
+    return tf.constant(number, tf.int64)
+
+
+def _elements(specs: Specs, size: int) -> list[tf.TensorSpec]:
+    return [tf.TensorSpec([size, *spec.shape[1:]], spec.dtype) for spec in specs]
+
+
+def _stacked(spec: tf.TensorSpec, count: int | None = None) -> tf.TensorSpec:
+    return tf.TensorSpec([count, *spec.shape], spec.dtype)
+
+
+def _batches_at_once(elements: list[tf.TensorSpec]) -> int:
+    nbytes = sum(element.dtype.size * (element.shape.num_elements() or 0) for element in elements)
+    return max(1, min(_MOST_BATCHES, _CHUNK_BYTES // max(1, nbytes)))
+
+
+def ordered_dataset_of(batches: Nested) -> tf.data.Dataset:
+    """Makes the dataset."""
+    parts = tf.nest.flatten(batches)
+    elements = tuple(tf.TensorSpec(part.shape[1:], part.dtype) for part in parts)
+    maker = _maker(tuple(tf.TensorSpec(part.shape, part.dtype) for part in parts), elements)
+    return made_by(maker, parts, tf.nest.pack_sequence_as(batches, elements))
+
+
+@functools.lru_cache(maxsize=64)
+def _maker(specs: Specs, elements: Specs) -> functions.ConcreteFunction:
+    """A function of the batches that returns the variant of the dataset."""
+    shapes = [element.shape for element in elements]
+
+    def make(*parts: tf.Tensor) -> tf.Tensor:
+        made = tf.raw_ops.TensorSliceDataset(components=parts, output_shapes=shapes)
+        return as_it_is(made, elements)
+
+    return tf.function(make, autograph=False).get_concrete_function(*specs)
+
+
+def is_ours_to_shuffle(adapter: ArrayDataAdapter) -> bool:
+    """Whether the batches are in random order, one that is drawn here."""
+    return internals.is_shuffled(adapter) is True and all(map(_is_dense, tf.nest.flatten(internals.arrays_of(adapter))))
+
+
+def dataset_of(adapter: ArrayDataAdapter, order: int | None = None) -> tf.data.Dataset:
+    """The batches of arrays that a user gave, which are all full.
+
+    Keras gathers each batch by its indices. Here batches in order are views of the arrays, and shuffled ones are gathered
+    some at a time; types that no IPU has are converted once.
+    """
+    inputs = internals.arrays_of(adapter)
+    inputs = keras.tree.lists_to_tuples(inputs)
+    if not all(map(_is_dense, tf.nest.flatten(inputs))):
+        return adapter.get_tf_dataset()
+    with tf.device("/device:CPU:0"):
+        arrays = tf.nest.map_structure(_to_device_type, inputs)
+        size = adapter.batch_size
+        assert size is not None
+        shuffled = internals.is_shuffled(adapter)
+        if shuffled:
+            return shuffled_dataset_of(arrays, adapter.num_batches, size, shuffled == "batch", order)
+        return ordered_dataset_of(_batched(arrays, adapter.num_batches, size))
+
+
+def _is_dense(array: object) -> bool:
+    return isinstance(array, tf.Tensor) or (isinstance(array, np.ndarray) and array.dtype.kind in "biuf")
+
+
+def _to_device_type(array: tf.Tensor | np.ndarray) -> tf.Tensor:
+    """The array as a tensor of a type that an IPU has."""
+    wanted = device_dtype(tf.as_dtype(array.dtype))
+    if isinstance(array, np.ndarray):
+        return tf.constant(array.astype(wanted.as_numpy_dtype, copy=False))
+    return tf.cast(array, wanted)
+
+
+def _batched(arrays: Nested, batches: int, size: int) -> Nested:
+    return tf.nest.map_structure(lambda array: tf.reshape(array, [batches, size, *array.shape[1:]]), arrays)

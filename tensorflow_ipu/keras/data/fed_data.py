@@ -17,14 +17,11 @@ from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.hosts.cluster import deals, share_of
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter, DataAdapter, TFDatasetAdapter
-from tensorflow_ipu.keras.data import _arrays
+from tensorflow_ipu.keras.data import elements as data_elements
 from tensorflow_ipu.keras.data.elements import Elements, device_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tensorflow_ipu._base.types import Nested, TensorLike
-    from tensorflow_ipu.hosts import Cluster
 
 _BITS = 40  # Of a number for an order: passes are counted on from it.
 
@@ -249,14 +246,14 @@ class FedData(DataAdapter):
 
 
 def _dataset_of(adapter: DataAdapter) -> tf.data.Dataset:
-    return _arrays.dataset_of(adapter) if isinstance(adapter, ArrayDataAdapter) else adapter.get_tf_dataset()
+    return data_elements.dataset_of(adapter) if isinstance(adapter, ArrayDataAdapter) else adapter.get_tf_dataset()
 
 
 def _in_orders(adapter: DataAdapter) -> Callable[[int], tf.data.Dataset] | None:
     """What makes the data in the order of a number; None where its order does not change, or is not ours to say."""
-    if not isinstance(adapter, ArrayDataAdapter) or not _arrays.is_ours_to_shuffle(adapter):
+    if not isinstance(adapter, ArrayDataAdapter) or not data_elements.is_ours_to_shuffle(adapter):
         return None
-    return lambda order: _arrays.dataset_of(adapter, order)
+    return lambda order: data_elements.dataset_of(adapter, order)
 
 
 def adapt(

@@ -22,10 +22,6 @@ from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.serving import serving_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    import tensorflow as tf
-
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu._tensorflow import functions
     from tensorflow_ipu.keras.model.extension import Extension

@@ -14,7 +14,7 @@ from tensorflow_ipu.keras.options.options import (
     PipeliningOptions,
     ReplicationOptions,
 )
-from tensorflow_ipu.keras.pipeline.assignments import summary
+from tensorflow_ipu.keras.pipeline.places import summary
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras.model.extension import Extension

@@ -17,8 +17,6 @@ from tensorflow_ipu.keras import _keras_internals as internals
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import keras
-
     from tensorflow_ipu._base.types import Logs, Nested
     from tensorflow_ipu.strategy import IPUStrategyV1
 

@@ -17,11 +17,9 @@ from tensorflow_ipu.keras._keras_internals import Functional
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
-from tensorflow_ipu.keras.model._shared_statistics import seed_by_replica, share_statistics
+from tensorflow_ipu.keras.model.extension import seed_by_replica, share_statistics
 
 if TYPE_CHECKING:
-    import keras
-
     from tensorflow_ipu.keras.pipeline.stages import Assignment
 
 

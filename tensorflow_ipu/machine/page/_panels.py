@@ -8,8 +8,16 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from tensorflow_ipu._base.units import format_bytes, format_seconds
-from tensorflow_ipu.machine._comparison import Change, changed_figures, changed_operations
-from tensorflow_ipu.machine._text import PARTS, count_text, machine_text, memory_parts, top_operations
+from tensorflow_ipu.machine._comparison import (
+    PARTS,
+    Change,
+    changed_figures,
+    changed_operations,
+    count_text,
+    machine_text,
+    memory_parts,
+    top_operations,
+)
 from tensorflow_ipu.machine.page import _pictures
 
 if TYPE_CHECKING:

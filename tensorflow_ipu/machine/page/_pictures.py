@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from tensorflow_ipu.machine._advice import Timeline
     from tensorflow_ipu.machine._report import Report
-    from tensorflow_ipu.machine._supply import Timeline
 
 # The page's colours, by the names of its CSS variables. matplotlib knows none: it draws with these, which are replaced.
 NAMES = (

@@ -6,6 +6,7 @@ import contextlib
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -13,25 +14,22 @@ import tensorflow as tf
 from tensorflow_ipu._native import library
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.feeds import program_order
-from tensorflow_ipu.pipelining.arguments.checked import Arguments, RawArguments, checked
-from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions
-from tensorflow_ipu.pipelining.program import stash_buffers
-from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
-from tensorflow_ipu.pipelining.program.layout import Layout
+from tensorflow_ipu.pipelining.options import Arguments, PipelineOptions, checked
+from tensorflow_ipu.pipelining.program import memory
+from tensorflow_ipu.pipelining.program.layout import Layout, costs_of_stages, footprint_of, traced_cost
 from tensorflow_ipu.pipelining.program.lowering import Lowering
 from tensorflow_ipu.pipelining.program.memory import empty_memory
 from tensorflow_ipu.pipelining.program.model import Model, Parts
-from tensorflow_ipu.pipelining.program.operations import Operations
-from tensorflow_ipu.pipelining.program.prediction import costs_of_stages, footprint_of, traced_cost
-from tensorflow_ipu.pipelining.report.prices import StageCost
+from tensorflow_ipu.pipelining.program.operations import Operations, PipelineFeeds
+from tensorflow_ipu.pipelining.report.cost import StageCost
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, Results
-from tensorflow_ipu.pipelining.schedule.order import overlap_length
 from tensorflow_ipu.pipelining.schedule.phased import planned_phases
 from tensorflow_ipu.pipelining.schedule.pipelined import planned
 from tensorflow_ipu.pipelining.schedule.plan import Plan
+from tensorflow_ipu.pipelining.schedule.plan_arguments import overlap_length
 from tensorflow_ipu.pipelining.stages.tracing import flat_tensors
-from tensorflow_ipu.pipelining.training.optimizer import Accumulation
+from tensorflow_ipu.pipelining.weight_update import Accumulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,17 +112,17 @@ def pipelines_of(program: Callable[..., Nested]) -> tuple[TracedPipeline, ...]:
     return tuple(pipeline for pipeline, _ in getattr(traces[-1].graph, _ATTRIBUTE, ())) if traces else ()
 
 
-def build(given: RawArguments, name: str | None) -> tf.Operation:
+def build(given: SimpleNamespace) -> tf.Operation:
     """The pipeline of these arguments, in the program that is being traced."""
     arguments = checked(given)
     if tf.executing_eagerly():
         raise RuntimeError("`pipeline` can only be called in a program: in a `tf.function` that `IPUStrategy.run` gets")
     plan = _plan(arguments)
-    with tf.name_scope(name or "pipeline"):
+    with tf.name_scope(given.name or "pipeline"):
         with program_order.unordered():
             model = Model(arguments, plan)
         costs = costs_of_stages(plan, model.parts, traced_cost)
-        note(TracedPipeline(name, plan, arguments.options, costs, weakref.ref(model.parts)))
+        note(TracedPipeline(given.name, plan, arguments.options, costs, weakref.ref(model.parts)))
         with gradients.unrecorded(), _order(arguments):
             _run(arguments, plan, model)
             return tf.no_op(name="done")
@@ -205,7 +203,7 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     accumulation = Accumulation(
         arguments.method, total, arguments.accumulation_dtype, sum_captured=arguments.sum_captured
     )
-    zero = stash_buffers.opaque_zero()
+    zero = memory.opaque_zero()
     update = None if training is None else model.update(training, accumulation)
     layout = Layout(plan, model.parts, model.head)
     model.parts.weight_update = update
@@ -213,9 +211,9 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     operations = Operations(layout, model.parts, feeds, accumulation)
 
     def one_pass(token: tf.Tensor) -> tf.Tensor:
-        sequencer = stash_buffers.TokenThreading(token)
-        memory = empty_memory(layout, accumulation, feeds.empty_sums(), sequencer)
-        results = Lowering(layout, operations, memory, sequencer).run(iterations, total)
+        sequencer = memory.TokenThreading(token)
+        contents = empty_memory(layout, accumulation, feeds.empty_sums(), sequencer)
+        results = Lowering(layout, operations, contents, sequencer).run(iterations, total)
         feeds.finish(results.sums)
         if training is not None and update is not None:
             update([gradient for place in model.parts for gradient in results.accumulated[place]], results.handed)

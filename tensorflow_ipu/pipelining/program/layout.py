@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu.pipelining.report.cost import StageCost
 from tensorflow_ipu.pipelining.schedule.enums import RecomputationMode
-from tensorflow_ipu.pipelining.schedule.instructions import STASHES, Buffer, BufferKind
-from tensorflow_ipu.pipelining.schedule.plan import Plan
+from tensorflow_ipu.pipelining.schedule.plan import STASHES, Buffer, BufferKind, Plan
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
 from tensorflow_ipu.pipelining.stages.tracing import spec_of
-from tensorflow_ipu.pipelining.training.optimizer import Accumulation
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.pipelining.program.operations import PipelineFeeds
+    from tensorflow_ipu.pipelining.weight_update import Accumulation, Training
 
 # What a program keeps in memory in addition to the plan's buffers:
 # * sums for the outfeed;
@@ -22,6 +27,7 @@ from tensorflow_ipu.pipelining.training.optimizer import Accumulation
 SUMS, OUTPUTS, OUTPUT_GRADIENTS, CAPTURED, HANDED = "sums", "outputs", "output gradients", "captured", "handed"
 ELEMENT = "element"
 Key = Buffer | str
+PartCosts = tuple[StageCost | tuple[StageCost, ...], ...]  # By stage; of each part where it has several.
 
 
 class Layout:
@@ -158,3 +164,67 @@ class Layout:
             for tag, specs in runner.captures.items():
                 found.setdefault(tag, []).extend(next(values) for _ in specs)
         return found
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes, but where it says otherwise."""
+
+    buffers: Mapping[Buffer, int]
+    accumulators: Mapping[Place, list[tf.TensorSpec]]
+    state: int
+    element: int
+    result: int
+    once: bool
+
+    def scaled(self, share: float) -> Footprint:
+        """The same, of so many times the bytes."""
+        return replace(
+            self,
+            buffers={buffer: round(share * size) for buffer, size in self.buffers.items()},
+            state=round(share * self.state),
+            element=round(share * self.element),
+            result=round(share * self.result),
+        )
+
+
+def footprint_of(
+    layout: Layout, accumulation: Accumulation, training: Training | None, feeds: PipelineFeeds
+) -> Footprint:
+    """The footprint of a program whose weight update was traced."""
+    first = layout.plan.parts(0)[0][0]
+    kept = layout.kept(accumulation)
+    return Footprint(
+        buffers={key: size_of(specs) * places for key, (specs, places) in kept.items() if isinstance(key, Buffer)},
+        accumulators={
+            place: accumulation.specs(layout.part(*place).variables) if training else []
+            for place in ((stage, part) for stage, part, _ in layout.plan.places())
+        },
+        state=training.state_bytes() if training else 0,
+        element=size_of(layout.part(0, first).varying_input_specs) if feeds.takes else 0,
+        result=size_of(feeds.result_specs()),
+        once=feeds.once,
+    )
+
+
+def size_of(specs: Iterable[tf.TensorSpec]) -> int:
+    """The bytes of tensors; those of unknown shape count as none."""
+    return sum((one.shape.num_elements() or 0) * one.dtype.size for one in specs)
+
+
+def traced_cost(part: StagePart) -> StageCost:
+    """The bytes of a part of a stage, with the default times."""
+    return StageCost(
+        activation_bytes=part.activation_bytes, input_bytes=part.input_bytes, weight_bytes=part.weight_bytes
+    )
+
+
+def costs_of_stages(
+    plan: Plan, parts: Mapping[Place, StagePart], cost_of: Callable[[StagePart], StageCost]
+) -> PartCosts:
+    """For each stage of a plan its cost, or those of its parts where it was given as a list."""
+    found: list[StageCost | tuple[StageCost, ...]] = []
+    for stage in range(plan.stages):
+        costs = tuple(cost_of(parts[stage, part]) for part, _ in plan.parts(stage))
+        found.append(costs if plan.concurrent[stage] else costs[0])
+    return tuple(found)

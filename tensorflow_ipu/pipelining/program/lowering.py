@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.pipelining.program import memory, stash_buffers
+from tensorflow_ipu.pipelining.program import memory
 from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
-from tensorflow_ipu.pipelining.program.loop import run_while
-from tensorflow_ipu.pipelining.program.memory import ProgramMemory, cut
+from tensorflow_ipu.pipelining.program.memory import ProgramMemory, cut, run_while
 from tensorflow_ipu.pipelining.program.operations import Operation, Operations
-from tensorflow_ipu.pipelining.schedule.instructions import Backward, Buffer, BufferKind
-from tensorflow_ipu.pipelining.schedule.order import folded_ramps
-from tensorflow_ipu.pipelining.schedule.plan import Section, Step, Task
+from tensorflow_ipu.pipelining.schedule.plan import Backward, Buffer, BufferKind, Section, Step, Task
+from tensorflow_ipu.pipelining.schedule.plan_arguments import folded_ramps
 from tensorflow_ipu.pipelining.stages.part import Place
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ class Lowering:
     """One pass of a plan."""
 
     def __init__(
-        self, layout: Layout, operations: Operations, memory: ProgramMemory, sequencer: stash_buffers.TokenThreading
+        self, layout: Layout, operations: Operations, memory: ProgramMemory, sequencer: memory.TokenThreading
     ) -> None:
         """Takes what a pass is made of."""
         self._layout = layout

@@ -2,24 +2,220 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu.pipelining.program import stash_buffers
+from tensorflow_ipu import replicas
+from tensorflow_ipu._native.library import ops
+from tensorflow_ipu._tensorflow import assembly, functions, graphs
 from tensorflow_ipu.pipelining.program.layout import SUMS, Key, Layout
 from tensorflow_ipu.pipelining.program.operations import Contents, Operation, Read
-from tensorflow_ipu.pipelining.program.stash_buffers import LoopIndices, Predicate, PredicateKind, Token, TokenThreading
-from tensorflow_ipu.pipelining.schedule.instructions import LINKS, Buffer
-from tensorflow_ipu.pipelining.training.optimizer import Accumulation
+from tensorflow_ipu.pipelining.schedule.plan import LINKS, Buffer
+from tensorflow_ipu.pipelining.weight_update import Accumulation
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from tensorflow_ipu._base.types import Number
-    from tensorflow_ipu.pipelining.program.stash_buffers import Token
+
+_numbers = itertools.count()
+
+
+def run_while(
+    condition: Callable[[tf.Tensor], tf.Tensor],
+    body: Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]],
+    begin: Sequence[tf.Tensor],
+) -> list[tf.Tensor]:
+    """Runs `body` as long as a condition holds: what `tf.while_loop` does, which takes Python 30 ms for 50 tensors."""
+    number = next(_numbers)
+    specs = [tf.TensorSpec(one.shape, one.dtype) for one in begin]
+    iteration = assembly.AssembledGraph(f"body_{number}")
+    check = assembly.AssembledGraph(f"condition_{number}")
+    iteration.trace(lambda *values: body(values), specs)
+
+    def checked(first: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
+        for outside, _inside in iteration.captures:  # Both take the same, in the same order.
+            check.capture(outside)
+        return [condition(first)]
+
+    check.trace(checked, specs)
+    for outside, _inside in check.captures:
+        iteration.capture(outside)
+    iteration.inputs = [*iteration.inputs[: len(specs)], *iteration.internal_captures]
+    iteration.outputs += iteration.internal_captures
+    around: Any = tf.compat.v1.get_default_graph()
+    attributes = {
+        "output_shapes": assembly.shapes_of([one.shape for one in iteration.outputs]),
+        "_xla_propagate_compile_time_consts": assembly.true(),  # As TensorFlow has it: shapes are such.
+    }
+    for name, graph in (("cond", check), ("body", iteration)):
+        function = functions.of_graph(f"__ipu_{graph.name}", graph, called=False)
+        graphs.hold_function(around, function)
+        attributes[name] = assembly.function_of(function)
+    captured = replicas.with_states([outside for outside, _ in iteration.captures])
+    found = assembly.put(around, "While", "while", [[*begin, *captured]], attributes)
+    return found[: len(specs)]
+
+
+def run_once(
+    runs: tf.Tensor,
+    behind: tf.Tensor,
+    reads: Sequence[tf.Tensor],
+    before: Sequence[tf.Tensor],
+    body: Callable[[Token, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Runs `body` behind what `behind` depends on, or skips it. What it changes is changed in place."""
+    number = next(_numbers)
+    graph = assembly.AssembledGraph(f"once_{number}")
+    with tf.name_scope("once") as scope:
+        pass  # Operations of all parts have names of their own: by these, messages find the user's lines.
+
+    def traced(here: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
+        old, given = values[: len(before)], values[len(before) :]
+        with tf.name_scope(scope):
+            return list(body(here, given, old))
+
+    graph.trace(traced, [tf.TensorSpec(one.shape, one.dtype) for one in (behind, *before, *reads)])
+    function: Any = functions.of_graph(f"__ipu_{graph.name}", graph, called=False)
+    around: Any = tf.compat.v1.get_default_graph()
+    graphs.hold_function(around, function)
+    captured = replicas.with_states([*reads, *(outside for outside, _ in graph.captures)])
+    attributes = {"f": assembly.function_of(function)}
+    passed, *results = assembly.put(around, "IpuOnce", "IpuOnce", [runs, behind, list(before), captured], attributes)
+    return passed, results
+
+
+Token: TypeAlias = "int | tf.Tensor"  # An int32 scalar that is 0, and known once something else is.
+
+
+class TokenThreading:
+    """Runs the instructions of a program one after the other, by a token."""
+
+    def __init__(self, token: tf.Tensor) -> None:
+        """Begins with `token` of what comes before, or with `opaque_zero`."""
+        self.token = token
+
+    def once(
+        self,
+        runs: tf.Tensor | None,
+        reads: Sequence[tf.Tensor],
+        before: Sequence[tf.Tensor],
+        body: Callable[[Token, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
+    ) -> list[tf.Tensor]:
+        """Runs `body` after all that was run so far and before all that will be, or skips it."""
+        self.token, results = run_once(tf.constant(True) if runs is None else runs, self.token, reads, before, body)
+        return results
+
+    def fence(self, values: Sequence[tf.Tensor], behind: Token = 0) -> tuple[Token, list[tf.Tensor]]:
+        """Materialises values: what they were computed from is not read any more where they are used."""
+        passed, *fenced = assembly.put(_graph(), "IpuFence", "IpuFence", [*_scalars(behind), list(values)])
+        return passed, fenced
+
+
+def opaque_zero() -> tf.Tensor:
+    """An int32 scalar that is 0, which XLA does not know."""
+    return ops.ipu_stash_zeros(T=[tf.int32], output_shapes=[[]])[0]
+
+
+def empty(kept: Sequence[tuple[Sequence[tf.TensorSpec], int]]) -> list[list[tf.Tensor]]:
+    """Zeros, all made at once: so that each has its place from the start, where equal constants are one that is copied."""
+    shapes = [one.shape if depth == 1 else [depth, *one.shape] for specs, depth in kept for one in specs]
+    if not shapes:
+        return [[] for _ in kept]
+    dtypes = [one.dtype for specs, _ in kept for one in specs]
+    zeros = iter(ops.ipu_stash_zeros(T=dtypes, output_shapes=shapes))
+    return [list(itertools.islice(zeros, len(specs))) for specs, _ in kept]
+
+
+def read_buffer(ring: Sequence[tf.Tensor], place: Number, behind: Token = 0) -> list[tf.Tensor]:
+    """What is in a place of a ring of several places, read once `behind` is known, which is 0."""
+    return (
+        assembly.put(_graph(), "IpuStashRead", "IpuStashRead", [list(ring), *_scalars(place, behind)]) if ring else []
+    )
+
+
+def written_buffer(
+    ring: Sequence[tf.Tensor], place: Number, values: Sequence[tf.Tensor], behind: Token = 0
+) -> list[tf.Tensor]:
+    """Such a ring with values in a place, written once `behind` is known, which is 0."""
+    if not ring:
+        return []
+    taken = [list(ring), list(values), *_scalars(place, behind)]
+    return assembly.put(_graph(), "IpuStashWrite", "IpuStashWrite", taken)
+
+
+def _scalars(*values: Number) -> list[tf.Tensor]:
+    return [assembly.number(_graph(), value) if isinstance(value, int) else value for value in values]
+
+
+def _graph() -> tf.Graph:
+    return tf.compat.v1.get_default_graph()
+
+
+class PredicateKind(IntEnum):
+    """Which of two micro-batches have to be there for a run, as the operation knows it."""
+
+    FIRST = 0
+    BOTH = 1
+    FIRST_ALONE = 2
+
+
+class Predicate(NamedTuple):
+    """When something runs, by micro-batches of the section."""
+
+    first: int
+    second: int = 0
+    wanted: PredicateKind = PredicateKind.FIRST
+
+
+class LoopIndices:
+    """The numbers of one iteration."""
+
+    def __init__(
+        self, operations: Iterable[Operation], base: Number, count: Number, asked: Iterable[Predicate] = ()
+    ) -> None:
+        """Has them computed."""
+        operations = list(operations)
+        numbers = sorted({operation.micro_batch for operation in operations})
+        places = sorted({(one.micro_batch, ring.depth) for one in operations for ring in _rings(one)})
+        conditions = list(dict.fromkeys(asked))
+        found = ops.ipu_loop_indices(
+            base=tf.cast(base, tf.int32),
+            count=tf.cast(count, tf.int32),
+            N=len(numbers),
+            P=len(places),
+            S=len(conditions),
+            number_of=numbers,
+            slot_of=[number for number, _ in places],
+            depths=[depth for _, depth in places],
+            first=[when.first for when in conditions],
+            second=[when.second for when in conditions],
+            kinds=[int(when.wanted) for when in conditions],
+        )
+        self._numbers = dict(zip(numbers, found.numbers, strict=True))
+        self._places = dict(zip(places, found.slots, strict=True))
+        self._runs = dict(zip(conditions, found.predicates, strict=True))
+
+    def number(self, micro_batch: int) -> tf.Tensor:
+        """The number in the pass of a micro-batch of the section, an int32 scalar."""
+        return self._numbers[micro_batch]
+
+    def place(self, micro_batch: int, ring: Buffer) -> tf.Tensor:
+        """Where in a ring of several places it is, an int32 scalar."""
+        return self._places[micro_batch, ring.depth]
+
+    def runs(self, when: Predicate) -> tf.Tensor:
+        """A bool scalar: whether something runs."""
+        return self._runs[when]
+
+
+def _rings(operation: Operation) -> Iterable[Buffer]:
+    keys = [read.key for read in operation.reads] + list(operation.targets)
+    return (key for key in keys if isinstance(key, Buffer) and key.depth > 1)
+
 
 # Of tensors of so many bytes, an instruction uses all cores by itself, and to copy them takes what overlapping gains: with
 # 1 MiB, pipelines of convolutions take 1.20 to 1.26 times as long as one loop where they overlap, and 1.10 to 1.14 where
@@ -85,7 +281,7 @@ Values: TypeAlias = "Sequence[tf.Tensor]"
 class ProgramMemory:
     """What operations read and change."""
 
-    def __init__(self, contents: Contents, sequencer: stash_buffers.TokenThreading, window: int) -> None:
+    def __init__(self, contents: Contents, sequencer: TokenThreading, window: int) -> None:
         """Takes what is there when the pass begins, what runs its operations one after the other, and how many may overlap."""
         self.contents = contents
         self._sequencer = sequencer
@@ -130,7 +326,7 @@ class ProgramMemory:
     def _run(self, operation: Operation, turns: LoopIndices, runs: tf.Tensor | None) -> None:
         """Runs an operation; what it writes to links is there as the step ends."""
         for key, specs in (operation.scratch or {}).items():
-            [self.contents[key]] = stash_buffers.empty([(specs, 1)])
+            [self.contents[key]] = empty([(specs, 1)])
             self._scratch.append(key)
         given = [self._given(read) for read in operation.reads]
         before = [self._exchanged.get(key, self.contents[key]) for key in operation.targets]
@@ -215,7 +411,7 @@ class _MemoryView:
             return list(self.given[read])
         if self.memory._overlap is not None:
             self.memory._overlap.note_read(buffer)
-        return stash_buffers.read(self.memory.contents[buffer], self._place(buffer), self.behind)
+        return read_buffer(self.memory.contents[buffer], self._place(buffer), self.behind)
 
     def old(self, key: Key) -> list[tf.Tensor]:
         """What a target holds before."""
@@ -227,7 +423,7 @@ class _MemoryView:
             return list(values)
         overlap = self.memory._overlap
         behind = self.behind if overlap is None else overlap.behind_reads(buffer)
-        return stash_buffers.written(old, self._place(buffer), values, behind)
+        return written_buffer(old, self._place(buffer), values, behind)
 
     def settled(self, values: Values) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""
@@ -239,13 +435,11 @@ class _MemoryView:
         return self.turns.place(self.of_section, ring)
 
 
-def empty_memory(
-    layout: Layout, accumulation: Accumulation, sums: Values, sequencer: stash_buffers.TokenThreading
-) -> ProgramMemory:
+def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, sequencer: TokenThreading) -> ProgramMemory:
     """The memory as a pass begins."""
     kept = layout.kept(accumulation)
     contents: Contents = {SUMS: list(sums)}
-    contents |= dict(zip(kept, stash_buffers.empty(list(kept.values())), strict=True))
+    contents |= dict(zip(kept, empty(list(kept.values())), strict=True))
     return ProgramMemory(contents, sequencer, window_of(layout.plan.stages))
 
 

@@ -12,13 +12,12 @@ from tensorflow_ipu.feeds import elements
 from tensorflow_ipu.pipelining.schedule.plan_arguments import ALL_IPUS
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, as_arguments, flat_tensors, spec_of, trace_stage
-from tensorflow_ipu.pipelining.training.optimizer import Accumulation, Training, WeightUpdate
-from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
+from tensorflow_ipu.pipelining.weight_update import Accumulation, OptimizerFunctionOutput, Training, WeightUpdate
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu.pipelining.arguments.checked import Arguments
-    from tensorflow_ipu.pipelining.program.prediction import Footprint
+    from tensorflow_ipu.pipelining.options import Arguments
+    from tensorflow_ipu.pipelining.program.layout import Footprint
     from tensorflow_ipu.pipelining.schedule.plan import Plan
 
 

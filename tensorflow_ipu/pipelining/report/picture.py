@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorflow_ipu._base.chrome import Chrome
 from tensorflow_ipu._base.units import format_bytes, format_seconds
-from tensorflow_ipu.pipelining.report.cost import PlanCost, Span, plan_cost, timeline
-from tensorflow_ipu.pipelining.report.prices import StageCosts
-from tensorflow_ipu.pipelining.schedule.instructions import (
+from tensorflow_ipu.pipelining.report.cost import PlanCost, Span, StageCosts, plan_cost, timeline
+from tensorflow_ipu.pipelining.schedule.plan import (
     Backward,
     Forward,
     Instruction,
     Load,
+    Plan,
     Recompute,
     Save,
+    Section,
     Update,
     micro_batch_of,
     stage_letters,
 )
-from tensorflow_ipu.pipelining.schedule.plan import Plan, Section
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -409,3 +411,117 @@ class _Legend:
             else:
                 draw_box(axes, instruction, at, at + 0.36, line, inches=0.36, label=label)
             axes.text(at + 0.43, line + 0.51, text, fontsize=9, va="center", color=INK)
+
+
+_NAMES = {Forward: "forward", Backward: "backward", Recompute: "recompute"}
+
+
+def plan_trace(
+    plan: Plan,
+    stage_costs: StageCosts = None,
+    *,
+    microseconds: float | None = None,
+    machine: System | Machine | str | None = None,
+) -> dict[str, Any]:
+    """Makes a trace of one pass of a plan, in Chrome's JSON format.
+
+    Each IPU is a track, each task a slice; further tracks have the sections, and where a machine is known, the exchanges
+    between IPUs; a counter for each IPU has the micro-batches in its stashes.
+
+    Args:
+      plan: The plan.
+      stage_costs: As for `plan_cost`.
+      microseconds: How many microseconds of the trace a unit of the stages' times is. If omitted 1,000, or with a
+        machine, where that unit is a second, as many as there are.
+      machine: As for `plan_cost`.
+
+    Returns:
+      The trace, as what `json.dump` takes.
+    """
+    if microseconds is None:
+        microseconds = 1e3 if machine is None else 1e6
+    cost = plan_cost(plan, stage_costs, machine=machine)
+    nanoseconds = 1e3 * microseconds
+    trace = Chrome(0)
+    tracks = ["sections", *(f"IPU {ipu}" for ipu in plan.ipus)]
+    trace.add_tracks(plan.name, *tracks, *(["exchanges between IPUs"] if cost.exchange_share else []))
+
+    def add(track: str, name: str, begin: float, end: float, kind: str, **details: object) -> None:
+        trace.add_slice(
+            plan.name, track, name, begin * nanoseconds, (end - begin) * nanoseconds, kind, details=details or None
+        )
+
+    held = dict.fromkeys(plan.ipus, 0)
+    sections: dict[str, tuple[float, float]] = {}
+    for section, begin, end, spans in timeline(plan, stage_costs, machine=machine):
+        sections[section.name] = sections.get(section.name, (begin, end))[0], end
+        computed = max((span.end for span in spans), default=begin)
+        if end > computed:
+            add("exchanges between IPUs", "exchange", computed, end, "exchange")
+        for span in spans:
+            instruction, micro_batch = span.instruction, micro_batch_of(span.instruction)
+            details = {} if micro_batch is None else {"micro-batch": micro_batch}
+            kind = type(instruction).__name__.lower()
+            name = _name(instruction)
+            add(f"IPU {span.ipu}", name, span.begin, span.end, kind, instruction=str(instruction), **details)
+            change = _stashed(plan, instruction)
+            if change:
+                held[span.ipu] += change
+                at = span.end if change > 0 else span.begin
+                values = {"micro-batches": held[span.ipu]}
+                trace.add_value(plan.name, f"stash of IPU {span.ipu}", at * nanoseconds, values)
+    for name, (begin, end) in sections.items():
+        add("sections", name, begin, end, "section")
+    figures = {
+        "utilisation": cost.utilisation,
+        "bubble share": cost.bubble_share,
+        "steps": plan.step_count,
+        "slots": plan.slot_count,
+        "micro-batches": plan.micro_batches,
+        "peak stash bytes": cost.peak_stash_bytes,
+        "peak bytes on a chip": cost.peak_bytes,
+        "bytes off the chips": sum(ipu.off_chip_bytes for ipu in cost.ipus),
+    }
+    return {**trace.trace(), "otherData": figures}
+
+
+def write_trace(
+    plan: Plan,
+    path: str | Path,
+    stage_costs: StageCosts = None,
+    *,
+    microseconds: float | None = None,
+    machine: System | Machine | str | None = None,
+) -> None:
+    """Writes `plan_trace(...)` to a file.
+
+    Args:
+      plan: The plan.
+      path: The file; JSON.
+      stage_costs: As for `plan_cost`.
+      microseconds: As for `plan_trace`.
+      machine: As for `plan_cost`.
+    """
+    made = plan_trace(plan, stage_costs, microseconds=microseconds, machine=machine)
+    Path(path).write_text(json.dumps(made))
+
+
+def _name(instruction: Instruction) -> str:
+    """For instance `B backward 3`."""
+    letters = stage_letters(instruction.stage, instruction.part)
+    micro_batch = micro_batch_of(instruction)
+    behind = "" if micro_batch is None else f" {micro_batch}"
+    if isinstance(instruction, Load | Save):
+        inner = _NAMES.get(type(instruction.computation), "update")
+        return f"{letters} {type(instruction).__name__.lower()} ({inner}){behind}"
+    return f"{letters} {_NAMES.get(type(instruction), 'update')}{behind}"
+
+
+def _stashed(plan: Plan, instruction: Instruction) -> int:
+    """By how many micro-batches an instruction changes what its IPU's stashes hold."""
+    if not plan.training:
+        return 0
+    if isinstance(instruction, Forward):
+        return 1
+    recomputes = plan.recomputation is not None and instruction.stage < plan.stages - 1
+    return -isinstance(instruction, Recompute if recomputes else Backward)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorflow_ipu.pipelining.schedule.enums import Liveness
-from tensorflow_ipu.pipelining.schedule.instructions import LINKS, Buffer, BufferKind, micro_batch_of
-from tensorflow_ipu.pipelining.schedule.plan import Plan
+from tensorflow_ipu.pipelining.schedule.plan import LINKS, Buffer, BufferKind, Plan, micro_batch_of
 from tensorflow_ipu.pipelining.schedule.text import KINDS, Table
 
 _SHOWN = 4  # of the faults of one kind; one wrong step is wrong in each iteration.

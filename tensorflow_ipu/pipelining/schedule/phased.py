@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from tensorflow_ipu._base.checks import Faults, note_bool
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule
-from tensorflow_ipu.pipelining.schedule.instructions import (
+from tensorflow_ipu.pipelining.schedule.plan import (
     Backward,
     Buffer,
     BufferKind,
     Computation,
     Forward,
     Load,
+    Plan,
     Save,
+    Section,
+    Step,
+    Task,
     Update,
 )
-from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step, Task
 from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping
 
 

@@ -9,10 +9,19 @@ from dataclasses import dataclass
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining.schedule.instructions import Backward, Buffer, BufferKind, Forward, Recompute, Update
-from tensorflow_ipu.pipelining.schedule.order import Order, order_of
-from tensorflow_ipu.pipelining.schedule.plan import Plan, Section, Step, Task
-from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping
+from tensorflow_ipu.pipelining.schedule.plan import (
+    Backward,
+    Buffer,
+    BufferKind,
+    Forward,
+    Plan,
+    Recompute,
+    Section,
+    Step,
+    Task,
+    Update,
+)
+from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping, Order, order_of
 
 _Pass = type[Forward | Recompute | Backward]
 # A pass in a step: its group of slots, its IPU, itself.

@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorflow_ipu.pipelining.schedule.enums import Liveness
-from tensorflow_ipu.pipelining.schedule.instructions import IDLE, Load, Save, micro_batch_of, stage_letters
-from tensorflow_ipu.pipelining.schedule.plan import Plan, Step
+from tensorflow_ipu.pipelining.schedule.plan import IDLE, Load, Plan, Save, Step, micro_batch_of, stage_letters
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.pipelining.schedule.instructions import Instruction
-    from tensorflow_ipu.pipelining.schedule.plan import Plan, Section
+    from tensorflow_ipu.pipelining.schedule.plan import Instruction, Section
 
 # The kinds of instructions by number: the letters of their text form.
 KINDS = ("F", "R", "B", "U", "LF", "LB", "LU", "SF", "SB", "SU")

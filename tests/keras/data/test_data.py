@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras import layers
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
 
-from tensorflow_ipu.keras.data import _arrays
+from tensorflow_ipu.keras.data import elements as data_elements
 
 
 def linear():
@@ -229,7 +229,7 @@ def elements(dataset):
     return [tf.nest.map_structure(lambda part: part.tolist(), element) for element in dataset.as_numpy_iterator()]
 
 
-LARGE = _arrays._CHUNK_BYTES // 4 // SIZE + 1  # Batches of that width are gathered one by one.
+LARGE = data_elements._CHUNK_BYTES // 4 // SIZE + 1  # Batches of that width are gathered one by one.
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_batches_have_the_order_of_keras_for_each_seed(batches, shuffle, width):
     for seed in (1, 2):
         tf.random.set_seed(seed)
         expected = elements(adapter(batches, shuffle, width).get_tf_dataset())
-        dataset: Any = _arrays.dataset_of(adapter(batches, shuffle, width))
+        dataset: Any = data_elements.dataset_of(adapter(batches, shuffle, width))
         assert elements(dataset) == elements(dataset) == expected
         assert dataset.element_spec[0] == tf.TensorSpec([SIZE, width], tf.float32)
 
@@ -255,7 +255,7 @@ def no_seed():
 
 
 def test_without_a_seed_each_pass_has_an_order_of_its_own(no_seed):
-    dataset = _arrays.dataset_of(adapter(40))
+    dataset = data_elements.dataset_of(adapter(40))
     passes = [elements(dataset) for _ in range(2)]
     assert passes[0] != passes[1]
     for one in passes:
@@ -266,7 +266,7 @@ def test_without_a_seed_each_pass_has_an_order_of_its_own(no_seed):
 
 @pytest.mark.parametrize("shuffle", [True, "batch", False])
 def test_an_iteration_begins_without_a_search_or_a_thread_for_each_processor(shuffle):
-    options = _arrays.dataset_of(adapter(4, shuffle)).options()
+    options = data_elements.dataset_of(adapter(4, shuffle)).options()
     assert options.experimental_optimization.apply_default_optimizations is False
     assert options.experimental_optimization.inject_prefetch is False
     assert options.autotune.enabled is False
@@ -278,10 +278,10 @@ def test_a_second_dataset_of_the_same_specs_traces_nothing_and_outlives_the_reco
     shuffle, traced, monkeypatch
 ):
     tf.random.set_seed(1)
-    expected = elements(_arrays.dataset_of(adapter(6, shuffle)))
-    monkeypatch.setattr(_arrays, traced, None)  # To call it would raise.
+    expected = elements(data_elements.dataset_of(adapter(6, shuffle)))
+    monkeypatch.setattr(data_elements, traced, None)  # To call it would raise.
     tf.random.set_seed(1)
-    dataset = _arrays.dataset_of(adapter(6, shuffle))
+    dataset = data_elements.dataset_of(adapter(6, shuffle))
     assert elements(dataset) == expected
-    _arrays._maker.cache_clear()
+    data_elements._maker.cache_clear()
     assert elements(dataset) == expected

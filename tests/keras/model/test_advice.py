@@ -3,7 +3,7 @@
 import pytest
 
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.keras.model.advice import Retracing
+from tensorflow_ipu.keras.model._report_methods import Retracing
 from tensorflow_ipu.machine import GC200, Memory, NotAsked, OperationTime, Report, Suggestion, system_of
 from tensorflow_ipu.pipelining import StageCost
 from tensorflow_ipu.pipelining.parts import Pieces, joined

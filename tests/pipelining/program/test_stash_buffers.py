@@ -6,10 +6,10 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu.pipelining.program import loop, stash_buffers
+from tensorflow_ipu.pipelining.program import memory
+from tensorflow_ipu.pipelining.program.memory import LoopIndices, Predicate, PredicateKind
 from tensorflow_ipu.pipelining.program.operations import Operation, Read
-from tensorflow_ipu.pipelining.program.stash_buffers import LoopIndices, Predicate, PredicateKind
-from tensorflow_ipu.pipelining.schedule.instructions import Buffer, BufferKind
+from tensorflow_ipu.pipelining.schedule.plan import Buffer, BufferKind
 
 COUNT = 6
 WHEN = [
@@ -55,11 +55,11 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
 
     @tf.function(jit_compile=True)
     def written(place):
-        kept, single = stash_buffers.empty([(specs, 4), (specs[:1], 1)])
+        kept, single = memory.empty([(specs, 4), (specs[:1], 1)])
         values = [tf.cast(tf.ones(one.shape), dtype) for one in specs]
-        kept = stash_buffers.written(kept, place, values)
-        kept = stash_buffers.written(kept, 1, values)
-        return [*kept, *stash_buffers.read(kept, place), *stash_buffers.read(kept, 2), *single]
+        kept = memory.written_buffer(kept, place, values)
+        kept = memory.written_buffer(kept, 1, values)
+        return [*kept, *memory.read_buffer(kept, place), *memory.read_buffer(kept, 2), *single]
 
     first, second, nothing, *rest = (one.numpy() for one in written(tf.constant(3)))
     assert (first.shape, second.shape, nothing.shape) == ((4, 2, 3), (4,), (4, 0))
@@ -74,9 +74,9 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
 def test_large_tensors_are_written_and_read_in_their_places_too(rows):
     @tf.function(jit_compile=True)
     def written(place, value):
-        [kept] = stash_buffers.empty([([tf.TensorSpec(value.shape, value.dtype)], 3)])
-        kept = stash_buffers.written(kept, place, [value])
-        return [*kept, *stash_buffers.read(kept, place), *stash_buffers.read(kept, 0)]
+        [kept] = memory.empty([([tf.TensorSpec(value.shape, value.dtype)], 3)])
+        kept = memory.written_buffer(kept, place, [value])
+        return [*kept, *memory.read_buffer(kept, place), *memory.read_buffer(kept, 0)]
 
     value = np.arange(rows << 8, dtype=np.float32).reshape(rows, 1 << 8)
     ring, there, before = written(tf.constant(2), tf.constant(value))
@@ -87,9 +87,9 @@ def test_large_tensors_are_written_and_read_in_their_places_too(rows):
 
 def convolutions_in_a_ring(images, weights, place):
     """A convolution of what is in a place of a ring, and the gradient of its weights; and of another place."""
-    [kept] = stash_buffers.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
-    kept = stash_buffers.written(kept, 2, [images])
-    [there], [nothing] = stash_buffers.read(kept, place), stash_buffers.read(kept, 0)
+    [kept] = memory.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
+    kept = memory.written_buffer(kept, 2, [images])
+    [there], [nothing] = memory.read_buffer(kept, place), memory.read_buffer(kept, 0)
     with tf.GradientTape() as tape:
         tape.watch(weights)
         found = tf.nn.conv2d(there, weights, 1, "SAME")
@@ -124,8 +124,8 @@ def test_kernels_of_the_host_take_what_is_in_a_ring_without_a_copy(compiled_text
 def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(writes):
     @tf.function(jit_compile=True)
     def used(place):
-        [kept] = stash_buffers.empty([([tf.TensorSpec([2], tf.float32)], 4)])
-        return stash_buffers.written(kept, place, [tf.ones([2])]) if writes else stash_buffers.read(kept, place)
+        [kept] = memory.empty([([tf.TensorSpec([2], tf.float32)], 4)])
+        return memory.written_buffer(kept, place, [tf.ones([2])]) if writes else memory.read_buffer(kept, place)
 
     for place in (-1, 4):
         with pytest.raises(tf.errors.InternalError, match=f"slot {place} of a stash buffer"):
@@ -135,7 +135,7 @@ def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(w
 def test_a_fence_and_a_barrier_pass_values_on():
     @tf.function(jit_compile=True)
     def passed(zero, x):
-        behind, [fenced] = stash_buffers.TokenThreading(zero).fence([x * 2], zero)
+        behind, [fenced] = memory.TokenThreading(zero).fence([x * 2], zero)
         [barred] = ops.ipu_barrier([x * 3])
         return [tf.convert_to_tensor(behind), fenced, barred]
 
@@ -157,7 +157,7 @@ def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_valu
             return [old[0] + tf.reshape(x, tf.shape(old[0])), tf.constant([7, 7])]
 
         when = tf.constant(True) if runs is None else asked  # None: in any case, which XLA may know.
-        behind, results = loop.run_once(when, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
+        behind, results = memory.run_once(when, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
         return [behind, *results]
 
     behind, added, constant = program(tf.constant(bool(runs)), tf.constant(0), tf.constant([3.0, 4.0]))
@@ -169,7 +169,7 @@ def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_valu
 
 def test_what_is_computed_in_a_part_that_is_skipped_is_not_computed_ahead(compiled_text):
     def program(runs, zero, x):
-        return loop.run_once(runs, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
+        return memory.run_once(runs, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
 
     function = tf.function(program, jit_compile=True)
     text = compiled_text(ipu.IPUStrategy(), function, tf.constant(False), tf.constant(0), tf.ones([64]))
@@ -186,19 +186,19 @@ def test_parts_that_may_be_skipped_rings_and_orders_need_no_code_of_their_own(co
 
     def program(base, x):
         ops.ipu_join_orders([order.handle for order in orders])
-        token = stash_buffers.opaque_zero()
-        [kept] = stash_buffers.empty([([tf.TensorSpec(x.shape, x.dtype)], 3)])
+        token = memory.opaque_zero()
+        [kept] = memory.empty([([tf.TensorSpec(x.shape, x.dtype)], 3)])
         turns = LoopIndices([operation(0, 3)], base, COUNT, WHEN)
         place = turns.place(0, ring(3))
         for when in WHEN:
-            token, [*kept] = loop.run_once(
+            token, [*kept] = memory.run_once(
                 turns.runs(when),
                 token,
                 [x],
                 kept,
-                lambda behind, given, old: stash_buffers.written(old, place, given, behind),
+                lambda behind, given, old: memory.written_buffer(old, place, given, behind),
             )
-        return stash_buffers.read(kept, place, token)
+        return memory.read_buffer(kept, place, token)
 
     function = tf.function(program, jit_compile=True)
     text = compiled_text(strategy, function, tf.constant(0), tf.ones([64]))

@@ -20,8 +20,8 @@ from tensorflow_ipu.pipelining import (
     parse_instruction,
     pipeline_plan,
 )
-from tensorflow_ipu.pipelining.schedule.instructions import micro_batch_of, shifted, stage_letters
-from tensorflow_ipu.pipelining.schedule.order import folded_ramps, order_of
+from tensorflow_ipu.pipelining.schedule.plan import micro_batch_of, shifted, stage_letters
+from tensorflow_ipu.pipelining.schedule.plan_arguments import folded_ramps, order_of
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.checks import Faults, as_int, is_int
+from tensorflow_ipu._base import poplar_options
+from tensorflow_ipu._base.checks import Faults, as_int, is_int, note_bool
 from tensorflow_ipu._base.tensors import is_function
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions, checked_options
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import (
     Liveness,
@@ -25,25 +26,146 @@ from tensorflow_ipu.pipelining.schedule.enums import (
 from tensorflow_ipu.pipelining.schedule.phased import check_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from tensorflow_ipu._base.types import DTypeOf, Nested
+    from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 
-    import tensorflow as tf
-
-    from tensorflow_ipu._base.types import DTypeOf, Nested, Number
-    from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
-    from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-    from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineStageOptions
-    from tensorflow_ipu.pipelining.schedule.enums import (
-        Liveness,
-        PhasedExecution,
-        PipelineSchedule,
-        RecomputationMode,
-        Results,
-    )
-    from tensorflow_ipu.pipelining.training.optimizer_output import OptimizerFunctionOutput
+_KINDS = ("convolution_options", "matmul_options", "slice_options")
 
 
-def check_queues(given: RawArguments, training: bool, faults: Faults) -> None:
+class PoplarOption(NamedTuple):
+    """One recorded option."""
+
+    option: str
+    value: str
+
+
+class StageOptionsRecord(NamedTuple):
+    """What a `PipelineStageOptions` recorded, in the order in which it was given."""
+
+    convolution_options: tuple[PoplarOption, ...]
+    matmul_options: tuple[PoplarOption, ...]
+    slice_options: tuple[PoplarOption, ...]
+
+
+class PipelineStageOptions:
+    """Options for the libraries that a stage uses on hardware. They tune hardware, so here they change nothing."""
+
+    def __init__(
+        self,
+        convolution_options: Mapping[str, str] | None = None,
+        matmul_options: Mapping[str, str] | None = None,
+        slice_options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Checks and records the options.
+
+        Args:
+          convolution_options: Names and values for convolutions.
+          matmul_options: Names and values for matrix products.
+          slice_options: Names and values for slices, gathers and scatters.
+
+        Raises:
+          TypeError: An argument is no dict, or has a key or a value that is no string. All faults together.
+          ValueError: The value of an option is none that it can have.
+        """
+        given = dict(zip(_KINDS, (convolution_options, matmul_options, slice_options), strict=True))
+        faults = [fault for name, options in given.items() for fault in _faults(name, options)]
+        if faults:
+            raise TypeError("; ".join(faults))
+        faults = [fault for name, options in given.items() for fault in poplar_options.faults(name, options or {})]
+        if faults:
+            raise ValueError("; ".join(faults))
+        self._record = StageOptionsRecord(
+            *(tuple(PoplarOption(*item) for item in (options or {}).items()) for options in given.values())
+        )
+
+    def get_proto(self) -> StageOptionsRecord:
+        """The recorded options, under the field names of the message that hardware is given."""
+        return self._record
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PipelineStageOptions) and self._record == other._record
+
+    def __hash__(self) -> int:
+        return hash(self._record)
+
+    def __repr__(self) -> str:
+        fields = (f"{name}={dict(options)!r}" for name, options in self._record._asdict().items() if options)
+        return f"PipelineStageOptions({', '.join(fields)})"
+
+
+def _faults(name: str, options: object) -> list[str]:
+    if options is None:
+        return []
+    if not isinstance(options, dict):
+        return [f"`{name}` must be a dict of names and values, but is {options!r}"]
+    return [
+        f"`{name}` must have strings as names and values, but has `{key!r}: {value!r}`; write it as text"
+        for key, value in options.items()
+        if not (isinstance(key, str) and isinstance(value, str))
+    ]
+
+
+@dataclass(frozen=True)
+class PipelineOptions:
+    """What tunes hardware alone: checked and recorded, of no effect in the emulator.
+
+    Attributes:
+      forward_propagation_stages_poplar_options: As given to `pipeline`, as are all that follow.
+    """
+
+    forward_propagation_stages_poplar_options: tuple[PipelineStageOptions, ...] | None
+    backward_propagation_stages_poplar_options: tuple[PipelineStageOptions, ...] | None
+    weight_update_poplar_options: PipelineStageOptions | None
+    offload_weight_update_variables: bool | None
+    replicated_optimizer_state_sharding: bool | None
+    offload_activations: bool | None
+    offload_gradient_accumulation_buffers: bool | None
+    replicated_weight_sharding: bool | None
+    offload_weights: bool | None
+
+
+def checked_options(given: SimpleNamespace, stages: int | None, faults: Faults) -> PipelineOptions:
+    """Records what is wrong with these arguments."""
+    lists: dict[str, tuple[PipelineStageOptions, ...] | None] = {}
+    for direction in ("forward", "backward"):
+        name = f"{direction}_propagation_stages_poplar_options"
+        lists[name] = _stage_options(name, getattr(given, name), stages, faults)
+    update = given.weight_update_poplar_options
+    if update is not None and not isinstance(update, PipelineStageOptions):
+        faults.add(TypeError, f"`weight_update_poplar_options` must be a `PipelineStageOptions`, but is {update!r}")
+    flags = {each.name: getattr(given, each.name) for each in fields(PipelineOptions) if each.type == "bool | None"}
+    for name, value in flags.items():
+        note_bool(name, value, faults, optional=True)
+    if given.replicated_optimizer_state_sharding and not given.offload_weight_update_variables:
+        faults.add(
+            ValueError,
+            "To use `replicated_optimizer_state_sharding`, optimizer state must be offloaded by using"
+            f" `offload_weight_update_variables`, which is {given.offload_weight_update_variables!r}: make it True",
+        )
+    return PipelineOptions(**lists, weight_update_poplar_options=update, **flags)
+
+
+def _stage_options(
+    name: str, value: object, stages: int | None, faults: Faults
+) -> tuple[PipelineStageOptions, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)):
+        faults.add(TypeError, f"`{name}` must be a list of `PipelineStageOptions`, but is {value!r}")
+        return None
+    for each in _flat(value):
+        if not isinstance(each, PipelineStageOptions):
+            faults.add(TypeError, f"`{name}` must hold `PipelineStageOptions` alone, but holds {each!r}")
+    if stages is not None and len(value) != stages:
+        faults.add(ValueError, f"`{name}` has {len(value)} items, but there are {stages} stages; give one for each")
+    return tuple(value)
+
+
+def _flat(values: Sequence[object]) -> list[object]:
+    return [inner for each in values for inner in (each if isinstance(each, (list, tuple)) else [each])]
+
+
+def check_queues(given: SimpleNamespace, training: bool, faults: Faults) -> None:
     """Records what is wrong with the queues, and with what is to go into the outfeed."""
     infeed, outfeed, mask = given.infeed_queue, given.outfeed_queue, given.outfeed_mask
     if infeed is not None and not isinstance(infeed, IPUInfeedQueue):
@@ -81,41 +203,6 @@ def check_dtype(name: str, value: DTypeOf, faults: Faults) -> None:
 
 
 @dataclass(frozen=True)
-class RawArguments:
-    """What `pipeline` was called with, under the names of its arguments; nothing of it is checked yet."""
-
-    computational_stages: Sequence[Callable[..., Nested] | Sequence[Callable[..., Nested]]]
-    gradient_accumulation_count: Number | tf.Variable | None
-    gradient_accumulation_dtype: DTypeOf
-    gradient_accumulation_for_captured_grads: bool
-    repeat_count: int
-    batch_serialization_iterations: int
-    inputs: Nested
-    infeed_queue: IPUInfeedQueue | None
-    outfeed_queue: IPUOutfeedQueue | None
-    optimizer_function: Callable[..., OptimizerFunctionOutput] | None
-    device_mapping: Sequence[int | Sequence[int]] | None
-    pipeline_schedule: PipelineSchedule | PhasedExecution | None
-    recomputation_mode: RecomputationMode | None
-    forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None
-    backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None
-    weight_update_poplar_options: PipelineStageOptions | None
-    offload_weight_update_variables: bool | None
-    replicated_optimizer_state_sharding: bool | None
-    offload_activations: bool | None
-    offload_gradient_accumulation_buffers: bool | None
-    replicated_weight_sharding: bool | None
-    offload_weights: bool | None
-    continuous_weight_updates: bool
-    outfeed_loss: bool
-    accumulate_outfeed: bool | Results
-    accumulate_outfeed_dtype: DTypeOf
-    outfeed_mask: Sequence[bool] | None
-    reduction_method: GradientAccumulationReductionMethod | str
-    phase_liveness: Liveness | None
-
-
-@dataclass(frozen=True)
 class Arguments:
     """The arguments of a pipeline, in the form in which they are used."""
 
@@ -148,8 +235,8 @@ class Arguments:
         return self.optimizer_function is not None
 
 
-def checked(given: RawArguments) -> Arguments:
-    """Checks the arguments of `pipeline`."""
+def checked(given: SimpleNamespace) -> Arguments:
+    """Checks the arguments of `pipeline`, under their names."""
     faults = Faults()
     training = given.optimizer_function is not None
     count = _count(given.gradient_accumulation_count, faults)
@@ -324,7 +411,7 @@ def _default_mapping(widths: list[int], schedule: object, serialized: bool) -> p
 
 
 def _check_phases(
-    execution: PhasedExecution, mapping: plan_arguments.Mapping | None, given: RawArguments, faults: Faults
+    execution: PhasedExecution, mapping: plan_arguments.Mapping | None, given: SimpleNamespace, faults: Faults
 ) -> None:
     """Records what cannot be done in phases: a mapping to other than their groups of IPUs, and what schedules can do."""
     if mapping is not None:
@@ -359,7 +446,7 @@ def _check_liveness(schedule: object, liveness: object, faults: Faults) -> None:
         )
 
 
-def _check_functions(given: RawArguments, faults: Faults) -> None:
+def _check_functions(given: SimpleNamespace, faults: Faults) -> None:
     function = given.optimizer_function
     if function is not None and not callable(function):
         faults.add(TypeError, f"`optimizer_function` must be a function, but is {function!r}")

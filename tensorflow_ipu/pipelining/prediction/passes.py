@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,18 +14,15 @@ from tensorflow_ipu import machine, replicas
 from tensorflow_ipu import machine as machine_model
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu.config import _state
-from tensorflow_ipu.pipelining.arguments.hardware_options import PipelineOptions, PipelineStageOptions
-from tensorflow_ipu.pipelining.report.prices import StageCost
-from tensorflow_ipu.pipelining.schedule.instructions import Buffer
+from tensorflow_ipu.pipelining.options import PipelineOptions, PipelineStageOptions
+from tensorflow_ipu.pipelining.program.layout import Footprint, PartCosts, costs_of_stages, size_of, traced_cost
+from tensorflow_ipu.pipelining.report.cost import StageCost
 
 if TYPE_CHECKING:
     from tensorflow_ipu.pipelining.program.build import TracedPipeline
-    from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
-    from tensorflow_ipu.pipelining.program.layout import Layout
     from tensorflow_ipu.pipelining.program.model import Parts
     from tensorflow_ipu.pipelining.schedule.plan import Plan
     from tensorflow_ipu.pipelining.stages.part import Place, StagePart
-    from tensorflow_ipu.pipelining.training.optimizer import Accumulation, Training
 
 _Function = Callable[..., list[tf.Tensor]]
 # How TensorFlow begins the names of what a function does that is called.
@@ -239,7 +236,7 @@ def _elements(specs: Sequence[tf.TensorSpec]) -> int:
     return sum(one.shape.num_elements() or 0 for one in specs)
 
 
-def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> Costs:
+def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> PartCosts:
     """Times the stages of a pipeline, each compiled alone, on zeros.
 
     What a stage changes is left alone: its variables stay as they are. The times are those of this machine's processor,
@@ -297,77 +294,12 @@ def _fastest(
     return min(times) * 1000
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """Bytes, but where it says otherwise."""
-
-    buffers: Mapping[Buffer, int]
-    accumulators: Mapping[Place, list[tf.TensorSpec]]
-    state: int
-    element: int
-    result: int
-    once: bool
-
-    def scaled(self, share: float) -> Footprint:
-        """The same, of so many times the bytes."""
-        return replace(
-            self,
-            buffers={buffer: round(share * size) for buffer, size in self.buffers.items()},
-            state=round(share * self.state),
-            element=round(share * self.element),
-            result=round(share * self.result),
-        )
-
-
-def footprint_of(
-    layout: Layout, accumulation: Accumulation, training: Training | None, feeds: PipelineFeeds
-) -> Footprint:
-    """The footprint of a program whose weight update was traced."""
-    first = layout.plan.parts(0)[0][0]
-    kept = layout.kept(accumulation)
-    return Footprint(
-        buffers={key: size_of(specs) * places for key, (specs, places) in kept.items() if isinstance(key, Buffer)},
-        accumulators={
-            place: accumulation.specs(layout.part(*place).variables) if training else []
-            for place in ((stage, part) for stage, part, _ in layout.plan.places())
-        },
-        state=training.state_bytes() if training else 0,
-        element=size_of(layout.part(0, first).varying_input_specs) if feeds.takes else 0,
-        result=size_of(feeds.result_specs()),
-        once=feeds.once,
-    )
-
-
-def size_of(specs: Iterable[tf.TensorSpec]) -> int:
-    """The bytes of tensors; those of unknown shape count as none."""
-    return sum((one.shape.num_elements() or 0) * one.dtype.size for one in specs)
-
-
-Costs = tuple[StageCost | tuple[StageCost, ...], ...]
-
-
-def traced_cost(part: StagePart) -> StageCost:
-    """The bytes of a part of a stage, with the default times."""
-    return StageCost(
-        activation_bytes=part.activation_bytes, input_bytes=part.input_bytes, weight_bytes=part.weight_bytes
-    )
-
-
-def costs_of_stages(plan: Plan, parts: Mapping[Place, StagePart], cost_of: Callable[[StagePart], StageCost]) -> Costs:
-    """For each stage of a plan its cost, or those of its parts where it was given as a list."""
-    found: list[StageCost | tuple[StageCost, ...]] = []
-    for stage in range(plan.stages):
-        costs = tuple(cost_of(parts[stage, part]) for part, _ in plan.parts(stage))
-        found.append(costs if plan.concurrent[stage] else costs[0])
-    return tuple(found)
-
-
 def predicted_stage_costs(
     pipeline: TracedPipeline,
     machine: machine_model.System | machine_model.Machine | str | None = None,
     *,
     replicas: int = 1,
-) -> Costs:
+) -> PartCosts:
     """Predicts what the stages of a pipeline would take of a real machine; nothing is run.
 
     Give the same machine to `plan_cost` and `compare_plans`, which then know what exchanges and transfers take.
@@ -394,7 +326,7 @@ def predicted_stage_costs(
     return costs_of_passes(pipeline, passes_of(pipeline, machine, replicas))
 
 
-def costs_of_passes(pipeline: TracedPipeline, passes: Passes) -> Costs:
+def costs_of_passes(pipeline: TracedPipeline, passes: Passes) -> PartCosts:
     """The costs of stages whose passes were read."""
     places = {id(part): place for place, part in passes.parts.items()}
     return costs_of_stages(

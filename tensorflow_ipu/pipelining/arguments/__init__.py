@@ -1,1 +1,0 @@
-"""What `pipeline` was given: checked, all faults at once, and brought into one form."""

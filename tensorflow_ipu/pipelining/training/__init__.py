@@ -1,1 +1,0 @@
-"""The gradients of micro-batches, and what an optimizer makes of them."""
