@@ -100,5 +100,5 @@ def test_it_imports_no_tensorflow(saved, tmp_path):
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.startswith("train on GC200")
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "tensorflow_ipu.cli.machine" in imported
+    assert "tensorflow_ipu.cli.reports" in imported
     assert not {name for name in imported if name.split(".")[0] in ("tensorflow", "keras", "matplotlib")}
