@@ -138,11 +138,7 @@ def test_compiled_program_starts_without_the_compiler(strategy, tmp_path):
 
     with strategy.scope():
         variable = tf.Variable(2.0)
-
-        @tf.function(jit_compile=True)
-        def program(x: Any) -> Any:
-            return variable.assign_add(x)
-
+        program = tf.function(lambda x: variable.assign_add(x), jit_compile=True)
         prepared = ipu.compile(program, (tf.constant(1.0),))
         assert variable.numpy() == 2
         assert loaded_by(prepared.run) == 1

@@ -40,11 +40,6 @@ def fresh_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def strategy() -> ipu.IPUStrategy:
-    return ipu.IPUStrategy()
-
-
-@pytest.fixture
 def infeed_of() -> Iterator[Callable[..., ipu.IPUInfeedQueue]]:
     """`infeed_of(dataset, **options)` is a queue that reads the dataset already, until the test's end at the latest."""
     made: weakref.WeakSet[ipu.IPUInfeedQueue] = weakref.WeakSet()

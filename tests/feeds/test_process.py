@@ -1,7 +1,5 @@
 """Ctrl-C, the interpreter's exit and forks, each in a process of its own."""
 
-from __future__ import annotations
-
 import signal
 import time
 

@@ -1,7 +1,5 @@
 """Collectives of programs that several workers run: the numbers of one process, and an end to every wait."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -103,9 +101,6 @@ def count(replicas, steps, divide=False, group=0, extra=False, length=2):
         return total
 
     return strategy.run(train, args=(tf.constant(steps),))
-
-
-# The tests.
 
 
 def test_all_collectives_do_what_they_do_in_one_process(workers):

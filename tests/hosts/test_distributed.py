@@ -1,7 +1,5 @@
 """`ipu.distributed`: the same numbers on all instances, whatever the types, in graphs too; differences are told."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -73,9 +73,6 @@ def miss_a_run(known):
     return failure or failure_of_a_run(), total, strategy.run(step)
 
 
-# What they answer.
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_worker_that_is_killed_is_told_at_once_and_so_is_who_is_started_in_its_place(fresh_workers, tmp_path, number):
     workers = fresh_workers(2)

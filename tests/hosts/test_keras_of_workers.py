@@ -156,9 +156,6 @@ def resumed_from_file(folder: str, done: int, epochs: int) -> list[np.ndarray]:
     return model.get_weights()
 
 
-# What they answer.
-
-
 def compare(found: Any, wanted: Any) -> None:
     tf.nest.assert_same_structure(found, wanted)
     for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):

@@ -173,9 +173,6 @@ def replicas_of_the_environment() -> Any:
             os.environ.pop(name)
 
 
-# What they answer.
-
-
 @pytest.mark.parametrize("ipus", [1, 2])
 def test_strategy_tells_what_callbacks_and_tf_distribute_ask(workers, ipus):
     for worker, told in enumerate(workers.call(shape_of_the_system, ipus)):
@@ -260,9 +257,6 @@ def test_worker_that_does_not_come_is_told(fresh_workers, joining):
     assert outcome.kinds[0] == "DeadlineExceededError"
     assert f"worker {absent} ({pair.addresses[absent]}) did not come" in outcome.message
     assert "waited for 0.5 s, the limit, in the exchange of sum of float32[" in outcome.message
-
-
-# Alone.
 
 
 def test_one_worker_is_what_one_process_is(monkeypatch, replicas):

@@ -1,7 +1,5 @@
 """`popdist` and `horovod` as scripts ask them, with one instance and with several."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 

@@ -111,9 +111,6 @@ def drawn(ipus: int) -> Any:
     return results.dequeue()[0].numpy()
 
 
-# What they answer.
-
-
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TF_CONFIG", raising=False)

@@ -25,7 +25,7 @@ def _told(forking: Any, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     return plain, beside
 
 
-def test_plain_tensorflow_is_what_it_is_without_the_package(forking: Any, tmp_path: Path) -> None:
+def test_plain_tensorflow_is_what_it_is_without_the_package(forking, tmp_path):
     plain, beside = _told(forking, tmp_path)
 
     compiled = [name for name, text in plain["programs"].items() if text.startswith("HloModule")]

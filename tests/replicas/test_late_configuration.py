@@ -1,4 +1,4 @@
-"""A graph that is built before the system is configured runs on what is configured by then, again and again."""
+"""A graph that is built before the system is configured runs on what is configured by then, by its connection too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import compiler, optimizers, pipelining, scopes
-from tensorflow_ipu.config import reset_ipu_seed
+from tensorflow_ipu.config import DeviceConnectionType, reset_ipu_configuration, reset_ipu_seed
+from tensorflow_ipu.errors import NotConfiguredError
 from tensorflow_ipu.ops import replication_ops
 
 v1 = tf.compat.v1
@@ -102,8 +103,7 @@ PROGRAMS = {
     "mean": (repeated(lambda: optimizers.CrossReplicaOptimizer(descent()), 3), 3, 1, 1),
     "accumulated": (
         repeated(
-            lambda: optimizers.CrossReplicaGradientAccumulationOptimizerV2(descent(), 2, reduction_method="MEAN"),
-            6,
+            lambda: optimizers.CrossReplicaGradientAccumulationOptimizerV2(descent(), 2, reduction_method="MEAN"), 6
         ),
         3,
         2,
@@ -115,7 +115,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_one_graph_trains_on_one_system_after_another(name: str, graph: tf.Graph, replicas: Any) -> None:
+def test_one_graph_trains_on_one_system_after_another(name, graph, replicas):
     build, steps, micro_batches, needed = PROGRAMS[name]
     infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices((X, Y)).repeat())
     outfeed = ipu.IPUOutfeedQueue()
@@ -145,7 +145,7 @@ def test_one_graph_trains_on_one_system_after_another(name: str, graph: tf.Graph
             session.run(stop)
 
 
-def test_strategy_in_a_graph_sums_over_the_replicas_of_the_run(graph: tf.Graph, replicas: Any) -> None:
+def test_strategy_in_a_graph_sums_over_the_replicas_of_the_run(graph, replicas):
     strategy = ipu.IPUStrategy()
 
     def program(x: Any) -> Any:
@@ -165,7 +165,7 @@ def test_strategy_in_a_graph_sums_over_the_replicas_of_the_run(graph: tf.Graph, 
             np.testing.assert_allclose(sums, start + 2)
 
 
-def test_random_numbers_of_a_graph_are_the_replicas_own(graph: tf.Graph, replicas: Any) -> None:
+def test_random_numbers_of_a_graph_are_the_replicas_own(graph, replicas):
     outfeed = ipu.IPUOutfeedQueue()
     with scopes.ipu_scope("/device:IPU:0"):
         run = compiler.compile(lambda: outfeed.enqueue(tf.random.uniform([4])))
@@ -181,35 +181,32 @@ def test_random_numbers_of_a_graph_are_the_replicas_own(graph: tf.Graph, replica
     np.testing.assert_array_equal(*drawn)
 
 
-def test_gradient_through_a_run_of_a_graph_is_one_replicas_alone(graph: tf.Graph, replicas: Any) -> None:
-    x = v1.placeholder(tf.float32, [2])
-    with scopes.ipu_scope("/device:IPU:0"):
-        (y,) = compiler.compile(lambda x: tf.reduce_sum(x**3), [x])
-    (gradient,) = tf.gradients(y, x)
-    with v1.Session() as session:
-        np.testing.assert_allclose(session.run(gradient, {x: [1.0, 2.0]}), [3, 12], rtol=1e-6)
-        replicas(2)
-        with pytest.raises(tf.errors.UnimplementedError, match="no gradient through a run on 2 replicas"):
-            session.run(gradient, {x: [1.0, 2.0]})
-
-
-def test_tape_in_a_function_around_a_run_finds_one_replicas_gradient(replicas: Any) -> None:
+def test_gradient_through_a_run_of_a_graph_or_function_is_one_replicas_alone(replicas):
     strategy = ipu.IPUStrategy()
 
     @tf.function
-    def gradient(x: Any) -> Any:
+    def of_function(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = strategy.run(tf.function(lambda x: tf.reduce_sum(x**3)), (x,))
         return tape.gradient(y, x)
 
-    np.testing.assert_allclose(gradient(tf.constant([1.0, 2.0])), [3, 12], rtol=1e-6)
-    replicas(2)
+    np.testing.assert_allclose(of_function(tf.constant([1.0, 2.0])), [3, 12], rtol=1e-6)
+    with tf.Graph().as_default(), v1.Session() as session:
+        x = v1.placeholder(tf.float32, [2])
+        with scopes.ipu_scope("/device:IPU:0"):
+            (y,) = compiler.compile(lambda x: tf.reduce_sum(x**3), [x])
+        (gradient,) = tf.gradients(y, x)
+        np.testing.assert_allclose(session.run(gradient, {x: [1.0, 2.0]}), [3, 12], rtol=1e-6)
+
+        replicas(2)
+        with pytest.raises(tf.errors.UnimplementedError, match="no gradient through a run on 2 replicas"):
+            session.run(gradient, {x: [1.0, 2.0]})
     with pytest.raises(tf.errors.UnimplementedError, match="no gradient through a run on 2 replicas"):
-        gradient(tf.constant([1.0, 2.0]))
+        of_function(tf.constant([1.0, 2.0]))
 
 
-def test_device_of_a_graph_is_configured_later(graph: tf.Graph, replicas: Any) -> None:
+def test_device_of_a_graph_is_configured_later(graph, replicas):
     with scopes.ipu_scope("/device:IPU:1"):
         (result,) = compiler.compile(lambda: one() + 1)
     with v1.Session() as session:
@@ -218,3 +215,82 @@ def test_device_of_a_graph_is_configured_later(graph: tf.Graph, replicas: Any) -
             session.run(result)
         replicas(1, 2)
         assert session.run(result) == 2
+
+
+def configure(kind: DeviceConnectionType, ipus: list[int] | None = None) -> None:
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = ipus or [1]
+    config.device_connection.type = kind
+    config.device_connection.version = "ipu2"
+    reset_ipu_configuration()
+    config.configure_ipu_system()
+
+
+@tf.function(jit_compile=True)
+def program(variable: Any, x: Any) -> Any:
+    variable.assign_add(x)
+    return {"sum": variable + x, "vector": tf.stack([x, x]), "flag": x > 0, "none": None}
+
+
+@pytest.mark.parametrize("wrap", [lambda run: run, tf.function], ids=["eager", "graph"])
+def test_connection_says_whether_a_program_runs(wrap, strategy):
+    with strategy.scope():
+        variable = tf.Variable(1.0)
+    # A graph is traced before anything is configured: it heeds the connection that there is when it runs.
+    run = wrap(lambda: strategy.run(program, (variable, tf.constant(2.0))))
+    assert run()["sum"].numpy() == 5
+    configure(DeviceConnectionType.PRE_COMPILE)
+    for _ in range(2):
+        result = run()
+        assert (result["sum"].dtype, result["sum"].numpy()) == (tf.float32, 0)
+        np.testing.assert_array_equal(result["vector"], [0, 0])
+        assert (result["flag"].dtype, bool(result["flag"])) == (tf.bool, False)
+        assert result["none"] is None
+    configure(DeviceConnectionType.NEVER)
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"`device_connection.type` is `NEVER`.*DeviceConnectionType.ALWAYS"
+    ):
+        run()
+    assert variable.numpy() == 3
+    for kind, total in ((DeviceConnectionType.ALWAYS, 7), (DeviceConnectionType.ON_DEMAND, 9)):
+        configure(kind)
+        assert run()["sum"].numpy() == total
+
+
+def test_a_device_that_compiles_only_asks_for_shapes_that_are_known(strategy):
+    spec = [tf.TensorSpec([None], tf.float32)]
+    held = tf.function(lambda x: strategy.run(tf.function(lambda x: x + 1), (x,)), input_signature=spec)
+    configure(DeviceConnectionType.PRE_COMPILE)
+    with pytest.raises(tf.errors.FailedPreconditionError, match=r"Result 0 .* no shape .* `tf.ensure_shape`"):
+        held(tf.ones([2]))
+
+
+def test_a_function_that_a_program_calls_is_traced_for_each_number_of_ipus(strategy):
+    traces = []
+
+    @tf.function
+    def inner(x: Any) -> Any:
+        traces.append(1)
+        context = tf.distribute.get_replica_context()
+        return context.all_reduce("SUM", x) if context is not None else x
+
+    assert inner(tf.constant(2.0)).numpy() == 2  # What is traced for the host is not the program's.
+    outer = tf.function(lambda x: inner(x), jit_compile=True)
+    found = [strategy.run(outer, (tf.constant(2.0),)).numpy()]
+    for ipus in (2, 4, 2, 1):
+        configure(DeviceConnectionType.ALWAYS, [ipus])
+        found.append(strategy.run(outer, (tf.constant(2.0),)).numpy())
+    assert found == [2, 4, 8, 4, 2]
+    assert len(traces) == 4, "once for the host, and once for each number"
+
+
+def test_run_on_a_device_that_is_not_configured_is_refused():
+    strategy = ipu.IPUStrategy("/device:IPU:1")
+    calls = tf.function(lambda x: x + 1)
+    with pytest.raises(NotConfiguredError, match=r"`/device:IPU:1` does not exist in the present configuration"):
+        strategy.run(calls, (1,))
+    configure(DeviceConnectionType.ALWAYS, [1, 1])
+    assert strategy.run(calls, (1,)).numpy() == 2
+    reset_ipu_configuration()
+    with pytest.raises(NotConfiguredError, match=r"`/device:IPU:1` does not exist"):
+        strategy.run(calls, (1,))

@@ -64,10 +64,7 @@ def convolution(
 
     def seen(tap: Sequence[int]) -> Array:
         return padded[
-            (
-                slice(None),
-                *(slice(far + tap[i] * dilations[i] - before[i], None, strides[i]) for i in range(space)),
-            )
+            (slice(None), *(slice(far + tap[i] * dilations[i] - before[i], None, strides[i]) for i in range(space)))
         ][(slice(None), *(slice(0, out[i]) for i in range(space)))]
 
     taps = list(itertools.product(*(range(size) for size in weights.shape[:-2])))
@@ -100,7 +97,7 @@ def same(made: Array, wanted: Array) -> bool:
 
 
 @pytest.mark.parametrize("half", [True, False])
-def test_products_of_all_kinds_sum_as_defined(half: bool) -> None:
+def test_products_of_all_kinds_sum_as_defined(half):
     configured(half)
     a, b, stack = random(5, 70), random(70, 9), random(3, 5, 70)
 
@@ -123,7 +120,7 @@ def test_products_of_all_kinds_sum_as_defined(half: bool) -> None:
 
 @pytest.mark.parametrize("half", [True, False])
 @pytest.mark.parametrize("channels", [3, 32])
-def test_convolutions_and_their_gradients_sum_as_defined(half: bool, channels: int) -> None:
+def test_convolutions_and_their_gradients_sum_as_defined(half, channels):
     configured(half)
     images, weights, upstream = random(2, 7, 6, channels), random(3, 2, channels, 5), random(2, 4, 6, 5)
 
@@ -142,7 +139,7 @@ def test_convolutions_and_their_gradients_sum_as_defined(half: bool, channels: i
     assert same(of_weights, made.transpose(1, 2, 0, 3))
 
 
-def test_convolutions_of_other_shapes_sum_as_defined() -> None:
+def test_convolutions_of_other_shapes_sum_as_defined():
     configured(half=True)
     row, volume, image = random(2, 20, 3), random(1, 4, 5, 6, 2), random(2, 6, 5, 4)
     of_row, of_volume = random(5, 3, 7), random(2, 3, 2, 2, 3)
@@ -187,7 +184,7 @@ def test_convolutions_of_other_shapes_sum_as_defined() -> None:
     assert same(of_deep, np.stack([one[0] for one in filters], 2))
 
 
-def test_scopes_go_before_the_configuration_and_gradients_follow_them() -> None:
+def test_scopes_go_before_the_configuration_and_gradients_follow_them():
     configured(half=True)
     a, b = random(4, 300), random(300, 6)
 
@@ -205,7 +202,7 @@ def test_scopes_go_before_the_configuration_and_gradients_follow_them() -> None:
     assert same(outside, product(a, b, True))
 
 
-def test_a_scope_is_enough_in_a_loop_and_on_replicas(replicas: Any) -> None:
+def test_a_scope_is_enough_in_a_loop_and_on_replicas(replicas):
     strategy = replicas(2)
     queue = ipu.IPUOutfeedQueue()
     a, b = random(4, 300), random(300, 300)
@@ -228,7 +225,16 @@ def test_a_scope_is_enough_in_a_loop_and_on_replicas(replicas: Any) -> None:
         assert same(each, wanted)
 
 
-def test_float32_is_as_without_options() -> None:
+def test_float32_and_programs_without_options_are_as_ever():
+    def call(a: tf.Tensor, images: tf.Tensor, weights: tf.Tensor) -> Any:
+        return tf.matmul(a, a), tf.nn.conv2d(images, weights, 1, "SAME")
+
+    arrays = [tf.constant(array) for array in (random(4, 4), random(1, 5, 5, 2), random(3, 3, 2, 2))]
+    target = ipu.IPUStrategy().extended.target
+    program, inputs = trace(tf.function(call, jit_compile=True), arrays, {}, target)
+    text = hlo(program, inputs, "/device:IPU:0")
+    assert b"ipu_half" not in text
+    assert b"ipu_partial" not in text
     a, b = np.float32(random(5, 70)), np.float32(random(70, 9))
     [plain] = computed(tf.matmul, a, b)
     configured(half=True)
@@ -236,7 +242,7 @@ def test_float32_is_as_without_options() -> None:
     assert same(plain, asked)
 
 
-def test_half_partials_round_at_random_where_results_do() -> None:
+def test_half_partials_round_at_random_where_results_do():
     """From 1024 on neighbours are 1 apart: 64 blocks add a quarter each, which none does to the nearest."""
     config = ipu.IPUConfig()
     config.matmuls.poplar_options = {"partialsType": "half"}
@@ -265,7 +271,7 @@ def test_half_partials_round_at_random_where_results_do() -> None:
     ("asked", "old", "new"),
     [(tf.float16, PopnnLSTM, ipu.keras.layers.PopnnGRU), (tf.float32, PopnnGRU, ipu.keras.layers.PopnnLSTM)],
 )
-def test_recurrent_layers_sum_in_the_type_of_their_own(asked: tf.DType, old: Any, new: Any) -> None:
+def test_recurrent_layers_sum_in_the_type_of_their_own(asked, old, new):
     """Which goes before the configuration, and which a scope around goes before."""
     configured(asked != tf.float16)
     strategy = ipu.IPUStrategy()
@@ -288,15 +294,3 @@ def test_recurrent_layers_sum_in_the_type_of_their_own(asked: tf.DType, old: Any
     for one, same_type, other_type in zip(own, wanted, others, strict=True):
         assert same(one, same_type)
         assert not same(one, other_type)
-
-
-def test_program_without_options_is_what_it_was() -> None:
-    def call(a: tf.Tensor, images: tf.Tensor, weights: tf.Tensor) -> Any:
-        return tf.matmul(a, a), tf.nn.conv2d(images, weights, 1, "SAME")
-
-    arrays = [tf.constant(array) for array in (random(4, 4), random(1, 5, 5, 2), random(3, 3, 2, 2))]
-    target = ipu.IPUStrategy().extended.target
-    program, inputs = trace(tf.function(call, jit_compile=True), arrays, {}, target)
-    text = hlo(program, inputs, "/device:IPU:0")
-    assert b"ipu_half" not in text
-    assert b"ipu_partial" not in text

@@ -1,6 +1,7 @@
 """What TensorFlow and Keras keep private is used in one place, and what that place stands on is there."""
 
 import ast
+import functools
 import importlib
 import pathlib
 import re
@@ -60,10 +61,10 @@ THEIRS = {
 }
 
 
+@functools.cache
 def sources():
     """(path below the package, its syntax tree)."""
-    for file in sorted(ROOT.rglob("*.py")):
-        yield file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())
+    return [(file.relative_to(ROOT).as_posix(), ast.parse(file.read_text())) for file in sorted(ROOT.rglob("*.py"))]
 
 
 def imported(tree):
@@ -201,10 +202,7 @@ def test_a_concrete_function_is_made_of_the_attributes_that_are_swapped():
 
 
 def test_a_function_that_was_to_be_compiled_computes_the_same_when_it_is_not():
-    @tf.function(jit_compile=True)
-    def compiled(x):
-        return x * 2.0
-
+    compiled = tf.function(lambda x: x * 2.0, jit_compile=True)
     concrete = compiled.get_concrete_function(tf.TensorSpec([], tf.float32))
     assert concrete.function_def.attr["_XlaMustCompile"].b
     functions.keep_from_compiling(concrete)
