@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._base.checks import Faults, is_int, note_bool
+from tensorflow_ipu._base.checks import Faults, check_bool, is_int, note_bool
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.ops.nn_ops import hard_sigmoid
 
@@ -367,9 +367,7 @@ class PopnnGRU(PopnnRNN):
 
         With `reset_after` the state is reset after its product with the weights, and the biases are [3, 2, units].
         """
-        faults = Faults()
-        note_bool("reset_after", reset_after, faults)
-        faults.raise_any()
+        check_bool("reset_after", reset_after)
         super().__init__(
             num_units, dtype, partials_dtype, seed, weights_initializer, bias_initializer, activation,
             recurrent_activation, return_state, name, options, options_bwd,
