@@ -268,7 +268,11 @@ def test_messages_have_the_forms_that_are_cut():
     assert "[Op:Reshape]" in str(plain.value)
     assert str(told.value) == "Input to reshape is a tensor with 3 values, but the requested shape has 2"
     assert op_errors.plain_message(str(plain.value)) == str(told.value)
-    function = tf.function(lambda x: tf.gather(x, 7))
+
+    @tf.function
+    def function(x: Any) -> Any:
+        return tf.gather(x, 7)
+
     with pytest.raises(tf.errors.InvalidArgumentError) as of_function:
         function(tf.zeros(3))
     assert str(of_function.value).startswith("Graph execution error:\n\nDetected at node")
