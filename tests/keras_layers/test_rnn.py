@@ -28,7 +28,7 @@ def test_masked_steps_are_left_out_and_an_initial_state_is_where_it_starts(kind,
 
 
 @pytest.mark.parametrize(("kind", "plain"), PAIRS)
-@pytest.mark.parametrize(("sequences", "states"), [(False, False), (True, True)])
+@pytest.mark.parametrize(("sequences", "states"), [(False, False), (True, False), (True, True)])
 def test_time_comes_first_if_so_wished(kind, plain, pair, normal, assert_close, sequences, states):
     options = {"return_sequences": sequences, "return_state": states}
     _, other = pair(kind, plain, **options)
