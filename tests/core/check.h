@@ -1,7 +1,6 @@
 // The test programs of the C++ core: each file is a program of TEST blocks with CHECKs. It runs its tests in order, or
 // those whose names contain its argument. A failed check, on any thread, fails the program but does not end its test.
-#ifndef TENSORFLOW_IPU_TESTS_CORE_CHECK_H_
-#define TENSORFLOW_IPU_TESTS_CORE_CHECK_H_
+#pragma once
 
 #include <atomic>
 #include <cstdio>
@@ -72,5 +71,3 @@ int main(int argc, char** argv) {
   std::printf("%d tests, %d failed\n", run, failed);
   return failed == 0 && run > 0 ? 0 : 1;  // A run without tests is a failure.
 }
-
-#endif  // TENSORFLOW_IPU_TESTS_CORE_CHECK_H_

@@ -1,6 +1,5 @@
 // Infeed queues of numbers.
-#ifndef TENSORFLOW_IPU_TESTS_CORE_INFEED_FIXTURE_H_
-#define TENSORFLOW_IPU_TESTS_CORE_INFEED_FIXTURE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -68,5 +67,3 @@ bool SpinUntilTrue(Done done) {
 }
 
 }  // namespace check
-
-#endif  // TENSORFLOW_IPU_TESTS_CORE_INFEED_FIXTURE_H_

@@ -1,6 +1,5 @@
 // Replicas that bring numbers to a site.
-#ifndef TENSORFLOW_IPU_TESTS_CORE_RENDEZVOUS_FIXTURE_H_
-#define TENSORFLOW_IPU_TESTS_CORE_RENDEZVOUS_FIXTURE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -68,5 +67,3 @@ inline std::shared_ptr<Arrival> Arrive(CallSite& site, int64_t replica, int64_t 
 }
 
 }  // namespace check
-
-#endif  // TENSORFLOW_IPU_TESTS_CORE_RENDEZVOUS_FIXTURE_H_

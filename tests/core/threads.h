@@ -1,6 +1,5 @@
 // Helpers for tests with threads. Every wait has a deadline, so that a missing event fails a check.
-#ifndef TENSORFLOW_IPU_TESTS_CORE_THREADS_H_
-#define TENSORFLOW_IPU_TESTS_CORE_THREADS_H_
+#pragma once
 
 #include <pthread.h>
 
@@ -86,5 +85,3 @@ class NoThreads {
 };
 
 }  // namespace check
-
-#endif  // TENSORFLOW_IPU_TESTS_CORE_THREADS_H_

@@ -1,7 +1,6 @@
 // Workers of one process: replica groups that exchange messages in memory or by sockets, and a network that tests can
 // break.
-#ifndef TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_
-#define TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_
+#pragma once
 
 #include <sys/socket.h>
 
@@ -267,5 +266,3 @@ struct DistributedRuns {
 };
 
 }  // namespace check
-
-#endif  // TENSORFLOW_IPU_TESTS_CORE_WORKERS_FIXTURE_H_

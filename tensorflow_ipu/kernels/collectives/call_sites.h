@@ -1,6 +1,5 @@
 // The call sites of collectives, and a replica group for each device.
-#ifndef TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_
-#define TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -18,5 +17,3 @@ std::shared_ptr<core::ReplicaGroup> ReplicaGroupOf(int64_t device);
 std::vector<std::shared_ptr<core::ReplicaGroup>> ReplicaGroups();
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_COLLECTIVES_CALL_SITES_H_

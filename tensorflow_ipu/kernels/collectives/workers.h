@@ -1,6 +1,5 @@
 // The workers that run programs together with this process, and what it does together with them.
-#ifndef TENSORFLOW_IPU_KERNELS_COLLECTIVES_WORKERS_H_
-#define TENSORFLOW_IPU_KERNELS_COLLECTIVES_WORKERS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -38,5 +37,3 @@ class HostExchange {
 };
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_COLLECTIVES_WORKERS_H_

@@ -1,6 +1,5 @@
 // Resumes programs that waited for each other, on this thread or on several.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_COMPLETIONS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_COMPLETIONS_H_
+#pragma once
 
 #include <algorithm>
 #include <atomic>
@@ -55,5 +54,3 @@ std::chrono::nanoseconds TaskSpin(const RunningMedian& run_time);
 int64_t Cores();
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_COMPLETIONS_H_

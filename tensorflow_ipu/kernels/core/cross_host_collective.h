@@ -1,6 +1,5 @@
 // One collective of a group that spans workers.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_CROSS_HOST_COLLECTIVE_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_CROSS_HOST_COLLECTIVE_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -92,5 +91,3 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_CROSS_HOST_COLLECTIVE_H_

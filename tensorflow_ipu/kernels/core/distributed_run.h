@@ -1,6 +1,5 @@
 // A run of a program on several workers, as one of them sees it.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_DISTRIBUTED_RUN_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_DISTRIBUTED_RUN_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -166,5 +165,3 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_DISTRIBUTED_RUN_H_

@@ -1,6 +1,5 @@
 // What a collective does with the replicas' buffers, in pieces that threads can share.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_EXCHANGE_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_EXCHANGE_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -94,5 +93,3 @@ class Exchange {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_EXCHANGE_H_

@@ -1,6 +1,5 @@
 // A folder of files that processes share.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_FILE_CACHE_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_FILE_CACHE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -33,5 +32,3 @@ class FileCache {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_FILE_CACHE_H_

@@ -1,6 +1,5 @@
 // Which replicas of a run take part in a collective, and which workers have them.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_GROUPS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_GROUPS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -82,5 +81,3 @@ inline bool SpansWorkers(const Grouping& grouping, int64_t local, int64_t worker
 }
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_GROUPS_H_

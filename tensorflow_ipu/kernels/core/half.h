@@ -1,6 +1,5 @@
 // Conversion of float16 to float and back, rounded to nearest. It has no branches, so that loops vectorize.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_HALF_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_HALF_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -53,5 +52,3 @@ struct F16 {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_HALF_H_

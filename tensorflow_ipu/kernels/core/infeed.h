@@ -1,6 +1,5 @@
 // The bounded queue between one pass over a dataset and the programs that it feeds.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_INFEED_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_INFEED_H_
+#pragma once
 
 #include <algorithm>
 #include <atomic>
@@ -482,5 +481,3 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_INFEED_H_

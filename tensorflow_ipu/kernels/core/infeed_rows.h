@@ -1,6 +1,5 @@
 // What an infeed keeps: rows of elements, the caches of replicas, and how many elements there may be.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_INFEED_ROWS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_INFEED_ROWS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -220,5 +219,3 @@ class Capacity {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_INFEED_ROWS_H_

@@ -1,6 +1,5 @@
 // A network of direct connections, one to each other worker.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_LINKS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_LINKS_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -172,5 +171,3 @@ class Links : public Network {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_LINKS_H_

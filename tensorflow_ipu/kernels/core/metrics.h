@@ -1,6 +1,5 @@
 // Counters and samples of the whole process. Queues have their own: see Passed.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -181,5 +180,3 @@ class Journal {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_METRICS_H_

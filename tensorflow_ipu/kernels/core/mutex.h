@@ -1,6 +1,5 @@
 // Shared objects of the process, and locks with annotations for clang's thread-safety analysis, which `make lint` runs.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_
+#pragma once
 
 #include <chrono>
 #include <condition_variable>
@@ -119,5 +118,3 @@ class AsyncMutex {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_MUTEX_H_

@@ -1,6 +1,5 @@
 // The messages that the processes of several workers send each other.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_NETWORK_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_NETWORK_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -80,5 +79,3 @@ struct Workers {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_NETWORK_H_

@@ -1,6 +1,5 @@
 // The unbounded queue from programs to the host.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_OUTFEED_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_OUTFEED_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -141,5 +140,3 @@ inline void StackLeaf(const Outfeed::Taken& taken, std::size_t row_bytes, std::s
 }
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_OUTFEED_H_

@@ -1,6 +1,5 @@
 // Cuts, packs and unpacks the data that workers send each other in a collective.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_PACKER_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_PACKER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -91,5 +90,3 @@ class Packer {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_PACKER_H_

@@ -1,6 +1,5 @@
 // Matrix products and convolutions of half-precision numbers, accumulated like the machine's multiplier does.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_PARTIALS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_PARTIALS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -73,5 +72,3 @@ Instructions BestInstructions();
 void UseInstructions(Instructions instructions);
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_PARTIALS_H_

@@ -1,6 +1,5 @@
 // What the system tells of this process.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_PROCESS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_PROCESS_H_
+#pragma once
 
 #include <cstddef>
 
@@ -15,5 +14,3 @@ std::size_t AvailableMemory();
 bool OthersCompute();
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_PROCESS_H_

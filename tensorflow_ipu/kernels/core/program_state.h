@@ -1,6 +1,5 @@
 // The state of a program's use of a feed, a call site or random streams.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_PROGRAM_STATE_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_PROGRAM_STATE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -56,5 +55,3 @@ template <typename StateOf>
 }
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_PROGRAM_STATE_H_

@@ -1,6 +1,5 @@
 // The random seeds that the programs of a device draw: a stream for each replica.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_RANDOM_STREAMS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_RANDOM_STREAMS_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -42,5 +41,3 @@ class RandomStreams {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_RANDOM_STREAMS_H_

@@ -1,6 +1,5 @@
 // The arithmetic of collectives, element by element and in the order of the replicas.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_REDUCTION_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_REDUCTION_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -37,5 +36,3 @@ void ReduceParts(DataType type, Reduction reduction, const std::vector<const std
                  int64_t replicas, std::byte* out);
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_REDUCTION_H_

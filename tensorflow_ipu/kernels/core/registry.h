@@ -1,6 +1,5 @@
 // Objects by number, so that programs can refer to them.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_REGISTRY_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_REGISTRY_H_
+#pragma once
 
 #include <algorithm>
 #include <atomic>
@@ -107,5 +106,3 @@ T& OfThread() {
 }
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_REGISTRY_H_

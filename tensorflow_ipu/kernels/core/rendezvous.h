@@ -1,6 +1,5 @@
 // Where the replicas of a run meet in collectives.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_RENDEZVOUS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_RENDEZVOUS_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -168,5 +167,3 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_RENDEZVOUS_H_

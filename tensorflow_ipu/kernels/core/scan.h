@@ -1,6 +1,5 @@
 // The search for large numbers and for NaNs in a tensor.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_SCAN_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_SCAN_H_
+#pragma once
 
 #include <cstdint>
 
@@ -11,5 +10,3 @@ bool HasHalvesFrom(uint16_t limit, const uint16_t* halves, int64_t count);
 bool HasFloatsFrom(uint32_t limit, const uint32_t* floats, int64_t count);
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_SCAN_H_

@@ -1,6 +1,5 @@
 // The status of a call on the core.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_STATUS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_STATUS_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -39,5 +38,3 @@ struct Status {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_STATUS_H_

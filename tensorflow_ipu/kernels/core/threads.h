@@ -1,6 +1,5 @@
 // Threads, timers, and the pool of threads on which programs continue after a wait.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_THREADS_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_THREADS_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -93,5 +92,3 @@ class Executor {
 };
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_THREADS_H_

@@ -1,6 +1,5 @@
 // What all waits of the core share.
-#ifndef TENSORFLOW_IPU_KERNELS_CORE_WAITING_H_
-#define TENSORFLOW_IPU_KERNELS_CORE_WAITING_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -42,5 +41,3 @@ bool SpinUntil(std::chrono::nanoseconds limit, Done done) {
 }
 
 }  // namespace tensorflow_ipu::core
-
-#endif  // TENSORFLOW_IPU_KERNELS_CORE_WAITING_H_

@@ -1,6 +1,5 @@
 // What other folders know of the TensorFlow devices /device:IPU:<n>.
-#ifndef TENSORFLOW_IPU_KERNELS_DEVICE_IPU_DEVICE_H_
-#define TENSORFLOW_IPU_KERNELS_DEVICE_IPU_DEVICE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -39,5 +38,3 @@ Configured ConfiguredAt(int64_t ordinal);
 inline std::atomic<void (*)(tensorflow::Device*)> install_compiler{nullptr};
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_DEVICE_IPU_DEVICE_H_

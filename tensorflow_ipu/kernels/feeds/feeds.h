@@ -1,6 +1,5 @@
 // The infeeds and outfeeds of this process.
-#ifndef TENSORFLOW_IPU_KERNELS_FEEDS_FEEDS_H_
-#define TENSORFLOW_IPU_KERNELS_FEEDS_FEEDS_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -139,5 +138,3 @@ core::Status NotStarted(const std::string& name);
 inline core::Registry<core::Outfeed>& Outfeeds() { return core::NeverDestroyed<core::Registry<core::Outfeed>>(); }
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_FEEDS_FEEDS_H_

@@ -1,6 +1,5 @@
 // The thread that reads a dataset into an infeed queue, without Python's lock.
-#ifndef TENSORFLOW_IPU_KERNELS_FEEDS_PUMP_H_
-#define TENSORFLOW_IPU_KERNELS_FEEDS_PUMP_H_
+#pragma once
 
 #include <chrono>
 #include <memory>
@@ -156,5 +155,3 @@ class PumpAnchor : public tensorflow::ResourceBase {
 };
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_FEEDS_PUMP_H_

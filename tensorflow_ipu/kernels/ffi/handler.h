@@ -3,8 +3,7 @@
 // Feeds and collectives read their arguments from the frame of the call. XLA's bindings check each argument and pack
 // them into a tuple, which takes as long as the rest of a feed's call for a small element; so the bindings only answer
 // XLA's queries about the handler.
-#ifndef TENSORFLOW_IPU_KERNELS_FFI_HANDLER_H_
-#define TENSORFLOW_IPU_KERNELS_FFI_HANDLER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -108,5 +107,3 @@ inline xla::ffi::Error NoSuchSlot(int32_t slot) {
 }
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_FFI_HANDLER_H_

@@ -1,6 +1,5 @@
 // The continuation of an asynchronous kernel.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_AFTER_RETURN_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_AFTER_RETURN_H_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -21,5 +20,3 @@ void AfterReturn(Compute compute, std::function<void()> end) {
 }
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_AFTER_RETURN_H_

@@ -1,6 +1,5 @@
 // The device on which host kernels run, and a call of a kernel.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -77,5 +76,3 @@ absl::StatusOr<Tensors> Call(tensorflow::OpKernel* kernel, absl::Span<const tens
                              KernelDevice* device, std::size_t lent);
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_DEVICE_H_

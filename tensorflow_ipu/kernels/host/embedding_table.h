@@ -1,6 +1,5 @@
 // Embedding tables on the host, in which programs look up and update rows.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_EMBEDDING_TABLE_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_EMBEDDING_TABLE_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -79,5 +78,3 @@ inline core::Registry<EmbeddingTable>& EmbeddingTables() {
 }
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_EMBEDDING_TABLE_H_

@@ -1,6 +1,5 @@
 // Functions that a program has the host run.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_FUNCTION_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_FUNCTION_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -91,5 +90,3 @@ using UserFunction = void (*)(const std::vector<const void*>& data, const std::v
 inline core::Registry<UserFunction>& UserFunctions() { return core::NeverDestroyed<core::Registry<UserFunction>>(); }
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_FUNCTION_H_

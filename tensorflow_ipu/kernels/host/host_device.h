@@ -1,6 +1,5 @@
 // A device for the host's kernels, with resources that can outlive it.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_HOST_DEVICE_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_HOST_DEVICE_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -57,5 +56,3 @@ class SessionDevices : public tensorflow::ResourceBase {
 };
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_HOST_DEVICE_H_

@@ -1,6 +1,5 @@
 // TensorFlow's kernels on memory of others.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_KERNEL_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_KERNEL_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -74,5 +73,3 @@ class HostKernel {
 };
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_KERNEL_H_

@@ -1,7 +1,6 @@
 // The user's lines that made the nodes whose kernels programs call. They are no part of a program, so that XLA's cache
 // on disk hits when a line has moved. Each process that runs a program has lowered it, and so knows the lines.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_LINES_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_LINES_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -16,5 +15,3 @@ void NoteLine(std::string_view node, std::string_view name, const std::string& l
 std::string LinesOf(std::string_view node, std::string_view name);
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_LINES_H_

@@ -1,6 +1,5 @@
 // The end of Python, which native threads may outlive.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_PYTHON_END_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_PYTHON_END_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -29,5 +28,3 @@ struct DropBeforePythonEnds {
 using TracedFunctions = std::unique_ptr<tensorflow::FunctionLibraryDefinition, DropBeforePythonEnds>;
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_PYTHON_END_H_

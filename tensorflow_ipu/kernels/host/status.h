@@ -1,6 +1,5 @@
 // Conversion between the core's status and TensorFlow's.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_STATUS_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_STATUS_H_
+#pragma once
 
 #include <string>
 
@@ -18,5 +17,3 @@ inline core::Status ToCore(const absl::Status& status) {
 }
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_STATUS_H_

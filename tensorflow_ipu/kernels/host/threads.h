@@ -1,6 +1,5 @@
 // The threads of host kernels.
-#ifndef TENSORFLOW_IPU_KERNELS_HOST_THREADS_H_
-#define TENSORFLOW_IPU_KERNELS_HOST_THREADS_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -65,5 +64,3 @@ class HostThreads {
 };
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_HOST_THREADS_H_

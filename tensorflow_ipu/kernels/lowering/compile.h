@@ -1,6 +1,5 @@
 // What other folders use of the compilation of programs.
-#ifndef TENSORFLOW_IPU_KERNELS_LOWERING_COMPILE_H_
-#define TENSORFLOW_IPU_KERNELS_LOWERING_COMPILE_H_
+#pragma once
 
 #include <string>
 
@@ -20,5 +19,3 @@ absl::Status Compile(tensorflow::OpKernelContext* context, const tensorflow::Nam
 const core::Samples& CompileTimes();
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_LOWERING_COMPILE_H_

@@ -1,6 +1,5 @@
 // Lowers ops to custom calls.
-#ifndef TENSORFLOW_IPU_KERNELS_LOWERING_CUSTOM_CALL_H_
-#define TENSORFLOW_IPU_KERNELS_LOWERING_CUSTOM_CALL_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -60,5 +59,3 @@ std::vector<xla::XlaOp> CallWithState(tensorflow::XlaOpKernelContext* context, c
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape);
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_LOWERING_CUSTOM_CALL_H_

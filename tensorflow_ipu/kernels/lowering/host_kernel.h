@@ -1,6 +1,5 @@
 // Lowers a node of a program to a call of TensorFlow's CPU kernel for it.
-#ifndef TENSORFLOW_IPU_KERNELS_LOWERING_HOST_KERNEL_H_
-#define TENSORFLOW_IPU_KERNELS_LOWERING_HOST_KERNEL_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -57,5 +56,3 @@ absl::Status NoteStashSlot(tensorflow::XlaOpKernelContext* context, xla::XlaOp v
 std::optional<StashSlot> StashSlotOf(tensorflow::XlaOpKernelContext* context, xla::XlaOp value);
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_LOWERING_HOST_KERNEL_H_

@@ -1,8 +1,7 @@
 // The kernels that lower IPU programs to XLA, as a backend of their own. XLA looks kernels up by the name of a backend.
 // The compiler of an IPU device asks for `XLA_IPU_JIT`, which has the kernels of `XLA_CPU_JIT` except for the
 // operations that we lower otherwise. Programs of other devices do not use it.
-#ifndef TENSORFLOW_IPU_KERNELS_LOWERING_PROGRAM_KERNELS_H_
-#define TENSORFLOW_IPU_KERNELS_LOWERING_PROGRAM_KERNELS_H_
+#pragma once
 
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -29,5 +28,3 @@ void RegisterProgramBackend();
 void LowerAsXla(tensorflow::XlaOpKernelContext* context);
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_LOWERING_PROGRAM_KERNELS_H_

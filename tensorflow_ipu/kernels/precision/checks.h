@@ -1,6 +1,5 @@
 // Finds the operations of a computation that stop the program.
-#ifndef TENSORFLOW_IPU_KERNELS_PRECISION_CHECKS_H_
-#define TENSORFLOW_IPU_KERNELS_PRECISION_CHECKS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -75,5 +74,3 @@ class Checks {
 };
 
 }  // namespace tensorflow_ipu::precision
-
-#endif  // TENSORFLOW_IPU_KERNELS_PRECISION_CHECKS_H_

@@ -1,6 +1,5 @@
 // Adds instructions to a computation.
-#ifndef TENSORFLOW_IPU_KERNELS_PRECISION_EMIT_H_
-#define TENSORFLOW_IPU_KERNELS_PRECISION_EMIT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -95,5 +94,3 @@ class Emit {
 };
 
 }  // namespace tensorflow_ipu::precision
-
-#endif  // TENSORFLOW_IPU_KERNELS_PRECISION_EMIT_H_

@@ -1,6 +1,5 @@
 // Rewrites a program so that it emulates the machine's arithmetic.
-#ifndef TENSORFLOW_IPU_KERNELS_PRECISION_REWRITE_H_
-#define TENSORFLOW_IPU_KERNELS_PRECISION_REWRITE_H_
+#pragma once
 
 #include <memory>
 #include <unordered_map>
@@ -54,5 +53,3 @@ bool HasHalfPartials(const xla::HloInstruction& instruction);
 Value WithRandomPartials(const Emit& emit, const xla::HloInstruction& call, Key key);
 
 }  // namespace tensorflow_ipu::precision
-
-#endif  // TENSORFLOW_IPU_KERNELS_PRECISION_REWRITE_H_

@@ -1,6 +1,5 @@
 // The floating-point configuration of a program, and the steps that emulate an operation of half precision.
-#ifndef TENSORFLOW_IPU_KERNELS_PRECISION_ROUNDING_H_
-#define TENSORFLOW_IPU_KERNELS_PRECISION_ROUNDING_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -110,5 +109,3 @@ Value Enter(xla::HloComputation* computation, const xla::Shape& packed);
 void Leave(const Emit& emit, Value packed);
 
 }  // namespace tensorflow_ipu::precision
-
-#endif  // TENSORFLOW_IPU_KERNELS_PRECISION_ROUNDING_H_

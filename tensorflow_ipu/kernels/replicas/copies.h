@@ -1,6 +1,5 @@
 // The copies that replicas have of a program's variables.
-#ifndef TENSORFLOW_IPU_KERNELS_REPLICAS_COPIES_H_
-#define TENSORFLOW_IPU_KERNELS_REPLICAS_COPIES_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -94,5 +93,3 @@ tensorflow::Tensor TensorOf(const core::ProgramState& state);
 void RestoreStates(tensorflow::OpKernelContext* context);
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_REPLICAS_COPIES_H_

@@ -1,6 +1,5 @@
 // What the process keeps for each device: random streams, and the faults of its replicas.
-#ifndef TENSORFLOW_IPU_KERNELS_REPLICAS_DEVICE_STATE_H_
-#define TENSORFLOW_IPU_KERNELS_REPLICAS_DEVICE_STATE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -32,5 +31,3 @@ void NoteFault(const core::RandomStreams* device, int64_t replica, std::string f
 std::optional<std::string> TakeFault(const core::RandomStreams* device, int64_t replica);
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_REPLICAS_DEVICE_STATE_H_

@@ -1,6 +1,5 @@
 // One run of a program on all replicas of a device.
-#ifndef TENSORFLOW_IPU_KERNELS_REPLICAS_LAUNCH_H_
-#define TENSORFLOW_IPU_KERNELS_REPLICAS_LAUNCH_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -87,5 +86,3 @@ class Launch : public std::enable_shared_from_this<Launch> {
 };
 
 }  // namespace tensorflow_ipu
-
-#endif  // TENSORFLOW_IPU_KERNELS_REPLICAS_LAUNCH_H_
