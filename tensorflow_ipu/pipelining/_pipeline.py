@@ -63,35 +63,31 @@ def pipeline(
 ) -> tf.Operation:
     """Runs a model in stages, each on an IPU of its own, over the micro-batches of an infeed.
 
-    Called where a program is traced: in a `tf.function` that a strategy runs, or in what `compiler.compile` gets. The
-    plan of the pipeline (see `pipeline_plan`) becomes the program: its instructions in its order, with its buffers.
-    Whatever the schedule, the mapping and the recomputation, the numbers are those of gradient accumulation: all
-    micro-batches of a pass see the same weights, and are followed by one update.
-
-    The first stage gets `inputs`, then an element of the infeed (a tuple by position, a dict by name). Each other stage
-    gets what the stage before returned. Variables may be used by stages of one IPU only.
+    Called where a program is traced: in a `tf.function` that a strategy runs, or in what `compiler.compile` gets. Whatever
+    the schedule, the mapping and the recomputation, all micro-batches of a pass see the same weights, and one update
+    follows. The first stage gets `inputs`, then an element of the infeed (a tuple by position, a dict by name), each other
+    stage what the stage before returned. Variables may be used by stages of one IPU only.
 
     Args:
-      computational_stages: The stages, two or more functions. A list of functions in place of one is a stage of parts that
-        run concurrently: all get the same arguments, and their results are concatenated.
+      computational_stages: The stages, two or more functions. A list of functions in place of one is a stage of concurrent
+        parts: all get the same arguments, and their results are concatenated.
       gradient_accumulation_count: How many micro-batches one pass has; a multiple of `overlap_length(...)`. A whole
-        number, or an integer scalar. One that is known at run time only is checked then.
+        number, or an integer scalar, which is checked when the program runs if it is known only then.
       gradient_accumulation_dtype: The type in which gradients are accumulated, and handed to the optimizer: None for that
         of the variable, a dtype, or a function from a variable to one.
-      gradient_accumulation_for_captured_grads: Whether captured gradients are summed over the micro-batches of a pass;
-        otherwise they are those of the last one.
+      gradient_accumulation_for_captured_grads: Whether captured gradients are summed over a pass, or those of its last
+        micro-batch.
       repeat_count: How often the pass is run.
-      batch_serialization_iterations: Into how many parts each micro-batch of the machine is cut: so many elements of the
-        infeed take the place of one. With `PipelineSchedule.Sequential` on one IPU alone.
+      batch_serialization_iterations: How many elements of the infeed take the place of each micro-batch. With
+        `PipelineSchedule.Sequential` on one IPU alone.
       inputs: The first stage's first arguments, the same for each micro-batch: a list of tensors, or one.
       infeed_queue: The queue of the first stage's further arguments.
       outfeed_queue: The queue that gets the last stage's results, one element a micro-batch: in training a list of its
         outputs, otherwise what it returned.
-      optimizer_function: From the outputs of the last stage to an `OptimizerFunctionOutput`. Without it, the pipeline
-        only infers.
-      device_mapping: For each stage its IPU, or for a stage of parts the list of their IPUs. One after the other if
-        omitted; all on IPU 0 with batch serialization; for phases their one group of IPUs, or two in turns. -1 is all
-        IPUs: such a stage may share variables with any other, and is planned on IPU 0.
+      optimizer_function: From the outputs of the last stage to an `OptimizerFunctionOutput`; None to infer only.
+      device_mapping: For each stage its IPU, or the list of the IPUs of its parts; -1 is all IPUs: such a stage may share
+        variables with any other, and is planned on IPU 0. One after the other if omitted; all on IPU 0 with batch
+        serialization; for phases their one group of IPUs, or two in turns.
       pipeline_schedule: `PipelineSchedule.Grouped` if omitted; `Sequential` with batch serialization. With a
         `PhasedExecution` the stages are phases, of which each has the chip for itself.
       recomputation_mode: How activations are recomputed; all are stashed if omitted.
@@ -100,18 +96,16 @@ def pipeline(
       backward_propagation_stages_poplar_options: Likewise.
       weight_update_poplar_options: A `PipelineStageOptions`.
       offload_weight_update_variables: Whether the optimizer's state rests off the chip.
-      replicated_optimizer_state_sharding: Whether replicas share that state out; needs
-        `offload_weight_update_variables=True`.
+      replicated_optimizer_state_sharding: Whether replicas share that state out; needs that it is offloaded.
       offload_activations: Whether stashes rest off the chip.
       offload_gradient_accumulation_buffers: Whether accumulators do.
       replicated_weight_sharding: Whether replicas share the weights out.
       offload_weights: Whether weights rest off the chip.
       continuous_weight_updates: Not supported.
       outfeed_loss: Whether the outfeed gets the loss in place of the outputs.
-      accumulate_outfeed: Whether what the outfeed gets is summed over the micro-batches of a pass, and enqueued once: in
-        inference, in a list where it is a single tensor.
-      accumulate_outfeed_dtype: The type of these sums, where there are such: None for that of the results, a dtype, or a
-        function from a result to one.
+      accumulate_outfeed: Whether results are summed over a pass, and enqueued once: in inference, in a list where it is a
+        single tensor.
+      accumulate_outfeed_dtype: The type of these sums: None for that of the results, a dtype, or a function to one.
       outfeed_mask: For each output of the last stage whether it is left out of the outfeed.
       reduction_method: How gradients of micro-batches become one: a `GradientAccumulationReductionMethod` or its name.
       name: A name for the pipeline.
@@ -136,15 +130,7 @@ def pipeline(
 
 
 def recomputation_checkpoint(tensors: Nested, name: str | None = None) -> Nested:
-    """Marks tensors of a stage as ones that are stashed even where the stage recomputes.
-
-    Args:
-      tensors: A tensor, or a structure of them.
-      name: A name for the operation.
-
-    Returns:
-      The same tensors.
-    """
+    """Marks tensors, one or a structure, as stashed even where their stage recomputes, and returns the same tensors."""
     mark = {CHECKPOINT: tf.compat.v1.AttrValue(b=True)}
 
     def marked(tensor: TensorLike) -> tf.Tensor:

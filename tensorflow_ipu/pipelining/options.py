@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -56,12 +56,7 @@ class PipelineStageOptions:
         matmul_options: Mapping[str, str] | None = None,
         slice_options: Mapping[str, str] | None = None,
     ) -> None:
-        """Checks and records the options.
-
-        Args:
-          convolution_options: Names and values for convolutions.
-          matmul_options: Names and values for matrix products.
-          slice_options: Names and values for slices, gathers and scatters.
+        """Records names and values of options for convolutions, for matrix products, and for slices, gathers and scatters.
 
         Raises:
           TypeError: An argument is no dict, or has a key or a value that is no string. All faults together.
@@ -107,11 +102,7 @@ def _faults(name: str, options: object) -> list[str]:
 
 @dataclass(frozen=True)
 class PipelineOptions:
-    """What tunes hardware alone: checked and recorded, of no effect in the emulator.
-
-    Attributes:
-      forward_propagation_stages_poplar_options: As given to `pipeline`, as are all that follow.
-    """
+    """What tunes hardware alone, as given to `pipeline`: checked and recorded, of no effect in the emulator."""
 
     forward_propagation_stages_poplar_options: tuple[PipelineStageOptions, ...] | None
     backward_propagation_stages_poplar_options: tuple[PipelineStageOptions, ...] | None
@@ -153,16 +144,12 @@ def _stage_options(
     if not isinstance(value, (list, tuple)):
         faults.add(TypeError, f"`{name}` must be a list of `PipelineStageOptions`, but is {value!r}")
         return None
-    for each in _flat(value):
+    for each in (inner for item in value for inner in (item if isinstance(item, (list, tuple)) else [item])):
         if not isinstance(each, PipelineStageOptions):
             faults.add(TypeError, f"`{name}` must hold `PipelineStageOptions` alone, but holds {each!r}")
     if stages is not None and len(value) != stages:
         faults.add(ValueError, f"`{name}` has {len(value)} items, but there are {stages} stages; give one for each")
     return tuple(value)
-
-
-def _flat(values: Sequence[object]) -> list[object]:
-    return [inner for each in values for inner in (each if isinstance(each, (list, tuple)) else [each])]
 
 
 def check_queues(given: SimpleNamespace, training: bool, faults: Faults) -> None:
@@ -275,7 +262,9 @@ def checked(given: SimpleNamespace) -> Arguments:
         plan_arguments.checked_schedule(schedule, mapping, training, serialization, faults, name="pipeline_schedule")
         mode = plan_arguments.checked_recomputation(given.recomputation_mode, schedule, training, faults)
     _check_liveness(schedule, given.phase_liveness, faults)
-    _check_functions(given, faults)
+    function = given.optimizer_function
+    if function is not None and not callable(function):
+        faults.add(TypeError, f"`optimizer_function` must be a function, but is {function!r}")
     check_queues(given, training, faults)
     for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
         check_dtype(name, getattr(given, name), faults)
@@ -444,9 +433,3 @@ def _check_liveness(schedule: object, liveness: object, faults: Faults) -> None:
             f"`phase_liveness` is {liveness} and `pipeline_schedule` is {schedule}: stages of a pipeline never leave the"
             " chip; leave `phase_liveness` out, or use a `PhasedExecution`",
         )
-
-
-def _check_functions(given: SimpleNamespace, faults: Faults) -> None:
-    function = given.optimizer_function
-    if function is not None and not callable(function):
-        faults.add(TypeError, f"`optimizer_function` must be a function, but is {function!r}")

@@ -45,13 +45,7 @@ class OptimizerKind(enum.Enum):
 
 
 class OptimizerFunctionOutput:
-    """An optimizer, and the loss that it is to minimise.
-
-        def optimizer_function(loss):
-            return OptimizerFunctionOutput(tf.keras.optimizers.SGD(0.01), loss, variables=model.trainable_variables)
-
-    Each attribute is checked when it is set.
-    """
+    """An optimizer, and the loss that it is to minimise; each attribute is checked when it is set."""
 
     def __init__(
         self,
@@ -69,20 +63,17 @@ class OptimizerFunctionOutput:
         """Takes the optimizer and the loss.
 
         Args:
-          opt: A `tf.compat.v1.train` optimizer, a Keras optimizer, or one of `tensorflow.python.keras.optimizer_v2`. What it
-            uses of the arguments of the optimizer function, a learning rate for one, is what the last micro-batch of a pass
-            has there; in `compute_gradients`, whose gradients are those of one micro-batch, what this one has.
+          opt: A `tf.compat.v1.train` optimizer, a Keras optimizer, or one of `tensorflow.python.keras.optimizer_v2`. Of the
+            arguments of the optimizer function it uses what the last micro-batch of a pass has there, in `compute_gradients`
+            what each micro-batch has.
           loss: The loss of a micro-batch, a tensor.
-          compute_gradients_args: Further positional arguments of `opt.compute_gradients`, behind the loss. For
+          compute_gradients_args: Further positional arguments of `opt.compute_gradients`, after the loss. For
             `tf.compat.v1.train` optimizers alone.
           compute_gradients_kwargs: Its further keyword arguments, likewise.
-          apply_gradients_args: Further positional arguments of `opt.apply_gradients`, behind the pairs of gradient and
-            variable.
+          apply_gradients_args: Further positional arguments of `opt.apply_gradients`, after the gradients and variables.
           apply_gradients_kwargs: Its further keyword arguments.
-          variables: The variables to train, with a Keras optimizer. All trainable ones that the stages use if neither
-            this nor `tape` says.
-          tape: A tape that watches the variables to train, in place of `variables`, with a Keras optimizer. It says which
-            they are; the pipeline computes the gradients.
+          variables: The variables to train, with a Keras optimizer; all trainable ones of the stages if no `tape` says either.
+          tape: A tape that watches the variables to train, in place of `variables`; the pipeline computes the gradients.
           gradient_capture_context: The context whose `capture_upstream_gradients` the stages call. A `tape` that is a
             `GradientCaptureTape` is one too.
           captured_gradient_outfeed: The queue that gets the captured gradients of each pass, a dict by their tags.
@@ -315,10 +306,8 @@ class Training:
         self._output = output
         self._args, self._kwargs, chosen = _without_var_list(output)
         used = _distinct([variable for trace in traces for variable in trace.variables])
-        if chosen is None and output.variables:
-            chosen = output.variables
-        elif chosen is None and output.tape is not None:
-            chosen = output.tape.watched_variables()
+        if chosen is None:
+            chosen = output.variables or (output.tape.watched_variables() if output.tape is not None else None)
         # Keras has variables of its own, around those of TensorFlow; its optimizers are given back what they gave.
         self._given = {id(tf_variable(variable).handle): variable for variable in chosen or ()}
         if chosen:
@@ -334,15 +323,11 @@ class Training:
             )
 
     def mapped(self, pairs: list[tuple[tf.Tensor, tf.Variable]]) -> Sequence[tuple[tf.Tensor | None, tf.Variable]]:
-        """Passes the gradients of one micro-batch through the optimizer's `compute_gradients`.
-
-        An optimizer may scale the loss there, or clip, average and capture gradients. It takes a loss and differentiates it
-        itself, so it is given a surrogate: the sum over the variables of `variable * gradient`, with the gradients as
-        constants. The gradients of that sum are the given ones. TensorFlow's own `compute_gradients` does nothing else to
-        them, and need not be asked: it takes 10 ms a stage.
-        """
+        """Passes the gradients of one micro-batch through the optimizer's `compute_gradients`."""
+        # TensorFlow's own `compute_gradients` changes nothing, and takes 10 ms a stage.
         if self._output.kind is not OptimizerKind.V1 or not pairs or self._only_differentiates():
             return pairs
+        # It takes a loss, so it is given one whose gradients are these, which are constants in it.
         products = [tf.reduce_sum(variable * tf.stop_gradient(gradient)) for gradient, variable in pairs]
         loss = tf.add_n([tf.cast(product, products[0].dtype) for product in products])
         variables = [variable for _, variable in pairs]
@@ -410,7 +395,7 @@ def _without_var_list(
     args = output.compute_gradients_args
     kwargs = dict(output.compute_gradients_kwargs)
     if args:
-        # The first one behind the loss is the list of variables, which each stage gets its own part of.
+        # The first one after the loss is the list of variables, which each stage gets its own part of.
         names = ("gate_gradients", "aggregation_method", "colocate_gradients_with_ops", "grad_loss")
         return (), {**dict(zip(names, args[1:], strict=False)), **kwargs}, args[0]
     return (), kwargs, kwargs.pop("var_list", None)
@@ -459,7 +444,7 @@ class _UpdateGraph(assembly.CapturingGraph):
     """A graph that may use tensors of the last stage's graph: they become its inputs."""
 
     def __init__(self, trace: StageTrace) -> None:
-        """Makes an empty graph, for an update behind the stage of `trace`."""
+        """Makes an empty graph, for an update after the stage of `trace`."""
         super().__init__("pipeline_update")
         self._trace = trace
         self._here: dict[int, tf.Tensor] = {}

@@ -237,18 +237,15 @@ def _elements(specs: Sequence[tf.TensorSpec]) -> int:
 
 
 def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> PartCosts:
-    """Times the stages of a pipeline, each compiled alone, on zeros.
-
-    What a stage changes is left alone: its variables stay as they are. The times are those of this machine's processor,
-    and tell stages apart; they are not those of an IPU.
+    """Times the stages of a pipeline on this machine's processor, each compiled alone, on zeros; variables stay as they are.
 
     Args:
       pipeline: The pipeline, whose program is still there.
       runs: How often each pass is run; the fastest run counts.
 
     Returns:
-      For each stage, or for each part of it, its cost: times in milliseconds, bytes as in `pipeline.stage_costs`. Of
-      an update, a load and a save no time is known: it is 0.
+      The cost of each stage, or of each of its parts: times in milliseconds, 0 for updates, loads and saves; bytes as in
+      `pipeline.stage_costs`.
 
     Raises:
       RuntimeError: The program is gone.
@@ -302,8 +299,6 @@ def predicted_stage_costs(
 ) -> PartCosts:
     """Predicts what the stages of a pipeline would take of a real machine; nothing is run.
 
-    Give the same machine to `plan_cost` and `compare_plans`, which then know what exchanges and transfers take.
-
     Args:
       pipeline: The pipeline, whose program is still there.
       machine: The machine: a name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`; None for
@@ -311,10 +306,9 @@ def predicted_stage_costs(
       replicas: How many replicas run the pipeline: among so many gradients are summed, and a sharded state is divided.
 
     Returns:
-      For each stage, or for each part of it, its cost: times in seconds; bytes as in `pipeline.stage_costs`, with those
-      of accumulators, the optimizer's state, temporary values and code; and where the pipeline's options have weights.
-      What passes between the chip and the memory beside it is not in the times: the machine that `plan_cost` is given
-      tells that.
+      The cost of each stage, or of each of its parts: times in seconds; bytes as in `pipeline.stage_costs`, with those of
+      accumulators, the optimizer's state, temporary values and code. Transfers off the chip are not in the times: give
+      `plan_cost` and `compare_plans` the same machine.
 
     Raises:
       RuntimeError: The program is gone.

@@ -194,16 +194,7 @@ def report_of_pipeline(
     prefetch: int | None = None,
     trip_counts: Mapping[str, int] | None = None,
 ) -> machine.Report:
-    """Predicts what a machine makes of a pipeline, from its plan and its passes.
-
-    Args:
-      pipeline: The pipeline, whose program is still there.
-      system: The machine.
-      program: The program's name.
-      replicas: How many replicas run it.
-      prefetch: The `prefetch_depth` of its infeed, where that is known.
-      trip_counts: As for `passes_of`.
-    """
+    """Predicts what a machine makes of a pipeline, whose program is still there, from its plan and its passes."""
     passes = passes_of(pipeline, system, replicas, prefetch, trip_counts)
     report = _report(pipeline, passes, program)
 

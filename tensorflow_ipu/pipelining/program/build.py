@@ -46,11 +46,9 @@ class TracedPipeline:
 
     Attributes:
       name: As given to `pipeline`, or None.
-      plan: The plan that is executed. Where the number of micro-batches is known at run time only, the plan for the
-        smallest one with a steady section; `plan.with_micro_batches` gives that of any other.
+      plan: The plan that is executed; for a count that is known at run time only, the smallest with a steady section.
       options: What was asked for and changes nothing in the emulator.
-      stage_costs: The bytes of each stage, or of each of its parts, as traced; the times are the defaults of `StageCost`.
-        See `predicted_stage_costs` and `measured_stage_costs` for times.
+      stage_costs: The traced bytes of each stage, or of each of its parts; the times are the defaults of `StageCost`.
     """
 
     name: str | None
@@ -61,11 +59,7 @@ class TracedPipeline:
     _parts: weakref.ref[Parts] = field(repr=False, compare=False)
 
     def parts(self) -> Parts:
-        """The stages as functions.
-
-        Raises:
-          RuntimeError: The program is gone.
-        """
+        """The stages as functions; `RuntimeError` if the program is gone."""
         parts = self._parts()
         if parts is None:
             raise RuntimeError("the program of this pipeline is gone: keep the `tf.function`, and ask again")
@@ -84,12 +78,7 @@ def note(pipeline: TracedPipeline) -> None:
 
 
 def last_pipeline() -> TracedPipeline:
-    """The pipeline that was traced last in this process.
-
-    A program is traced when it first runs. After that, its pipeline can be drawn, checked and costed:
-
-        strategy.run(train)
-        pipelining.draw_plan(pipelining.last_pipeline().plan, "plan.png")
+    """The pipeline that was traced last in this process: a program is traced when it first runs.
 
     Raises:
       RuntimeError: None was traced yet.
@@ -100,14 +89,7 @@ def last_pipeline() -> TracedPipeline:
 
 
 def pipelines_of(program: Callable[..., Nested]) -> tuple[TracedPipeline, ...]:
-    """The pipelines of a program that has run, in the order in which it calls them.
-
-    Args:
-      program: A `tf.function(jit_compile=True)` that was run, or a concrete function.
-
-    Returns:
-      Those of its latest trace; none if it was not traced, or has none.
-    """
+    """The pipelines of the latest trace of a `tf.function(jit_compile=True)` or a concrete function, in order."""
     traces: list[Any] = functions.traces_of(program) if isinstance(program, functions.Function) else [program]
     return tuple(pipeline for pipeline, _ in getattr(traces[-1].graph, _ATTRIBUTE, ())) if traces else ()
 
@@ -170,22 +152,19 @@ def _count(arguments: Arguments) -> int | tf.Tensor:
     phased = isinstance(schedule, PhasedExecution)
     multiple = 1 if phased else overlap_length(schedule, arguments.mapping, training)
     largest = plan_arguments.LARGEST_COUNT // arguments.serialization
-    before, behind = plan_arguments.words_of_multiple(
+    before, after = plan_arguments.words_of_multiple(
         schedule.name, len(arguments.stages), training, f"{multiple} from {multiple} to {largest}"
     )
     count = tf.cast(arguments.count, tf.int64)
     checked = library.ops.ipu_micro_batches(
-        count, multiple=multiple, least=multiple, largest=largest, before=before, after=behind
+        count, multiple=multiple, least=multiple, largest=largest, before=before, after=after
     )
     return tf.cast(checked, tf.int32)
 
 
 def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
-    """The order of the queues in the pipeline.
-
-    With one micro-batch in flight, the uses of all queues are in one order. With several, a dequeue from the infeed must not
-    wait until an earlier micro-batch is enqueued to the outfeed: each queue has an order of its own.
-    """
+    """The order of the queues: each has its own where several micro-batches are in flight, else all have one."""
+    # Else a dequeue would wait until an earlier micro-batch is enqueued.
     if arguments.schedule is PipelineSchedule.Sequential:
         return contextlib.nullcontext()
     return program_order.barrier(arguments.infeed, arguments.outfeed)
@@ -252,7 +231,9 @@ def _feeds(arguments: Arguments, model: Model) -> PipelineFeeds:
             return loss
         if arguments.training:
             return [value for value, left_out in zip(values, masked, strict=True) if not left_out]
-        packed = tf.nest.pack_sequence_as(outputs, _with_nones(outputs, values))
+        remaining = iter(values)
+        with_nones = [None if one is None else next(remaining) for one in tf.nest.flatten(outputs)]
+        packed = tf.nest.pack_sequence_as(outputs, with_nones)
         if arguments.results is Results.SUM and not tf.nest.is_nested(packed):
             return flat_tensors(packed)  # A sum alone comes in a list, as several do.
         return list(packed) if isinstance(packed, tuple) else packed
@@ -267,9 +248,3 @@ def _feeds(arguments: Arguments, model: Model) -> PipelineFeeds:
         results=arguments.results,
         accumulate_dtype=arguments.accumulate_outfeed_dtype,
     )
-
-
-def _with_nones(structure: Nested, values: Sequence[tf.Tensor]) -> list[Any]:
-    """The values with a None wherever the structure has one."""
-    given = iter(values)
-    return [None if one is None else next(given) for one in tf.nest.flatten(structure)]

@@ -1,10 +1,4 @@
-"""A pass of a plan as a TensorFlow program: its sections and their steps, one for one.
-
-The steady section is a loop, whose body is what the plan has as the section's steps. The ramps are further iterations of
-it, in which instructions without a micro-batch are skipped; where a plan's ramps are something else, they are written
-out. Instructions that may be skipped run one after the other, or in pairs; others a few at a time (see `Overlap`). The
-memory of the pass is handed on from instruction to instruction, and around the loop.
-"""
+"""A pass of a plan as a TensorFlow program: its steady section as a loop, with the ramps as further iterations of it."""
 
 from __future__ import annotations
 
@@ -72,15 +66,10 @@ class Lowering:
         )
 
     def _folded(self, steady: Section, ramps: tuple[int, int], iterations: Number, micro_batches: Number) -> None:
-        """Runs the steady section and the ramps, which are further iterations of it.
-
-        Those in which each instruction has a micro-batch are a loop of their own within the loop, since there nothing has
-        to wait to be skipped. Where they are few, most have a micro-batch for both of two instructions, or for none: so
-        the code that a program has twice is that of pairs.
-        """
-        before, behind = ramps
-        first, end = -before, iterations + behind
-        if before == 0 and self._plan.unlooped_micro_batches == behind * steady.advance:
+        """Runs the steady section and the ramps as one loop, with an inner loop where each instruction has a micro-batch."""
+        before, after = ramps
+        first, end = -before, iterations + after
+        if before == 0 and self._plan.unlooped_micro_batches == after * steady.advance:
             self._loop(steady, (0, end), micro_batches, all_there=True)  # No micro-batch is in two iterations.
             return
         if not self._side_by_side:
@@ -167,10 +156,7 @@ class Lowering:
 
 
 def _in_order(step: Step) -> list[Task]:
-    """The tasks of a step, one after the other.
-
-    Of those in one slot, what reads a link comes before what is going to write it, so that it can be written in place.
-    """
+    """The tasks of a step in order: in a slot, what reads a link comes before what writes it in place."""
     return sorted(
         step.tasks,
         key=lambda task: (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ class Model:
         self.traces: dict[Place, StageTrace] = {}
         self._trace(arguments)
         last = self._plan.stages - 1
-        # Where the loss is computed: in the last stage, or behind its parts.
+        # Where the loss is computed: in the last stage, or after its parts.
         self._loss_trace = self.traces[last, self._plan.parts(last)[0][0]]
         self.parts = Parts({place: StagePart(trace) for place, trace in self.traces.items()})
         _check_shared(list(self.traces.values()))
@@ -111,9 +112,8 @@ class Model:
         wanted = [] if self.head is None else self.head.input_gradients
         for stage in reversed(range(self._plan.stages)):
             parts = [(part, self.parts[stage, part]) for part, _ in self._plan.parts(stage)]
-            for (_, numbers), (_, runner), begin in zip(
-                split_outputs(parts, wanted), parts, _begins(parts), strict=True
-            ):
+            begins = itertools.accumulate((len(runner.output_specs) for _, runner in parts[:-1]), initial=0)
+            for (_, numbers), (_, runner), begin in zip(split_outputs(parts, wanted), parts, begins, strict=True):
                 runner.differentiate(
                     None if stage == last and self.head is None else [number - begin for number in numbers],
                     training.variables,
@@ -129,7 +129,7 @@ class Model:
         self._owner.hand_back(list({id(tensor): tensor for tensor in carried}.values()))
 
     def _trace_head(self) -> StageTrace:
-        """The loss of a last stage of several parts: a stage behind them, as it needs the outputs of all."""
+        """The loss of a last stage of several parts: a stage after them, as it needs the outputs of all."""
         positional, _ = self._handed_on(self._plan.stages - 1)
         ipu = self._plan.mapping[-1][0]
         return trace_stage(lambda *outputs: outputs, "the loss", ipu, positional=positional, loss_of=self._loss)
@@ -173,15 +173,6 @@ class Model:
         """What computes the loss."""
         last = self._plan.stages - 1
         return self.parts[last, self._plan.parts(last)[0][0]] if self.head is None else self.head
-
-
-def _begins(parts: Sequence[tuple[int | None, StagePart]]) -> list[int]:
-    """The number of the first output of each part, over the outputs of all."""
-    begins, total = [], 0
-    for _, runner in parts:
-        begins.append(total)
-        total += len(runner.output_specs)
-    return begins
 
 
 def _spec_or_none(tensor: tf.Tensor | None) -> tf.TensorSpec | None:

@@ -1,8 +1,4 @@
-"""The instructions of a step as operations: what each one reads and changes, and what it computes.
-
-An operation says nothing of where in the memory a micro-batch is, nor of what comes before it: that is what runs it (see
-`memory`) gives to its body.
-"""
+"""The instructions of a step as operations: what each one reads and changes, and what it computes."""
 
 from __future__ import annotations
 
@@ -249,11 +245,7 @@ class Operations:
 
 
 class PipelineFeeds:
-    """The queues of a pipeline.
-
-    A queue may be enqueued to once in a program, and a pipeline does so wherever the last stage runs: so the enqueue is
-    a function, which is traced once.
-    """
+    """The queues of a pipeline, with the enqueue as a function, since a program may have only one of a queue."""
 
     def __init__(
         self,

@@ -48,12 +48,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare_plans` found.
-
-    Attributes:
-      candidates: All that were tried: those that can be run first, the best of all first.
-      reason: Why the first one is the best, or why none can be run.
-    """
+    """What `compare_plans` found: the candidates, the best first, and why it is the best, or why none can be run."""
 
     candidates: tuple[Candidate, ...]
     reason: str
@@ -80,12 +75,10 @@ def compare_plans(
     bytes_per_ipu: float | None = None,
     machine: System | Machine | str | None = None,
 ) -> Comparison:
-    """Tries all schedules with contiguous mappings, and names the best.
+    """Tries all schedules, with mappings that give each IPU consecutive stages, and names the fastest that fits.
 
-    A contiguous mapping gives each IPU consecutive stages. All of them are tried for up to 7 stages; for more, those
-    that share the work out most evenly over 1, 2, 4, 8, ... IPUs and over all of them.
-
-    The best is the fastest that fits; of equally fast ones the one that needs the least memory, then the fewest IPUs.
+    All such mappings are tried for up to 7 stages; for more, the most even ones over 1, 2, 4, 8, ... and all IPUs. Of
+    equally fast candidates the best needs the least memory, then the fewest IPUs.
 
     Args:
       stages: How many stages there are; at least 2.
@@ -134,15 +127,7 @@ def compare_plans(
 
 
 def contiguous_mappings(weights: Sequence[float], ipus: int) -> list[tuple[int, ...]]:
-    """The mappings of stages to IPUs that are tried.
-
-    Args:
-      weights: For each stage, its time.
-      ipus: The most IPUs to use; at most one a stage.
-
-    Returns:
-      For each mapping the IPU of each stage. All contiguous mappings where there are few; else the most even ones.
-    """
+    """The mappings of consecutive stages to at most `ipus` IPUs; where there are many, the most even by `weights`."""
     stages = len(weights)
     if 2 ** (stages - 1) <= _ALL_MAPPINGS:
         cuts = (cut for used in range(1, ipus + 1) for cut in itertools.combinations(range(1, stages), used - 1))
@@ -181,8 +166,7 @@ def _weights(stages: int, stage_costs: StageCosts, training: bool) -> list[float
     for stage, cost in enumerate(costs):
         if not isinstance(cost, StageCost):
             raise TypeError(f"`stage_costs[{stage}]` must be a `StageCost`, but is {cost!r}; stages here have no parts")
-        backward = 2 * cost.forward if cost.backward is None else cost.backward
-        found.append(cost.forward + training * backward)
+        found.append(cost.forward + training * _backward(cost))
     return found
 
 
@@ -240,8 +224,7 @@ def _reason(candidates: Sequence[Candidate], bytes_per_ipu: float | None, second
     times = f"{cost.time:.6g} a pass, {cost.time_per_micro_batch:.4g} a micro-batch"
     if seconds:
         times = f"{format_seconds(cost.time)} a pass, {format_seconds(cost.time_per_micro_batch)} a micro-batch"
-    first = f"{best.label} takes {times}, with {cost.bubble_share:.0%} bubble"
-    words = [first]
+    words = [f"{best.label} takes {times}, with {cost.bubble_share:.0%} bubble"]
     for schedule in PipelineSchedule:
         other = next((one for one in candidates if one.schedule is schedule and not one.refused), None)
         if schedule is not best.schedule and other and other.cost:
@@ -352,25 +335,21 @@ def balance(
     micro_batches: int | None = None,
     recompute: bool | None = None,
 ) -> Balance:
-    """Proposes which layers of a model are in which stage of a training pipeline, one stage an IPU.
+    """Proposes which layers of a model are in which stage of a training pipeline, one stage an IPU; nothing is run.
 
-    Stages are stretches of the model. Of all splits in which each stage fits its IPU, it takes one whose longest stage is the
-    shortest; times and bytes are predictions, and nothing is run. Print the result, and hand its `assignment` on:
+    Of all splits in which each stage fits its IPU, it takes one whose longest stage is the shortest. Where none fits, it
+    takes the one whose fullest stage is the smallest, and `fits` is False.
 
         proposal = pipelining.balance(model, 4, "Bow Pod16", batch_size=16)
         model.set_pipeline_stage_assignment(proposal.assignment)
 
     Args:
-      model_or_stages: A built and compiled Keras model of a strategy's scope; or the costs of what can be a stage of its
-        own, in order, with times in seconds.
+      model_or_stages: A built and compiled Keras model of a strategy's scope; or the costs of pieces, times in seconds.
       ipus: How many stages there are to be, at least 2.
       machine: As for `predicted_stage_costs`; costs that are given need one.
       batch_size: Of a Keras model, the samples of a micro-batch; it may be omitted where `keras.Input` tells.
       micro_batches: How many micro-batches a pass has; what the model's options say, or some if omitted.
       recompute: Whether activations are recomputed; None for where nothing fits without.
-
-    Returns:
-      The proposal. Where no split fits, it is the one whose fullest stage is the smallest, and `fits` is False.
 
     Raises:
       TypeError: `model_or_stages` is neither, or an argument is of a wrong type.
@@ -411,9 +390,7 @@ def balance(
         )
 
     first = made(recompute is True)
-    if first.fits or recompute is not None:
-        return first
-    return made(True)
+    return first if first.fits or recompute is not None else made(True)
 
 
 def _pieces(given: object, machine: System | Machine | str | None, batch_size: int | None) -> Pieces:

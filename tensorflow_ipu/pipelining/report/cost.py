@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What a stage, or one part of a concurrent stage, costs.
+    """What a stage, or one part of a concurrent stage, costs: times in any unit, sizes in bytes.
 
     Attributes:
-      forward: The time of a forward pass, in any unit.
+      forward: The time of a forward pass.
       backward: The time of a backward pass; twice `forward` if None.
       recompute_factor: The time of a recomputation, as a multiple of `forward`.
       update: The time of the weight update.
@@ -48,11 +48,11 @@ class StageCost:
       weight_bytes: Its weights.
       accumulator_bytes: Where its gradients are summed, in training; as much as the weights if None.
       state_bytes: What its optimizer keeps, on the chip.
-      off_chip_bytes: What its optimizer keeps in the memory beside the chip: it is brought and taken back by each update.
+      off_chip_bytes: What its optimizer keeps off the chip; each update brings it and takes it back.
       temporary_bytes: The most that one of its passes takes besides, while it runs.
       code_bytes: Its code.
       weight_shards: Among how many replicas its weights are divided: each pass gathers them over the links first.
-      weights_off_chip: Whether each replica has its part of them in the memory beside the chip.
+      weights_off_chip: Whether each replica has its part of them off the chip.
     """
 
     forward: float = 1.0
@@ -119,8 +119,6 @@ class StageCost:
 
 
 StageCosts = StageCost | Sequence[StageCost | Sequence[StageCost]] | None
-
-
 Costs = dict[tuple[int, int | None], StageCost]
 
 
@@ -179,34 +177,27 @@ class Prices:
         key = (type(instruction), of_transfer, instruction.stage, instruction.part)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._worked_out(instruction)
+            cost = self.costs[instruction.stage, instruction.part]
+            streamed, gathered = self._streamed(instruction, cost), self._gathered(instruction, cost)
+            computed = 0.0 if of_transfer else cost.time(instruction)
+            use = "recompute" if isinstance(instruction, Recompute) else "use"
+            known = Price(streamed + gathered + computed, computed, streamed, gathered, use)
+            self._known[key] = known
         return known
 
-    def _worked_out(self, instruction: Instruction) -> Price:
-        streamed, gathered = self._streamed(instruction), self._gathered(instruction)
-        transfers = isinstance(instruction, Load | Save)
-        computed = 0.0 if transfers else self._cost(instruction).time(instruction)
-        use = "recompute" if isinstance(instruction, Recompute) else "use"
-        return Price(streamed + gathered + computed, computed, streamed, gathered, use)
-
-    def _streamed(self, instruction: Instruction) -> float:
-        cost = self._cost(instruction)
+    def _streamed(self, instruction: Instruction, cost: StageCost) -> float:
         transfers = isinstance(instruction, Load | Save)
         if self.system is None:
             return cost.time(instruction) if transfers else 0.0
         moved = self._moved(instruction, cost) if transfers else self._brought(instruction, cost)
         return moved / self.system.streaming_bytes_per_second
 
-    def _gathered(self, instruction: Instruction) -> float:
-        cost = self._cost(instruction)
+    def _gathered(self, instruction: Instruction, cost: StageCost) -> float:
         if self.system is None or cost.weight_shards < 2 or not isinstance(instruction, Forward | Recompute | Backward):
             return 0.0
         from tensorflow_ipu.machine import gather_seconds
 
         return gather_seconds(cost.weight_bytes, cost.weight_shards, self.system)
-
-    def _cost(self, instruction: Instruction) -> StageCost:
-        return self.costs[instruction.stage, instruction.part]
 
     def exchange(self, step: Step) -> float:
         """The time of the exchange between IPUs at the end of a step: that of the IPU that sends or receives most."""
@@ -232,11 +223,11 @@ class Prices:
         return cost.sum_bytes if kind is BufferKind.ACCUMULATOR else cost.input_bytes
 
     def _between(self, stage: int) -> float:
-        """What a stage hands to the one behind: as large as that one's inputs, of which all parts have the same."""
+        """What a stage hands to the next one: as large as that one's inputs, of which all parts have the same."""
         return max(self.costs[stage + 1, part].input_bytes for part, _ in self._plan.parts(stage + 1))
 
     def _handed(self, instruction: Instruction) -> Sequence[tuple[int, float]]:
-        """To which IPUs an instruction hands how many bytes: outputs to all parts behind, gradients to whose they are."""
+        """To which IPUs an instruction hands how many bytes: outputs to the next stage, gradients to the one before."""
         plan, stage = self._plan, instruction.stage
         if isinstance(instruction, Forward) and stage + 1 < plan.stages:
             size = self._between(stage) / len(plan.parts(stage))
@@ -247,40 +238,33 @@ class Prices:
         return ()
 
     def _brought(self, instruction: Instruction, cost: StageCost) -> float:
-        """The bytes that a computation brings from the memory beside the chip, and takes there.
-
-        In phases, loads and saves do that.
-        """
+        """The bytes that a computation brings from off the chip and takes there; none in phases, which load and save."""
         if self._plan.phased:
             return 0.0
         weights = cost.shard_bytes if cost.weights_off_chip else 0.0
         if isinstance(instruction, Update):
-            return 2 * (cost.off_chip_bytes + weights) + self._resting(BufferKind.ACCUMULATOR, instruction)
+            sums = self._plan.buffer(BufferKind.ACCUMULATOR, instruction.stage, instruction.part)
+            brought = cost.sum_bytes if sums and sums.off_chip else 0.0
+            return 2 * (cost.off_chip_bytes + weights) + brought
         moved = weights
-        for buffer in (*self._plan.effects(instruction).reads, *self._plan.effects(instruction).writes):
+        effects = self._plan.effects(instruction)
+        for buffer in (*effects.reads, *effects.writes):
             own = (buffer.stage, buffer.part) == (instruction.stage, instruction.part)
             if buffer.off_chip and own:
                 both = 2 if buffer.kind is BufferKind.ACCUMULATOR else 1  # A sum is brought, and taken back.
                 moved += both * self.bytes_in(buffer.kind, buffer.stage, buffer.part)
         return moved
 
-    def _resting(self, kind: BufferKind, instruction: Instruction) -> float:
-        buffer = self._plan.buffer(kind, instruction.stage, instruction.part)
-        return self.bytes_in(kind, instruction.stage, instruction.part) if buffer and buffer.off_chip else 0.0
-
     def _moved(self, instruction: Load | Save, cost: StageCost) -> float:
         """The bytes of a transfer between the chip and the memory beside it: what `Load` and `Save` say they move."""
-        behind, loads = instruction.computation, isinstance(instruction, Load)
-        if isinstance(behind, Update):
+        computation, loads = instruction.computation, isinstance(instruction, Load)
+        if isinstance(computation, Update):
             state = cost.state_bytes + cost.off_chip_bytes
             return cost.shard_bytes + state + (cost.sum_bytes if loads else 0.0)
-        if isinstance(behind, Forward):
+        if isinstance(computation, Forward):
             sums = cost.sum_bytes if self._plan.liveness is Liveness.OffChipAfterFwd else 0.0  # Else they are there.
             return cost.shard_bytes if loads else cost.activation_bytes + sums
         return cost.sum_bytes + (cost.shard_bytes + cost.activation_bytes if loads else 0.0)
-
-
-_AFTER_FORWARD = Liveness.OffChipAfterFwd
 
 
 @dataclass(frozen=True)
@@ -321,8 +305,9 @@ def holdings_of(plan: Plan, ipu: int, costs: Costs, size_of: Callable[[Buffer], 
     links = resting = 0.0
     within = plan.recomputation is RecomputationMode.RecomputeAndBackpropagateInterleaved
     # Of phases that leave the chip after their backward pass too, one is on it at a time, with all that it has.
-    alone = plan.liveness is Liveness.OffChipAfterEachPhase or (plan.liveness is _AFTER_FORWARD and not plan.training)
-    leaving = plan.liveness is _AFTER_FORWARD or alone
+    after_forward = plan.liveness is Liveness.OffChipAfterFwd
+    alone = plan.liveness is Liveness.OffChipAfterEachPhase or (after_forward and not plan.training)
+    leaving = after_forward or alone
     for stage, part, at in plan.places():
         if at != ipu:
             continue
@@ -395,9 +380,7 @@ class IpuCost:
 
 @dataclass(frozen=True)
 class PlanCost:
-    """What a plan costs.
-
-    The shares are of the time of all IPUs together, and sum to 1.
+    """What a plan costs; shares are of the time of all IPUs together, and sum to 1.
 
     Attributes:
       plan: The plan.
@@ -444,14 +427,7 @@ class PlanCost:
 
 @dataclass(frozen=True)
 class Span:
-    """A task in time.
-
-    Attributes:
-      ipu: The IPU that runs it.
-      begin: When it begins, counted from the begin of the pass.
-      end: When it ends.
-      instruction: What is run.
-    """
+    """A task of an IPU in time, counted from the begin of the pass."""
 
     ipu: int
     begin: float
@@ -460,23 +436,16 @@ class Span:
 
 
 def plan_cost(plan: Plan, stage_costs: StageCosts = None, *, machine: System | Machine | str | None = None) -> PlanCost:
-    """Costs a plan.
+    """Costs a plan: in each step all IPUs wait for the slowest, then exchange, which takes time on a machine only.
 
-    The model is that of the machine: in a step, each IPU works through its tasks without a pause; then all wait for
-    the slowest, and exchange. So a step takes as long as the IPU with the most work in it, and the exchange as long as the
-    IPU that passes most takes for it. Without a machine, an exchange takes no time.
-
-    Buffers take their depth times the bytes of what they hold, all the time, as memory on an IPU is laid out before the
-    program runs. What `RecomputeAndBackpropagateInterleaved` recomputes is an exception: it is there for one stage at a
-    time. In phased execution one stage at a time is on the chip, with what the `Liveness` of its phases keeps there.
+    Buffers take their depth times the bytes of what they hold, all the time. What `RecomputeAndBackpropagateInterleaved`
+    recomputes is there for one stage at a time. Phases are on the chip as their `Liveness` says.
 
     Args:
       plan: The plan.
-      stage_costs: What the stages cost: one for all, or one a stage (for a concurrent stage a list, one a part, or one
-        for all its parts).
-      machine: The machine whose links carry what stages exchange, and whose memory beside the chips holds what phases load
-        and save (in the place of the stages' `load` and `save`): a name such as `"GC200"` or `"Bow Pod16"`, a
-        `machine.Machine`, a `machine.System`. The times of `stage_costs` are then seconds.
+      stage_costs: One for all stages, or one a stage (for a concurrent stage a list, one a part, or one for all parts).
+      machine: The machine that exchanges, loads and saves (in the place of the stages' `load` and `save`): a name such as
+        `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`. The times of `stage_costs` are then seconds.
 
     Raises:
       TypeError: `stage_costs` or `machine` is nothing of the above.
@@ -522,15 +491,9 @@ def plan_cost(plan: Plan, stage_costs: StageCosts = None, *, machine: System | M
 def timeline(
     plan: Plan, stage_costs: StageCosts = None, *, machine: System | Machine | str | None = None
 ) -> Iterator[tuple[Section, float, float, list[Span]]]:
-    """Goes through one pass of a plan in time.
+    """Yields each step of one pass: its section, begin, end, and tasks; IPUs exchange after the last of them.
 
-    Args:
-      plan: The plan.
-      stage_costs: As for `plan_cost`.
-      machine: As for `plan_cost`.
-
-    Yields:
-      For each step its section, its begin, its end, and its tasks. Behind the end of the last of them, IPUs exchange.
+    Arguments are those of `plan_cost`.
     """
     prices = Prices(plan, stage_costs, machine)
     begin = 0.0

@@ -138,12 +138,9 @@ def draw_plan(
     title: str | None = None,
     machine: System | Machine | str | None = None,
 ) -> None:
-    """Draws a plan.
+    """Draws a plan: a row is an IPU, a box a task, whose letter is the stage, number and colour the micro-batch.
 
-    A row is an IPU, a box a task: its letter is the stage, its number and colour are the micro-batch. Forward passes
-    are plain, backward passes hatched, recomputations dotted, updates dark; where a row is empty the IPU waits. To the
-    right stands for how many micro-batches each stage has a stash. A long plan is drawn with fewer micro-batches, and
-    says so; its figures are those of the whole.
+    A long plan is drawn with fewer micro-batches, and says so; its figures are those of the whole.
 
     Args:
       plan: The plan.
@@ -166,14 +163,7 @@ def draw_plans(
     titles: Sequence[str] | None = None,
     machine: System | Machine | str | None = None,
 ) -> None:
-    """Draws plans below each other on one axis of time, to compare them.
-
-    Args:
-      plans: The plans, of the same stages.
-      path: Where the picture goes; the ending names the format.
-      stage_costs: As for `plan_cost`, for all of them.
-      titles: What stands above each; what the plans are if omitted.
-      machine: As for `draw_plan`.
+    """Draws plans below each other on one axis of time; other arguments are those of `draw_plan`, for all plans.
 
     Raises:
       ImportError: matplotlib is missing.
@@ -423,20 +413,10 @@ def plan_trace(
     microseconds: float | None = None,
     machine: System | Machine | str | None = None,
 ) -> dict[str, Any]:
-    """Makes a trace of one pass of a plan, in Chrome's JSON format.
+    """Makes a trace of one pass of a plan for `json.dump`, in Chrome's JSON format, with a track for each IPU.
 
-    Each IPU is a track, each task a slice; further tracks have the sections, and where a machine is known, the exchanges
-    between IPUs; a counter for each IPU has the micro-batches in its stashes.
-
-    Args:
-      plan: The plan.
-      stage_costs: As for `plan_cost`.
-      microseconds: How many microseconds of the trace a unit of the stages' times is. If omitted 1,000, or with a
-        machine, where that unit is a second, as many as there are.
-      machine: As for `plan_cost`.
-
-    Returns:
-      The trace, as what `json.dump` takes.
+    `microseconds` is how many microseconds of the trace a unit of the stages' times is: if omitted 1,000, or the true
+    number with a machine. Other arguments are those of `plan_cost`.
     """
     if microseconds is None:
         microseconds = 1e3 if machine is None else 1e6
@@ -493,15 +473,7 @@ def write_trace(
     microseconds: float | None = None,
     machine: System | Machine | str | None = None,
 ) -> None:
-    """Writes `plan_trace(...)` to a file.
-
-    Args:
-      plan: The plan.
-      path: The file; JSON.
-      stage_costs: As for `plan_cost`.
-      microseconds: As for `plan_trace`.
-      machine: As for `plan_cost`.
-    """
+    """Writes `plan_trace(...)` to a JSON file."""
     made = plan_trace(plan, stage_costs, microseconds=microseconds, machine=machine)
     Path(path).write_text(json.dumps(made))
 
@@ -510,11 +482,11 @@ def _name(instruction: Instruction) -> str:
     """For instance `B backward 3`."""
     letters = stage_letters(instruction.stage, instruction.part)
     micro_batch = micro_batch_of(instruction)
-    behind = "" if micro_batch is None else f" {micro_batch}"
+    number = "" if micro_batch is None else f" {micro_batch}"
     if isinstance(instruction, Load | Save):
         inner = _NAMES.get(type(instruction.computation), "update")
-        return f"{letters} {type(instruction).__name__.lower()} ({inner}){behind}"
-    return f"{letters} {_NAMES.get(type(instruction), 'update')}{behind}"
+        return f"{letters} {type(instruction).__name__.lower()} ({inner}){number}"
+    return f"{letters} {_NAMES.get(type(instruction), 'update')}{number}"
 
 
 def _stashed(plan: Plan, instruction: Instruction) -> int:

@@ -19,11 +19,7 @@ _MOST = 4_000_000  # Tasks that are looked at one by one: some 400 MB.
 
 
 class PlanError(ValueError):
-    """A plan that cannot be executed.
-
-    Attributes:
-      faults: What is wrong, a sentence each, with the step, the slot and the IPU.
-    """
+    """A plan that cannot be executed: `faults` has a sentence for each fault, with the step, the slot and the IPU."""
 
     def __init__(self, plan: Plan, faults: list[str]) -> None:
         """Makes the error of a plan with these faults."""
@@ -35,23 +31,15 @@ class PlanError(ValueError):
 
 
 def check_plan(plan: Plan) -> None:
-    """Checks a plan by nothing but its sections and buffers, all of its tasks.
-
-    Of a plan with millions of tasks, fewer iterations of the steady loop are looked at, as nothing differs between them:
-    no less than it takes for whatever an instruction leaves to be read and overwritten.
+    """Checks a plan by its sections and buffers alone; of millions of tasks, fewer iterations of the steady loop.
 
     * Each IPU does at most one thing in a slot, and only what belongs to a stage that is mapped to it.
-    * Each micro-batch passes each part of each stage exactly once forward, in training exactly once backward, and once
-      in a recomputation where there is one; in the order of the micro-batches.
-    * What an instruction needs was made before: on the same IPU in an earlier slot, on another in an earlier step. As
-      no instruction waits for a later one, no IPU waits forever.
+    * Each micro-batch passes each part of each stage once forward, in training once backward, and once in a recomputation
+      where there is one; in the order of the micro-batches.
+    * What an instruction needs was made before: on the same IPU in an earlier slot, on another in an earlier step.
     * A place in a buffer is not written while it is needed, and no buffer is deeper than it needs to be.
     * The weights of each stage are updated once, after all gradients.
-    * Where memory off the chip is used: what an instruction needs is on the chip, and what it left is saved before it
-      is replaced.
-
-    Args:
-      plan: The plan.
+    * With memory off the chip, what an instruction needs is on the chip, and what it left is saved before it is replaced.
 
     Raises:
       PlanError: One of these does not hold. All faults are named.
@@ -210,24 +198,21 @@ def _ascending(plan: Plan, times: _Times) -> Iterator[str]:
 def _dependencies(plan: Plan, times: _Times) -> Iterator[str]:
     """What a pass needs of another was made before."""
     for (stage, part), place in times.place.items():
-        here = [place]
         if stage:
             before = [times.place[stage - 1, other] for other in range(len(plan.mapping[stage - 1]))]
             yield from _needs(plan, times, ("F", place), "F", before, exchanged=True)
         if not plan.training:
             continue
         if stage < plan.stages - 1:
-            behind = [times.place[stage + 1, other] for other in range(len(plan.mapping[stage + 1]))]
-            yield from _needs(plan, times, ("B", place), "B", behind, exchanged=True)
+            after = [times.place[stage + 1, other] for other in range(len(plan.mapping[stage + 1]))]
+            yield from _needs(plan, times, ("B", place), "B", after, exchanged=True)
         else:
             # The loss is of the outputs of all parts.
             others = [times.place[stage, other] for other in range(len(plan.mapping[stage])) if other != part]
             yield from _needs(plan, times, ("B", place), "F", others, exchanged=True)
-        if _is_run(plan, "R", stage):
-            yield from _needs(plan, times, ("R", place), "F", here, exchanged=False)
-            yield from _needs(plan, times, ("B", place), "R", here, exchanged=False)
-        else:
-            yield from _needs(plan, times, ("B", place), "F", here, exchanged=False)
+        pairs = (("R", "F"), ("B", "R")) if _is_run(plan, "R", stage) else (("B", "F"),)
+        for user, maker in pairs:
+            yield from _needs(plan, times, (user, place), maker, [place], exchanged=False)
 
 
 def _needs(
@@ -247,19 +232,12 @@ def _needs(
         yield from _some(int(np.count_nonzero(late)), said)
 
 
-_WRITER = {
-    BufferKind.ACTIVATIONS: "F",
-    BufferKind.INPUTS: "F",
-    BufferKind.RECOMPUTED: "R",
-    BufferKind.FORWARD_LINK: "F",
-    BufferKind.BACKWARD_LINK: "B",
-}
-_READER = {
-    BufferKind.ACTIVATIONS: "B",
-    BufferKind.INPUTS: "R",
-    BufferKind.RECOMPUTED: "B",
-    BufferKind.FORWARD_LINK: "F",
-    BufferKind.BACKWARD_LINK: "B",
+_WRITER_AND_READER = {
+    BufferKind.ACTIVATIONS: ("F", "B"),
+    BufferKind.INPUTS: ("F", "R"),
+    BufferKind.RECOMPUTED: ("R", "B"),
+    BufferKind.FORWARD_LINK: ("F", "F"),
+    BufferKind.BACKWARD_LINK: ("B", "B"),
 }
 
 
@@ -272,9 +250,8 @@ def _lifetimes(plan: Plan, times: _Times) -> Iterator[str]:
                 name = str(stage) if part is None else f"{stage}.{part}"
                 yield f"stage {name} has {'no' if wanted else 'a'} buffer for `{kind.value}`"
     for buffer in plan.buffers:
-        if buffer.kind is BufferKind.ACCUMULATOR or not _has_buffer(plan, buffer.kind, buffer.stage):
-            continue
-        yield from _lifetime(plan, times, buffer)
+        if buffer.kind is not BufferKind.ACCUMULATOR and _has_buffer(plan, buffer.kind, buffer.stage):
+            yield from _lifetime(plan, times, buffer)
 
 
 def _has_buffer(plan: Plan, kind: BufferKind, stage: int) -> bool:
@@ -288,7 +265,7 @@ def _has_buffer(plan: Plan, kind: BufferKind, stage: int) -> bool:
 
 
 def _lifetime(plan: Plan, times: _Times, buffer: Buffer) -> Iterator[str]:
-    reader, writer = _READER[buffer.kind], _WRITER[buffer.kind]
+    writer, reader = _WRITER_AND_READER[buffer.kind]
     place = times.place[buffer.stage, buffer.part or 0]
     what = f"`{buffer.kind.value}` of stage {buffer.stage}"
     if buffer.kind in LINKS:
@@ -368,8 +345,7 @@ def _returns(plan: Plan, table: Table, letters: NDArray[np.str_]) -> Iterator[st
         rows = np.flatnonzero((table.ipu == ipu) & (table.stage == stage))
         rows = rows[np.argsort(table.time[rows], kind="stable")]
         load, save = letters[rows] == "L", letters[rows] == "S"
-        away = np.cumsum(save) - save > np.cumsum(load)
-        wrong = np.flatnonzero(away)
+        wrong = np.flatnonzero(np.cumsum(save) - save > np.cumsum(load))
         said = [
             f"{_row(plan, table, rows[row])}: its stage is not on the chip; load it before" for row in wrong[:_SHOWN]
         ]

@@ -34,29 +34,22 @@ def serial_phases_plan(
     repeat_count: int = 1,
     liveness: Liveness = Liveness.OffChipAfterEachPhase,
 ) -> Plan:
-    """Plans phases that come one after the other on one group of IPUs.
-
-    Before a phase its weights and activations are loaded onto the chip, and behind it what it left is saved:
+    """Plans phases that come one after the other on one group of IPUs; its stages are the phases.
 
         IPU 0   LF0 | F0 SF0 | LF1 F1 | B1 SB1 | LB0 B0 | U0 SU0 | ...
 
     Args:
-      device_mapping: For each phase its IPU, or the list of IPUs of the stages that it runs at the same time; the same
-        IPUs in each phase.
+      device_mapping: For each phase its IPU, or the list of IPUs of its concurrent stages; the same in each phase.
       micro_batches: How many micro-batches pass before the weights are updated.
       training: Whether there are backward phases and a weight update.
       repeat_count: How often that is run.
       liveness: When phases leave the chip.
 
-    Returns:
-      The plan; its stages are the phases.
-
     Raises:
       ValueError: A number is out of range, or a phase has other IPUs than the first.
       TypeError: An argument is of the wrong type.
     """
-    given = (device_mapping, micro_batches, training, repeat_count, liveness)
-    return _checked_plan(PhasedExecution.Serial, *given)
+    return _checked_plan(PhasedExecution.Serial, device_mapping, micro_batches, training, repeat_count, liveness)
 
 
 def parallel_phases_plan(
@@ -67,30 +60,23 @@ def parallel_phases_plan(
     repeat_count: int = 1,
     liveness: Liveness = Liveness.OffChipAfterEachPhase,
 ) -> Plan:
-    """Plans phases that alternate between two groups of IPUs.
-
-    While one group runs a phase, the other saves the phase before and loads the phase behind:
+    """Plans phases that alternate between two groups of IPUs: one saves and loads while the other runs.
 
         IPU 0   LF0 | F0      | SF0 LF2 | F2      | ...
         IPU 1   .   | LF1     | F1      | SF1 LF3 | ...
 
     Args:
-      device_mapping: For each phase its IPU, or the list of IPUs of the stages that it runs at the same time; those of
-        phases 0, 2, 4, ... are one group, those of phases 1, 3, 5, ... the other.
+      device_mapping: As for `serial_phases_plan`, of phases 0, 2, 4, ... one group, of phases 1, 3, 5, ... the other.
       micro_batches: How many micro-batches pass before the weights are updated.
       training: Whether there are backward phases and a weight update.
       repeat_count: How often that is run.
       liveness: When phases leave the chip.
 
-    Returns:
-      The plan; its stages are the phases.
-
     Raises:
       ValueError: A number is out of range, or the phases do not alternate between two groups.
       TypeError: An argument is of the wrong type.
     """
-    given = (device_mapping, micro_batches, training, repeat_count, liveness)
-    return _checked_plan(PhasedExecution.Parallel, *given)
+    return _checked_plan(PhasedExecution.Parallel, device_mapping, micro_batches, training, repeat_count, liveness)
 
 
 def _checked_plan(
@@ -208,12 +194,7 @@ def planned_phases(
 
 @dataclass(frozen=True)
 class _PhaseSteps:
-    """Lays phases into steps, and their transfers beside them.
-
-    Two phases of the same stage in a row (`F` and `B` of the last one, `B` of the first one and what follows) leave
-    the stage on the chip. Two phases on IPUs of their own overlap: the one behind is loaded, the one before saved,
-    while the other is run. All others wait for their transfers.
-    """
+    """Lays phases into steps, with their transfers beside phases of other IPUs where they can be."""
 
     mapping: Mapping
     concurrent: tuple[bool, ...]
@@ -226,12 +207,12 @@ class _PhaseSteps:
             return ()
         return (self._step([(_LOAD, first)]),)
 
-    def steps(self, points: Sequence[_Point], before: _Point | None, behind: _Point | None) -> tuple[Step, ...]:
+    def steps(self, points: Sequence[_Point], before: _Point | None, last: _Point | None) -> tuple[Step, ...]:
         """The steps of phases, one each, that come between two others (None: nothing comes there)."""
         found = []
         for index, point in enumerate(points):
             previous = points[index - 1] if index else before
-            after = points[index + 1] if index + 1 < len(points) else behind
+            after = points[index + 1] if index + 1 < len(points) else last
             work: list[tuple[int, _Point]] = [(_COMPUTE, point)]
             if previous and self._waits(previous, point) and self._loads(point):
                 work.append((_LOAD, point))
@@ -251,35 +232,30 @@ class _PhaseSteps:
         return self.liveness is not Liveness.AlwaysLive
 
     def _saves(self, point: _Point) -> bool:
-        """Whether what a phase leaves behind leaves the chip."""
+        """Whether what a phase leaves is taken off the chip."""
         if self.liveness is Liveness.OffChipAfterFwd:
             return self.training and point.kind is Forward
         return self.liveness is not Liveness.AlwaysLive and (self.training or point.kind is not Forward)
 
-    def _stays(self, point: _Point, after: _Point) -> bool:
-        return point.stage == after.stage
-
     def _overlaps(self, point: _Point, after: _Point) -> bool:
         apart = set(self.mapping[point.stage]).isdisjoint(self.mapping[after.stage])
-        return apart and not self._stays(point, after)
+        return apart and point.stage != after.stage
 
     def _waits(self, point: _Point, after: _Point) -> bool:
-        return not self._stays(point, after) and not self._overlaps(point, after)
+        return point.stage != after.stage and not self._overlaps(point, after)
 
     def _step(self, work: list[tuple[int, _Point]]) -> Step:
         tasks = []
         used: dict[int, int] = defaultdict(int)
         for order, point in sorted(work, key=lambda item: item[0]):
+            transfer = {_SAVE_BEFORE: Save, _LOAD: Load, _SAVE: Save}.get(order)
             for part, ipu in enumerate(self.mapping[point.stage]):
-                computation = self._computation(point, part)
-                transfer = {_SAVE_BEFORE: Save, _LOAD: Load, _SAVE: Save}.get(order)
+                at = (point.stage, part if self.concurrent[point.stage] else None)
+                kind = point.kind
+                computation: Computation = Update(*at) if issubclass(kind, Update) else kind(*at, point.micro_batch)
                 tasks.append(Task(used[ipu], ipu, transfer(computation) if transfer else computation))
                 used[ipu] += 1
         return Step(tuple(sorted(tasks, key=lambda task: (task.slot, task.ipu))))
-
-    def _computation(self, point: _Point, part: int) -> Computation:
-        at = (point.stage, part if self.concurrent[point.stage] else None)
-        return Update(*at) if issubclass(point.kind, Update) else point.kind(*at, point.micro_batch)
 
 
 def _buffers(mapping: Mapping, concurrent: tuple[bool, ...], training: bool, liveness: Liveness) -> Iterator[Buffer]:

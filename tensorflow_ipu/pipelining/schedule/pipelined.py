@@ -39,23 +39,19 @@ def pipeline_plan(
     repeat_count: int = 1,
     batch_serialization_iterations: int = 1,
 ) -> Plan:
-    """Plans a pipeline.
+    """Plans a pipeline; the size of the plan does not depend on `micro_batches`.
 
     Args:
       stages: How many stages there are; at least 2.
-      micro_batches: How many micro-batches one pass has (`gradient_accumulation_count`); a multiple of
-        `overlap_length(...)`.
+      micro_batches: How many micro-batches one pass has; a multiple of `overlap_length(...)`.
       schedule: In which order the IPUs work.
-      device_mapping: For each stage its IPU, or a list of IPUs where the stage has concurrent parts, or -1 for all, which
-        is planned on IPU 0. IPU `i` for stage `i` if omitted; IPU 0 for all with `batch_serialization_iterations`.
+      device_mapping: For each stage its IPU, or a list of IPUs for concurrent parts, or -1 for all, planned on IPU 0. IPU
+        `i` for stage `i` if omitted; IPU 0 for all with `batch_serialization_iterations`.
       training: Whether there are backward passes and a weight update.
       recomputation_mode: How activations are recomputed; None where all are kept.
       repeat_count: How often the pass is run.
       batch_serialization_iterations: Into how many micro-batches each of `micro_batches` is cut; every stage works
         through all of them before the next stage does. The plan then has that many times `micro_batches`.
-
-    Returns:
-      The plan. Its size does not depend on `micro_batches`.
 
     Raises:
       ValueError: A number is out of range, or `device_mapping` has not one item a stage.
@@ -112,17 +108,14 @@ def sharded_plan(
     recomputation_mode: RecomputationMode | None = None,
     repeat_count: int = 1,
 ) -> Plan:
-    """Plans a sharded model: one IPU works at a time, as in a Sequential pipeline.
+    """Plans a sharded model, whose shards are the stages: one IPU works at a time, as in a Sequential pipeline.
 
     Args:
-      device_mapping: For each shard its IPU, or a list of IPUs where it has concurrent parts; at least one shard.
+      device_mapping: For each shard its IPU, or a list of IPUs for concurrent parts; at least one shard.
       micro_batches: How many batches pass before the weights are updated.
       training: Whether there are backward passes and a weight update.
       recomputation_mode: How activations are recomputed; None where all are kept.
       repeat_count: How often that is run.
-
-    Returns:
-      The plan; its stages are the shards.
 
     Raises:
       ValueError: A number is out of range, or there is no shard.
@@ -236,9 +229,8 @@ class _Work:
         )
 
     def _kinds(self, stage: int) -> tuple[_Pass, ...]:
-        if not self._training:
-            return (Forward,)
-        return (Forward, Recompute, Backward) if self._recomputes(stage) else (Forward, Backward)
+        backward = (Recompute, Backward) if self._recomputes(stage) else (Backward,)
+        return (Forward, *backward) if self._training else (Forward,)
 
     def _after(self, kind: _Pass, stage: int) -> int:
         """How many steps after its start a micro-batch has a pass."""
@@ -252,15 +244,10 @@ class _Work:
         return self._mode is not None and stage < len(self._mapping) - 1
 
     def _slot(self, kind: _Pass, stage: int) -> tuple[int, int]:
-        """The group of slots of a pass in its step, and the rank in it.
-
-        In a Grouped step all IPUs run backward, then all forward: so a place in the stash is free before a forward pass
-        needs one. In other schedules an IPU does one of the two. Recomputation comes right before the backward pass, or
-        at the end of the step before, where Interleaved has room for it: beside the longer backward passes of others.
-        """
+        """The group of slots of a pass in its step, and the rank in it."""
         if kind is Backward:
             return 0, 2 * stage + 1
-        if kind is Forward:
+        if kind is Forward:  # All IPUs run backward first in a Grouped step: that frees a place in the stash.
             return int(self._schedule is PipelineSchedule.Grouped), -stage
         return (0, 2 * stage) if self._mode is RecomputationMode.RecomputeAndBackpropagateInterleaved else (2, -stage)
 
@@ -309,7 +296,7 @@ class _Work:
 
 
 def _step(placed: Iterable[_Placed]) -> Step:
-    """Lays the passes of a step into slots: groups one behind the other, in each an IPU's passes in their order."""
+    """Lays the passes of a step into slots: one group after the other, in each an IPU's passes in their order."""
     tasks: list[Task] = []
     used: dict[int, int] = {}
     current = begin = width = 0

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _OfStage:
-    """An instruction of a stage, or of one part of a stage whose parts run concurrently.
-
-    Attributes:
-      stage: The stage's number.
-      part: The part's number, or None where the stage has no parts.
-    """
+    """An instruction of a stage, or of one numbered part of a stage whose parts run concurrently."""
 
     letter: ClassVar[str]
 
@@ -37,11 +32,7 @@ class _OfStage:
 
 @dataclass(frozen=True)
 class _OfMicroBatch(_OfStage):
-    """An instruction of a stage for one micro-batch.
-
-    Attributes:
-      micro_batch: The micro-batch's number; in a section of a plan, counted from the iteration's first.
-    """
+    """An instruction of a stage for one micro-batch, which a section of a plan counts from the iteration's first."""
 
     micro_batch: int = 0
 
@@ -51,45 +42,28 @@ class _OfMicroBatch(_OfStage):
 
 @dataclass(frozen=True)
 class Forward(_OfMicroBatch):
-    """`2F0`: run stage 2 forward on micro-batch 0.
-
-    It takes the outputs of the same micro-batch's forward pass through the stage before, which ran in an earlier step
-    (stage 0 takes an element of the infeed). It hands its outputs to the stage behind (the last stage to the outfeed).
-    In training it stashes what `2R0` needs, or `2B0` where nothing is recomputed.
-    """
+    """`2F0`: run stage 2 forward on micro-batch 0, and in training stash what `2R0` or else `2B0` needs."""
 
     letter: ClassVar[str] = "F"
 
 
 @dataclass(frozen=True)
 class Recompute(_OfMicroBatch):
-    """`2R0`: run stage 2 forward on micro-batch 0 a second time.
-
-    It takes the stashed inputs that `2F0` left, frees their place, and leaves the activations for `2B0`, which follows
-    in the same or in the next step.
-    """
+    """`2R0`: run stage 2 forward on micro-batch 0 again, from the stashed inputs, for `2B0`."""
 
     letter: ClassVar[str] = "R"
 
 
 @dataclass(frozen=True)
 class Backward(_OfMicroBatch):
-    """`2B0`: run stage 2 backward on micro-batch 0.
-
-    It takes the activations that `2R0` or else `2F0` left, frees their place, and takes the gradients that `3B0` handed
-    over in an earlier step (the last stage begins with the loss). It adds to the stage's gradient accumulators, and
-    hands the gradients of its inputs to `1B0`.
-    """
+    """`2B0`: run stage 2 backward on micro-batch 0, and add to the stage's gradient accumulators."""
 
     letter: ClassVar[str] = "B"
 
 
 @dataclass(frozen=True)
 class Update(_OfStage):
-    """`2U`: update the weights of stage 2 with its accumulated gradients, and clear those.
-
-    It comes once a pass of the plan, after the last `2B`. Weights that stages share belong to the first of them.
-    """
+    """`2U`: update the weights of stage 2 with its accumulated gradients once a pass, and clear those."""
 
     letter: ClassVar[str] = "U"
 
@@ -102,11 +76,7 @@ Computation: TypeAlias = "Forward | Recompute | Backward | Update"
 
 @dataclass(frozen=True)
 class _Transfer:
-    """A transfer between an IPU and the memory off the chip.
-
-    Attributes:
-      computation: What is transferred is what this one needs, or what it left.
-    """
+    """A transfer, between an IPU and the memory off the chip, of what `computation` needs or left."""
 
     letter: ClassVar[str]
 
@@ -124,17 +94,16 @@ class _Transfer:
 
     def __str__(self) -> str:
         computation = self.computation
-        behind = computation.micro_batch if isinstance(computation, _OfMicroBatch) else ""
-        return f"{computation.place}{self.letter}{computation.letter}{behind}"
+        micro_batch = computation.micro_batch if isinstance(computation, _OfMicroBatch) else ""
+        return f"{computation.place}{self.letter}{computation.letter}{micro_batch}"
 
 
 @dataclass(frozen=True)
 class Load(_Transfer):
     """`2LB0`: bring onto the chip what `2B0` needs there.
 
-    For a forward pass these are the weights; for a backward pass weights, activations and accumulators; for an update
-    weights, accumulators and the optimizer's state. It replaces what was on the chip, which must have been saved. No
-    `Load` is needed where the IPU's instruction before was of the same stage.
+    A forward pass needs weights, a backward pass weights, activations and accumulators, an update weights, accumulators
+    and the optimizer's state. What a load replaces on the chip must have been saved.
     """
 
     letter: ClassVar[str] = "L"
@@ -144,8 +113,8 @@ class Load(_Transfer):
 class Save(_Transfer):
     """`2SF0`: bring off the chip what `2F0` left there.
 
-    For a forward pass in training these are the activations; for a backward pass the accumulators; for an update
-    weights and the optimizer's state. It comes before the `Load` of another stage on the same IPU.
+    A forward pass in training leaves activations, a backward pass accumulators, an update weights and the optimizer's
+    state.
     """
 
     letter: ClassVar[str] = "S"
@@ -169,10 +138,7 @@ _TRANSFERS: dict[str, type[Load | Save]] = {"L": Load, "S": Save}
 
 
 def parse_instruction(text: str) -> Instruction | Idle:
-    """Reads the text form of an instruction: `parse_instruction(str(x)) == x`.
-
-    Args:
-      text: For instance `2F0`, `2.1B3`, `0U`, `1LB0` or `.`.
+    """Reads the text form of an instruction, such as `2F0`, `2.1B3`, `0U`, `1LB0` or `.`.
 
     Raises:
       ValueError: The text is that of no instruction.
@@ -200,8 +166,7 @@ def micro_batch_of(instruction: Instruction) -> int | None:
 def shifted(instruction: Instruction, by: int) -> Instruction:
     """The same instruction for the micro-batch that is `by` further on."""
     if isinstance(instruction, _Transfer):
-        inner = shifted(instruction.computation, by)
-        return replace(instruction, computation=inner)
+        return replace(instruction, computation=shifted(instruction.computation, by))
     if isinstance(instruction, Update):
         return instruction
     return replace(instruction, micro_batch=instruction.micro_batch + by)
@@ -224,7 +189,7 @@ class BufferKind(Enum):
     * `INPUTS`: the stash where a stage recomputes, written by `F`, read and freed by `R`.
     * `RECOMPUTED`: activations that `R` leaves for `B`.
     * `FORWARD_LINK`: the inputs of a stage, written by `F` of the stage before, read by `F`.
-    * `BACKWARD_LINK`: the gradients of a stage's outputs, written by `B` of the stage behind, read by `B`.
+    * `BACKWARD_LINK`: the gradients of a stage's outputs, written by `B` of the stage after, read by `B`.
     * `ACCUMULATOR`: the sum of the gradients of the stage's weights, written by `B`, read and cleared by `U`.
     """
 
@@ -242,14 +207,11 @@ LINKS = (BufferKind.FORWARD_LINK, BufferKind.BACKWARD_LINK)
 
 @dataclass(frozen=True)
 class Buffer:
-    """A ring of equal places, in the memory of one IPU.
-
-    A write to a link is an exchange between IPUs: it happens at the end of the step, so that what was there can be read
-    until then. All other reads and writes happen in the slot of their instruction.
+    """A circular buffer in the memory of one IPU; links are written as a step ends, all others in the slot.
 
     Attributes:
       kind: What it holds.
-      stage: The stage that it belongs to: the one that reads it.
+      stage: The stage that reads it.
       part: The part of the stage, or None.
       ipu: The IPU that holds it.
       depth: How many micro-batches it holds at once.
@@ -264,17 +226,17 @@ class Buffer:
     off_chip: bool = False
 
     def position(self, micro_batch: int) -> int:
-        """The place of a micro-batch in the ring."""
+        """The position of a micro-batch in the buffer."""
         return 0 if self.kind is BufferKind.ACCUMULATOR else micro_batch % self.depth
 
 
 @dataclass(frozen=True)
 class Effects:
-    """What an instruction does to the buffers and the queues of its plan.
+    """What an instruction does to buffers, at the position of its micro-batch, and to queues.
 
     Attributes:
-      reads: The buffers that it reads, at the position of its micro-batch. All but links are free afterwards.
-      writes: The buffers that it writes, at the position of its micro-batch; a link only as the step ends.
+      reads: The buffers that it reads; all but links are free afterwards.
+      writes: The buffers that it writes; a link only as the step ends.
       takes_infeed: Whether it takes the next element of the infeed.
       gives_outfeed: Whether its outputs go to the outfeed.
     """
@@ -287,13 +249,7 @@ class Effects:
 
 @dataclass(frozen=True)
 class Task:
-    """One instruction at its place in a step.
-
-    Attributes:
-      slot: Its slot, counted from the begin of the step.
-      ipu: The IPU that runs it.
-      instruction: What is run.
-    """
+    """An instruction on an IPU, in a slot that is counted from the begin of the step."""
 
     slot: int
     ipu: int
@@ -302,14 +258,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Step:
-    """What all IPUs do between two exchanges.
-
-    An IPU works through its slots without waiting for others; at the end of the step all wait for the slowest, and
-    exchange what goes from one to another.
-
-    Attributes:
-      tasks: By slot, then by IPU. A slot of an IPU without a task is idle.
-    """
+    """What all IPUs do between two exchanges: `tasks` by slot, then by IPU."""
 
     tasks: tuple[Task, ...]
 
@@ -327,8 +276,7 @@ class Step:
 class Section:
     """A stretch of a plan: some steps, repeated.
 
-    In iteration `i`, an instruction for micro-batch `m` of the section is for micro-batch `first + i * advance + m` of
-    the plan. So the section is the same for any number of micro-batches; only `repeat` and `first` differ.
+    In iteration `i`, an instruction for micro-batch `m` is for micro-batch `first + i * advance + m` of the plan.
 
     Attributes:
       name: `ramp up`, `steady`, `ramp down` or `update`.
@@ -354,7 +302,7 @@ class Plan:
     """One pass of a pipeline, from the first micro-batch to the update: what is checked, drawn, costed and executed.
 
     Attributes:
-      name: How the plan came about, for titles: `Grouped`, `Sharded`, `Serial phases`, ...
+      name: A title, such as `Grouped`, `Sharded` or `Serial phases`.
       mapping: For each stage the IPUs of its parts; a plain stage has one part.
       concurrent: For each stage whether its parts are numbered, that is whether it was given as a list.
       micro_batches: How many micro-batches one pass has.
@@ -404,11 +352,7 @@ class Plan:
         return tuple((stage, *part) for stage in range(self.stages) for part in self.parts(stage))
 
     def section(self, name: str) -> Section:
-        """A section by its name.
-
-        Raises:
-          KeyError: The plan has no such section.
-        """
+        """A section by its name; `KeyError` if there is none."""
         for section in self.sections:
             if section.name == name:
                 return section
@@ -425,11 +369,7 @@ class Plan:
         return sum(sum(step.slots for step in section.steps) * section.repeat for section in self.sections)
 
     def walk(self) -> Iterator[tuple[int, Section, Step]]:
-        """Goes through one pass step by step, without ever holding all of it.
-
-        Yields:
-          The number of the step, its section, and the step with the micro-batches of the plan.
-        """
+        """Yields each step of one pass: its number, its section, and the step with the micro-batches of the plan."""
         number = 0
         for section in self.sections:
             for iteration in range(section.repeat):
@@ -441,19 +381,12 @@ class Plan:
 
     @property
     def unlooped_micro_batches(self) -> int:
-        """How many micro-batches there are without any iteration of the steady loop.
-
-        Each iteration adds `advance` of them. So where their number is known at run time only, it gives the number of
-        iterations, and with that the first micro-batch of the ramp down: all of the program but two numbers is known.
-        """
+        """How many micro-batches there are without any iteration of the steady loop."""
         steady = self.section("steady")
         return self.micro_batches - steady.repeat * steady.advance
 
     def with_micro_batches(self, micro_batches: int) -> Plan:
-        """The same plan for another number of micro-batches: the very same steps, the steady ones repeated otherwise.
-
-        Args:
-          micro_batches: How many; what `pipeline_plan` accepts for this schedule.
+        """The same plan for another number of micro-batches: only the steady section is repeated otherwise.
 
         Raises:
           ValueError: The steady loop cannot come to that number.
@@ -478,52 +411,40 @@ class Plan:
         return replace(self, micro_batches=micro_batches, sections=sections)
 
     def offloaded(self, *, activations: bool = False, accumulators: bool = False) -> Plan:
-        """The same plan with what waits in the memory beside the chip; phases have it there as they come and go.
-
-        Args:
-          activations: Whether stashes rest there. Not that of the last stage, whose backward pass follows at once.
-          accumulators: Whether sums of gradients do.
-        """
+        """The same plan with stashes (but the last stage's) or accumulators off the chip; phases stay as they are."""
         if self.phased or not self.training:
             return self
         kinds = (STASHES if activations else ()) + ((BufferKind.ACCUMULATOR,) if accumulators else ())
-        moved = (
-            replace(each, off_chip=True) if each.kind in kinds and self._waits(each) else each for each in self.buffers
-        )
-        return replace(self, buffers=tuple(moved))
+        moved = [
+            each.kind in kinds and (each.kind is BufferKind.ACCUMULATOR or each.stage < self.stages - 1)
+            for each in self.buffers
+        ]  # The backward pass of the last stage follows at once, so its stash stays.
+        pairs = zip(self.buffers, moved, strict=True)
+        return replace(self, buffers=tuple(replace(each, off_chip=True) if off else each for each, off in pairs))
 
     @property
     def offloads(self) -> dict[str, bool]:
-        """What of a pipeline rests beside the chip, as `offloaded` takes it."""
+        """What of a pipeline rests off the chip, as the arguments of `offloaded`."""
         kinds = set() if self.phased else {buffer.kind for buffer in self.buffers if buffer.off_chip}
         return {"activations": bool(kinds & set(STASHES)), "accumulators": BufferKind.ACCUMULATOR in kinds}
-
-    def _waits(self, buffer: Buffer) -> bool:
-        return buffer.kind is BufferKind.ACCUMULATOR or buffer.stage < self.stages - 1
 
     def buffer(self, kind: BufferKind, stage: int, part: int | None = None) -> Buffer | None:
         """The buffer of that kind that belongs to a stage or a part of it; None if there is none."""
         return self._buffers.get((kind, stage, part))
 
     def stash_depth(self, stage: int, part: int | None = None) -> int:
-        """For how many micro-batches the IPU of a stage holds activations, or inputs where it recomputes.
-
-        0 in inference, where nothing is held.
-        """
+        """For how many micro-batches a stage stashes activations, or inputs where it recomputes; 0 in inference."""
         found = [self.buffer(kind, stage, part) for kind in STASHES]
         return max((buffer.depth for buffer in found if buffer), default=0)
 
     def effects(self, instruction: Instruction) -> Effects:
-        """What an instruction of this plan reads and writes; its micro-batch does not matter.
-
-        Transfers read and write no buffers: they say where those of their stage are.
-        """
+        """What an instruction of this plan reads and writes, whatever its micro-batch; transfers do neither."""
         if isinstance(instruction, Load | Save):
             return Effects()
         kind = BufferKind
         stage, part = instruction.stage, instruction.part
-        last = stage == self.stages - 1
-        if isinstance(instruction, Forward):
+        forward = isinstance(instruction, Forward)
+        if forward:
             reads = (self.buffer(kind.FORWARD_LINK, stage, part),)
             here = (self.buffer(kind.ACTIVATIONS, stage, part), self.buffer(kind.INPUTS, stage, part))
             writes = (*here, *self._links(kind.FORWARD_LINK, stage + 1))
@@ -537,12 +458,11 @@ class Plan:
         else:
             reads = (self.buffer(kind.ACCUMULATOR, stage, part),)
             writes = ()
-        forward = isinstance(instruction, Forward)
         return Effects(
             tuple(buffer for buffer in reads if buffer),
             tuple(buffer for buffer in writes if buffer),
             takes_infeed=forward and stage == 0,
-            gives_outfeed=forward and last,
+            gives_outfeed=forward and stage == self.stages - 1,
         )
 
     @property

@@ -163,21 +163,21 @@ def check_multiple(micro_batches: int, schedule: PipelineSchedule, mapping: Mapp
 
     below = micro_batches // multiple * multiple
     nearest = [str(count) for count in (below, below + multiple) if count]
-    before, behind = words_of_multiple(schedule.name, len(mapping), training, multiple)
-    raise FailedPreconditionError(None, None, f"{before}{micro_batches}; use {' or '.join(nearest)}{behind}")
+    before, after = words_of_multiple(schedule.name, len(mapping), training, multiple)
+    raise FailedPreconditionError(None, None, f"{before}{micro_batches}; use {' or '.join(nearest)}{after}")
 
 
 def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int | str) -> tuple[str, str]:
-    """What is said of a number of micro-batches that is no such multiple, before it and behind it."""
+    """What is said of a number of micro-batches that is no such multiple, before it and after it."""
     trains = "trains" if training else "does not train"
     before = (
         f"the number of micro-batches of a {schedule} pipeline of {stages} stages that {trains} must be a multiple of"
+        f" {multiple}, but is "
     )
-    behind = (
+    return before, (
         ". It is called `micro_batches`, `gradient_accumulation_count`, `gradient_accumulation_steps_per_replica` or"
         " `steps_per_execution`, depending on what you call"
     )
-    return f"{before} {multiple}, but is ", behind
 
 
 def _plain(mapping: Mapping) -> list[int | list[int]]:
@@ -188,15 +188,10 @@ def _plain(mapping: Mapping) -> list[int | list[int]]:
 class Order:
     """The way of a micro-batch, and when each one sets out.
 
-    A micro-batch visits `length` points, one a step: the stages forward, and in training the stages backward. A cycle
-    is `length` steps; within each cycle micro-batches set out at the steps `offsets`:
-
-        Grouped       0 1 2 3 ... length - 1    one a step
-        Interleaved   0 2 4 ...                 as many as never need an IPU twice in a step
-        Sequential    0                         one, when the one before is done
-
-    With batch serialization, `batch` micro-batches take the place of one: they visit a point one after the other, and
-    each step of the above becomes `batch` steps.
+    A micro-batch visits `length` points, one a step: the stages forward, and in training the stages backward. In each
+    cycle of `length` steps, micro-batches set out at the steps `offsets`: one a step (Grouped), as many as never need an
+    IPU twice in a step (Interleaved), or one (Sequential). With batch serialization, `batch` micro-batches take the
+    place of one, and `batch` steps that of a step.
     """
 
     length: int
@@ -259,8 +254,8 @@ def overlap_length(schedule: PipelineSchedule, mapping: Sequence[int | Sequence[
       training: Whether the pipeline trains.
 
     Returns:
-      For `Grouped` the number of passes of a micro-batch: that of the stages, twice in training. For `Interleaved` how
-      many rotations of the list of IPUs fit over each other without using an IPU twice at a time. For `Sequential` 1.
+      For `Grouped` the number of stages, twice in training; for `Interleaved` how many rotations of the list of IPUs
+      overlap without using an IPU twice at a time; for `Sequential` 1.
     """
     groups = [[item] if isinstance(item, int) else list(item) for item in mapping]
     return order_of(schedule, groups, training).multiple
@@ -285,25 +280,23 @@ def folded_ramps(plan: Plan) -> tuple[int, int] | None:
     length = len(_contents(steady.steps))
     if not length or len(up) % length:
         return None
-    before = len(up) // length
-    behind = -(-len(down) // length)
+    before, after = len(up) // length, -(-len(down) // length)
     total = plan.unlooped_micro_batches
     rising = _iterations(steady.steps, range(-before, 0), steady.advance, total)
-    falling = _iterations(steady.steps, range(behind), steady.advance, total)
-    missing = [frozenset[Instruction]()] * (behind * length - len(down))
+    falling = _iterations(steady.steps, range(after), steady.advance, total)
+    missing = [frozenset[Instruction]()] * (after * length - len(down))
     if list(rising) != up or list(falling) != [*down, *missing]:
         return None
-    return before, behind
+    return before, after
 
 
 def _contents(steps: Sequence[Step]) -> list[frozenset[Instruction]]:
     """What each step computes; steps that only transfer are left out."""
-    found = []
-    for step in steps:
-        computed = frozenset(task.instruction for task in step.tasks if not isinstance(task.instruction, Load | Save))
-        if computed or not step.tasks:
-            found.append(computed)
-    return found
+    found = (
+        frozenset(task.instruction for task in step.tasks if not isinstance(task.instruction, Load | Save))
+        for step in steps
+    )
+    return [computed for computed, step in zip(found, steps, strict=True) if computed or not step.tasks]
 
 
 def _iterations(

@@ -92,28 +92,14 @@ def _rows(section: Section, begin: int) -> NDArray[np.int32]:
     return rows.reshape(7, -1)
 
 
-_WIDTH = 120
 _WHOLE = 80  # Up to so many steps are all written out.
-_PASSES = {
-    "R": "recomputation",
-    "B": "backward",
-    "U": "weight update",
-    "L": "load before a pass",
-    "S": "save after it",
-}
+_PASSES = {"R": "recomputation", "B": "backward", "U": "weight update", "L": "load before a pass", "S": "save after it"}
 
 
-def plan_text(plan: Plan, width: int = _WIDTH) -> str:
-    """Writes a plan as a grid: a row an IPU, a column a slot, `|` where a step ends, `.` where an IPU is idle.
+def plan_text(plan: Plan, width: int = 120) -> str:
+    """Writes a plan as a grid with a legend: a row an IPU, a column a slot, lines of at most `width` characters.
 
-    Below it stands what its letters mean.
-
-    A long plan is written section by section, as it is stored: micro-batches are then relative to those of the
-    iteration, as in `0F+7`.
-
-    Args:
-      plan: The plan.
-      width: How many characters fit on a line.
+    A long plan is written by section, with micro-batches relative to those of the iteration, as in `0F+7`.
     """
     return "\n".join([*plan_headline(plan), *_grids(plan, width), "", *_legend(plan, width)])
 

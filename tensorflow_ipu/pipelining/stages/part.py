@@ -38,9 +38,7 @@ class GraphFunction:
 
     def elsewhere(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The outputs, outside of the program: with zeros for those captured tensors that are there alone."""
-        captured: list[tf.Tensor] = [
-            tf.zeros(one.shape, one.dtype) if hasattr(one, "graph") else one for one in self._captured
-        ]
+        captured = (tf.zeros(one.shape, one.dtype) if hasattr(one, "graph") else one for one in self._captured)
         return self._called([*values, *captured])
 
     def _called(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -218,8 +216,8 @@ class StagePart:
             found["recompute"] = (self._recompute, self.stash)
         backward = self._backward_function()
         if backward is not None:
-            behind = [spec_of(one) for one in (*self._gradient_placeholders, *self.carried)]
-            found["backward"] = (backward, [*self.residuals, *behind])
+            further = [spec_of(one) for one in (*self._gradient_placeholders, *self.carried)]
+            found["backward"] = (backward, [*self.residuals, *further])
         return {
             name: (lambda *values, function=function: function.elsewhere(values), specs)
             for name, (function, specs) in found.items()

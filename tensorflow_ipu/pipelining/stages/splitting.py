@@ -1,15 +1,4 @@
-"""A stage's graph split in two: what runs forward, and what a backward pass computes from what the former left.
-
-A backward pass needs tensors of the forward pass. Which of them have to be stashed, and which can be had again for
-nothing, is decided here, for each tensor:
-
-* What is the same for each micro-batch (weights, constants, what is computed from these alone) is computed again.
-* A mere view of another tensor (a reshape) is made again from that one. What an `IdentityN` passes on, which is how
-  `tf.custom_gradient` and `tf.recompute_grad` tie a gradient to the tensors and weights of a function, is that tensor.
-* Where the stage recomputes, all is computed again but its inputs and what cannot be had a second time: what random
-  operations drew, and what was read from variables that the pipeline itself changes, such as the state of a seed.
-* The rest is stashed, where something that the backward pass gives depends on it.
-"""
+"""A stage's graph split in two: what runs forward, and what a backward pass stashes or computes again."""
 
 from __future__ import annotations
 
@@ -94,7 +83,7 @@ class Sources:
 
 def resolve_identity(tensor: tf.Tensor) -> tf.Tensor:
     """The tensor that operations which pass on several tensors have as this one of their outputs; else the tensor itself."""
-    while tensor.op.type == "IdentityN":
+    while tensor.op.type == "IdentityN":  # `tf.custom_gradient` and `tf.recompute_grad` tie tensors together by it.
         tensor = tensor.op.inputs[tensor.value_index]
     return tensor
 
@@ -194,10 +183,7 @@ class DerivedGraph(assembly.CapturingGraph):
         return self._here[id(tensor)]
 
     def needed_by(self, results: Iterable[tf.Tensor]) -> list[tuple[tf.Tensor, tf.Tensor]]:
-        """What is stashed for these tensors of this graph, and for its side effects: tensors, each with its placeholder.
-
-        Gradients that nobody asked for, such as that of an exponent, leave operations behind whose inputs need not be kept.
-        """
+        """What is stashed for these tensors of this graph, and for its side effects: tensors, each with its placeholder."""
         waiting = [one.op for one in results]
         waiting += [op for op in self.get_operations() if op.op_def.is_stateful]
         seen: set[str] = set()

@@ -58,10 +58,7 @@ class StageTrace:
 
     def internal(self, variable: tf.Variable) -> tf.Tensor | None:
         """The handle of a variable as the graph sees it; None where the stage does not use it."""
-        for outside, inside in self.graph.captures:
-            if outside is variable.handle:
-                return inside
-        return None
+        return next((inside for outside, inside in self.graph.captures if outside is variable.handle), None)
 
     def assigned(self) -> list[tf.Tensor]:
         """The resources outside that it changes, not only reads."""
@@ -82,19 +79,15 @@ def spec_of(tensor: tf.Tensor | tf.Variable) -> tf.TensorSpec:
 
 
 class _StageGraph(assembly.CapturingGraph):
-    """A graph that takes small tensors from outside of the program as its constants.
-
-    A `FuncGraph` makes constants of them too, but counts them among what it captures all the same.
-    """
+    """A graph that takes small tensors from outside of the program as its constants, and does not count them as captured."""
 
     runs_in_loop = True  # The one over the micro-batches; see `graphs.in_loop`.
 
     def __init__(self, name: str) -> None:
         """Makes an empty graph."""
         super().__init__(name)
-        self._taken: dict[
-            int, tuple[tf.Tensor, tf.Tensor]
-        ] = {}  # Each tensor, so that its id stays its own, with its constant.
+        # Each tensor, so that its id stays its own, with its constant.
+        self._taken: dict[int, tuple[tf.Tensor, tf.Tensor]] = {}
         self.used_micro_batch: tf.Tensor | None = None
 
     @property
