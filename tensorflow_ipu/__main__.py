@@ -130,9 +130,13 @@ def _list(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _later(module: str, *more: Callable[[Sequence[str]], int]) -> Callable[[Sequence[str]], int]:
+def _later(
+    module: str, *more: Callable[[Sequence[str]], int], function: str = "main"
+) -> Callable[[Sequence[str]], int]:
     """The command of a module of `cli`, imported when it runs; none needs TensorFlow, which takes seconds."""
-    return lambda arguments: importlib.import_module(f"tensorflow_ipu.cli.{module}").main(arguments, *more)
+    return lambda arguments: getattr(importlib.import_module(f"tensorflow_ipu.cli.{module}"), function)(
+        arguments, *more
+    )
 
 
 def _missing_names(script: Path, missing: list[_reading.Found], forced: bool) -> str:
@@ -153,8 +157,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "--check": _check,
     "--list": _list,
     "pipeline": _later("plans"),
-    "precision": _later("precision"),
-    "report": _later("machine"),
+    "precision": _later("reports", function="precision"),
+    "report": _later("reports", function="machine"),
     "run": _later("launcher", _run),
 }
 

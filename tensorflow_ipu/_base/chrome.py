@@ -49,10 +49,7 @@ class Chrome:
     def add_beside(
         self, process: str, tracks: str, name: str, begin: float, duration: float, kind: str, **more: Any
     ) -> None:
-        """Adds a slice on the first of several tracks that is free then: slices of one track must not overlap.
-
-        The arguments are those of `add_slice`; all slices of a group of tracks come in the order of their begin.
-        """
+        """Adds a slice on the first of several tracks that is free then: slices of one track must not overlap."""
         free = self._free.setdefault((process, tracks), [])
         track = next((at for at, until in enumerate(free) if until <= begin), len(free))
         free[track : track + 1] = [begin + duration]

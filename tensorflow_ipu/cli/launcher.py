@@ -450,24 +450,13 @@ def _local_replicas(replicas: int | None, instances: int) -> int | None:
 
 
 def _passed_on(options: argparse.Namespace) -> list[str]:
-    return [
-        *(["--force"] if options.force else []),
-        *([f"--emulations={options.emulations}"] if options.emulations is not None else []),
-    ]
+    emulations = [] if options.emulations is None else [f"--emulations={options.emulations}"]
+    return ["--force"] * options.force + emulations
 
 
 # Options that have a value, which may be a word of its own.
-_VALUES = (
-    "--instances",
-    "--num-instances",
-    "--replicas",
-    "--num-replicas",
-    "--ipus-per-replica",
-    "--hosts",
-    "--host",
-    "--port",
-    "--timeout",
-)
+_COUNTS = ("--instances", "--num-instances", "--replicas", "--num-replicas", "--ipus-per-replica")
+_VALUES = (*_COUNTS, "--hosts", "--host", "--port", "--timeout")
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -486,46 +475,21 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument(
-        "--instances",
-        "--num-instances",
-        metavar="N",
-        type=_count,
-        help="how many processes; with `--hosts`, on all hosts together, and one each by default",
-    )
-    parser.add_argument(
-        "--replicas",
-        "--num-replicas",
-        metavar="R",
-        type=_count,
-        help="how many replicas all processes have together, a multiple of N: for scripts that ask `popdist`. Others say"
-        " themselves how many IPUs each process has",
-    )
-    parser.add_argument(
-        "--ipus-per-replica",
-        metavar="I",
-        type=_count,
-        help="how many IPUs each replica has, for `popdist`; 1 by default",
-    )
-    parser.add_argument(
-        "--hosts", "--host", metavar="A,B", help="print what each of these hosts has to run, and start nothing"
-    )
-    parser.add_argument(
-        "--port",
-        metavar="P",
-        type=_port,
-        help="the first worker's port; the others on the same host have those behind it. By default the system chooses"
-        f" free ones, and with `--hosts` it is {DEFAULT_PORT}",
-    )
-    parser.add_argument(
-        "--timeout",
-        metavar="S",
-        type=_seconds,
-        help="after how many seconds a worker gives up waiting for the others, where the script does not say;"
-        f" {environment.DEFAULT_TIMEOUT:g} by default",
-    )
-    parser.add_argument("--force", action="store_true", help="as without `run`: run a script that needs missing names")
-    parser.add_argument("--emulations", metavar="FILE", help="as without `run`; write `--emulations=FILE`")
+    add = parser.add_argument
+    words = "how many processes; with `--hosts`, on all hosts together, and one each by default"
+    add("--instances", "--num-instances", metavar="N", type=_count, help=words)
+    words = "how many replicas all processes have together, a multiple of N: for scripts that ask `popdist`. Others say"
+    words += " themselves how many IPUs each process has"
+    add("--replicas", "--num-replicas", metavar="R", type=_count, help=words)
+    words = "how many IPUs each replica has, for `popdist`; 1 by default"
+    add("--ipus-per-replica", metavar="I", type=_count, help=words)
+    add("--hosts", "--host", metavar="A,B", help="print what each of these hosts has to run, and start nothing")
+    words = "the first worker's port; the others on the same host have those behind it. By default the system chooses"
+    add("--port", metavar="P", type=_port, help=f"{words} free ones, and with `--hosts` it is {DEFAULT_PORT}")
+    words = "after how many seconds a worker gives up waiting for the others, where the script does not say;"
+    add("--timeout", metavar="S", type=_seconds, help=f"{words} {environment.DEFAULT_TIMEOUT:g} by default")
+    add("--force", action="store_true", help="as without `run`: run a script that needs missing names")
+    add("--emulations", metavar="FILE", help="as without `run`; write `--emulations=FILE`")
     return parser
 
 

@@ -68,82 +68,42 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--stages", metavar="N", type=int, help="how many stages; as many as --mapping names if omitted")
-    add(
-        "--micro-batches",
-        metavar="N",
-        type=int,
-        default=None,
-        help="how many micro-batches a pass (gradient_accumulation_count)",
-    )
-    add(
-        "--schedule",
-        choices=[*_SCHEDULES, *_OTHERS],
-        default="grouped",
-        metavar="NAME",
-        help=f"{', '.join([*_SCHEDULES, *_OTHERS])}; default: grouped",
-    )
-    add(
-        "--mapping",
-        metavar="IPUS",
-        type=_mapping,
-        help="the IPU of each stage, as in 0,1,1,0; 1+2 for two concurrent parts",
-    )
+    words = "how many micro-batches a pass (gradient_accumulation_count)"
+    add("--micro-batches", metavar="N", type=int, help=words)
+    schedules = [*_SCHEDULES, *_OTHERS]
+    words = f"{', '.join(schedules)}; default: grouped"
+    add("--schedule", choices=schedules, default="grouped", metavar="NAME", help=words)
+    words = "the IPU of each stage, as in 0,1,1,0; 1+2 for two concurrent parts"
+    add("--mapping", metavar="IPUS", type=_mapping, help=words)
     add("--inference", action="store_true", help="no backward passes, no update")
-    add(
-        "--recompute",
-        nargs="?",
-        choices=sorted(_MODES),
-        const="auto",
-        metavar="MODE",
-        help=f"recompute activations: {', '.join(_MODES)}; default: auto",
-    )
-    add(
-        "--liveness",
-        choices=[*_LIVENESS],
-        help="whether phases are always on the chip, leave it after their forward phase, or after each; default: each",
-    )
+    words = f"recompute activations: {', '.join(_MODES)}; default: auto"
+    add("--recompute", nargs="?", choices=sorted(_MODES), const="auto", metavar="MODE", help=words)
+    words = "whether phases are always on the chip, leave it after their forward phase, or after each; default: each"
+    add("--liveness", choices=[*_LIVENESS], help=words)
     add("--repeat", metavar="N", type=int, default=1, help="how often the pass is run")
     add("--batch-serialization", type=int, default=1, metavar="N", help="cut each micro-batch in N")
-    costs = parser.add_argument_group(
-        "what the stages cost", "one value for all, or one a stage as in 1,2,1,1; sizes as in 4MiB, in powers of 1024"
-    )
-    costs.add_argument(
-        "--machine",
-        metavar="NAME",
-        help="the machine whose links and memory move data, such as GC200 or 'Bow Pod16'; times are then seconds, or as in"
-        " 1.5ms",
-    )
-    costs.add_argument("--times", metavar="T", type=_times, help="of a forward pass, in any unit; default: 1")
-    costs.add_argument("--backward-times", metavar="T", type=_times, help="default: twice --times")
-    costs.add_argument(
-        "--recompute-factor", type=float, default=1.0, help="recomputation, in forward passes; default: 1"
-    )
-    costs.add_argument(
-        "--update-times", metavar="T", type=_times, help="of an update; default: 0.5, with --machine half of --times"
-    )
-    costs.add_argument(
-        "--transfer-times",
-        metavar="T",
-        type=_times,
-        help="of a load or save; default: 0.5; with --machine it is what the bytes take",
-    )
-    costs.add_argument(
-        "--activation-bytes",
-        metavar="SIZE",
-        type=_sizes,
-        default=[0.0],
-        help="what a backward pass needs of a forward pass",
-    )
-    costs.add_argument("--input-bytes", metavar="SIZE", type=_sizes, default=[0.0], help="of a stage's inputs")
-    costs.add_argument("--weight-bytes", metavar="SIZE", type=_sizes, default=[0.0], help="of a stage's weights")
-    output = parser.add_argument_group("what comes out")
-    output.add_argument("--png", type=Path, metavar="FILE", help="draw it")
-    output.add_argument("--trace", type=Path, metavar="FILE", help="write it for https://ui.perfetto.dev")
-    output.add_argument("--compare", action="store_true", help="name the best schedule and mapping; --png draws each")
-    output.add_argument("--ipus", metavar="N", type=int, help="with --compare: how many IPUs there are")
-    output.add_argument(
-        "--bytes-per-ipu", metavar="SIZE", type=_size, help="with --compare: how much fits on an IPU, as in 600MiB"
-    )
+    words = "one value for all, or one a stage as in 1,2,1,1; sizes as in 4MiB, in powers of 1024"
+    add = parser.add_argument_group("what the stages cost", words).add_argument
+    words = "the machine whose links and memory move data, such as GC200 or 'Bow Pod16'; times are then seconds, or as in 1.5ms"
+    add("--machine", metavar="NAME", help=words)
+    add("--times", metavar="T", type=_times, help="of a forward pass, in any unit; default: 1")
+    add("--backward-times", metavar="T", type=_times, help="default: twice --times")
+    add("--recompute-factor", type=float, default=1.0, help="recomputation, in forward passes; default: 1")
+    words = "of an update; default: 0.5, with --machine half of --times"
+    add("--update-times", metavar="T", type=_times, help=words)
+    words = "of a load or save; default: 0.5; with --machine it is what the bytes take"
+    add("--transfer-times", metavar="T", type=_times, help=words)
+    words = "what a backward pass needs of a forward pass"
+    add("--activation-bytes", metavar="SIZE", type=_sizes, default=[0.0], help=words)
+    add("--input-bytes", metavar="SIZE", type=_sizes, default=[0.0], help="of a stage's inputs")
+    add("--weight-bytes", metavar="SIZE", type=_sizes, default=[0.0], help="of a stage's weights")
+    add = parser.add_argument_group("what comes out").add_argument
+    add("--png", type=Path, metavar="FILE", help="draw it")
+    add("--trace", type=Path, metavar="FILE", help="write it for https://ui.perfetto.dev")
+    add("--compare", action="store_true", help="name the best schedule and mapping; --png draws each")
+    add("--ipus", metavar="N", type=int, help="with --compare: how many IPUs there are")
+    words = "with --compare: how much fits on an IPU, as in 600MiB"
+    add("--bytes-per-ipu", metavar="SIZE", type=_size, help=words)
     return parser
 
 

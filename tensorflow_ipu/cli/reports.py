@@ -1,4 +1,4 @@
-"""Runs a command that shows saved reports."""
+"""The commands `python -m tensorflow_ipu report` and `precision`, which show saved reports."""
 
 from __future__ import annotations
 
@@ -17,14 +17,44 @@ examples:
 _EXAMPLE_OF_TWO = "  a.json b.json                 what changed from one to the other\n"
 
 
-def run(
+def machine(arguments: Sequence[str]) -> int:
+    """Shows a saved report of what a machine would make of a program, or compares two."""
+    words = "Shows a report that `report.save` wrote, or what changed from one to another."
+    return _run("report", words, arguments, _show_machine, compares=True)
+
+
+def precision(arguments: Sequence[str]) -> int:
+    """Shows a saved report of what float16 makes of a model."""
+    return _run("precision", "Shows a report that `precision_report(...).save` wrote.", arguments, _show_precision)
+
+
+def _show_machine(paths: list[Path], html: Path | None) -> None:
+    from tensorflow_ipu.machine import Report, compare_reports
+
+    loaded = [Report.load(path) for path in paths]
+    print(compare_reports(*loaded) if len(loaded) > 1 else loaded[0])  # noqa: T201
+    if html is not None:
+        from tensorflow_ipu.machine.page import page  # matplotlib, which takes a while.
+
+        html.write_text(page(loaded[-1], loaded[0] if len(loaded) > 1 else None), encoding="utf-8")
+
+
+def _show_precision(paths: list[Path], html: Path | None) -> None:
+    from tensorflow_ipu.precision import PrecisionReport
+
+    report = PrecisionReport.load(paths[0])
+    print(report)  # noqa: T201
+    if html is not None:
+        report.save(html)
+
+
+def _run(
     name: str,
     description: str,
     arguments: Sequence[str],
     show: Callable[[list[Path], Path | None], None],
     compares: bool = False,
 ) -> int:
-    """Executes a command line."""
     parser = argparse.ArgumentParser(
         prog=f"python -m tensorflow_ipu {name}",
         description=description,

@@ -76,47 +76,28 @@ class Suggestions(Sequence[Suggestion]):
 
 
 def changed(change: str, before: Report, after: Report, samples: float = 1.0) -> Suggestion:
-    """The advice that another report gives.
-
-    Args:
-      change: What makes the one report of the other.
-      before: The report as it is.
-      after: The report with the change.
-      samples: How many times as many samples a step then has.
-    """
+    """The advice that another report gives."""
     return Suggestion(
         change, samples * before.step_seconds / (after.step_seconds or 1.0), after.memory.high, after.memory.verdict
     )
 
 
 def gathered(report: Report, found: Iterable[Suggestion | NotAsked]) -> Suggestions:
-    """What of some advice helps, in order, and what could not be asked.
-
-    Where the program fits, that is what is faster, or leaner at the same speed, and still fits, the fastest first. Where it
-    may not fit, it is what is leaner, the leanest of the best verdict first.
-    """
+    """What of some advice helps, in order, and what could not be asked."""
     answers = list(found)
     asked = [each for each in answers if isinstance(each, Suggestion)]
     not_asked = tuple(each for each in answers if isinstance(each, NotAsked))
     low = report.memory.high * _LEANER
     if report.memory.verdict == FITS:
-        helps = [
-            each
-            for each in asked
-            if each.verdict == FITS and (each.speed >= _FASTER or (each.memory <= low and each.speed > 1 / _FASTER))
-        ]
+        fits = [each for each in asked if each.verdict == FITS]
+        helps = [a for a in fits if a.speed >= _FASTER or (a.memory <= low and a.speed > 1 / _FASTER)]
         return Suggestions(tuple(sorted(helps, key=lambda each: -each.speed)), not_asked)
     lean = [each for each in asked if each.memory <= low]
     return Suggestions(tuple(sorted(lean, key=lambda each: (_VERDICTS.index(each.verdict), each.memory))), not_asked)
 
 
 def advice_on_state(report: Report, updates: int) -> Iterator[Suggestion]:
-    """What it does to keep the optimizer's state elsewhere than whole on each chip, where the report knows its size.
-
-    Args:
-      report: The report.
-      updates: How many updates of the weights a run has.
-    """
+    """What it does to keep the optimizer's state elsewhere than whole on each chip, where the report knows its size."""
     largest = max(memory.optimizer for memory in report.memories)
     if not largest:
         return
@@ -144,14 +125,7 @@ _MORE = "more prefetch alone (`prefetch_depth`)"
 
 
 def advice_of_reading(report: Report, again: WhatIf, proportion: float | None) -> Iterator[Suggestion | NotAsked]:
-    """What reading the program again tells.
-
-    Args:
-      report: The report as it is.
-      again: Reports again: `again(halved=True)` with float16 for float32, `again(system=...)`, `again(proportion=...)`,
-        `again(prefetch=...)`.
-      proportion: `availableMemoryProportion` as it is; None where it differs from part to part.
-    """
+    """What reading the program again tells."""
     if any("f32[" in each.shape for each in report.operations):
         words = "float16 for all that is float32: weights, optimizer state, activations and data"
         yield changed(words, report, again(halved=True))
@@ -165,9 +139,7 @@ def advice_of_reading(report: Report, again: WhatIf, proportion: float | None) -
         if each != proportion
     ]
     fastest, leanest = max(found, key=lambda each: each.speed), min(found, key=lambda each: each.memory)
-    yield fastest
-    if leanest.change != fastest.change:
-        yield leanest
+    yield from {fastest.change: fastest, leanest.change: leanest}.values()
 
 
 def _on_data(report: Report, again: WhatIf) -> Iterator[Suggestion | NotAsked]:
@@ -176,9 +148,8 @@ def _on_data(report: Report, again: WhatIf) -> Iterator[Suggestion | NotAsked]:
         return
     machine = report.system.machine
     if machine.io_tiles:
-        yield changed(
-            "`prefetch_depth` of 2 in place of 1: data pass beside the computation", report, again(prefetch=2)
-        )
+        words = "`prefetch_depth` of 2 in place of 1: data pass beside the computation"
+        yield changed(words, report, again(prefetch=2))
         return
     yield NotAsked(
         _MORE,
@@ -211,13 +182,12 @@ class SupplyAndDemand:
         return self.supply < self.demand
 
     def __str__(self) -> str:
-        words = (
-            f"the program takes {self.demand:,.0f} elements/s ({count_text(self.demand_bytes)}B/s), the dataset gives"
-        )
-        words += f" {self.supply:,.0f} elements/s: "
+        taken = f"the program takes {self.demand:,.0f} elements/s ({count_text(self.demand_bytes)}B/s)"
         if self.is_bound:
-            return words + f"bound by data, {self.demand / self.supply:.1f} times too slow"
-        return words + f"not bound by data, with room for {self.supply / self.demand:.1f} times as much"
+            bound = f"bound by data, {self.demand / self.supply:.1f} times too slow"
+        else:
+            bound = f"not bound by data, with room for {self.supply / self.demand:.1f} times as much"
+        return f"{taken}, the dataset gives {self.supply:,.0f} elements/s: {bound}"
 
 
 def balance_of(report: Report, benchmark: str | bytes | Mapping[str, Any]) -> SupplyAndDemand:

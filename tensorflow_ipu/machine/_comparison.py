@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu.machine._report import Report
 
 PARTS = ("compute", "exchange", "sync", "links", "host")
+_SUMMED = (*PARTS, "count", "flops", "host_bytes")
 
 
 def count_text(number: float) -> str:
@@ -49,21 +50,13 @@ def memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
 def top_operations(report: Report) -> list[OperationTime]:
     """The operations of a report, dearest first: one row for all that one TensorFlow operation became, by kind and IPU."""
     found: dict[tuple[object, ...], OperationTime] = {}
-    for each in report.operations:
-        key = each.name, each.kind, each.ipu, each.part
+    for row in report.operations:
+        key = row.name, row.kind, row.ipu, row.part
         have = found.get(key)
-        if have is None:
-            found[key] = each
-            continue
-        found[key] = replace(
-            have,
-            count=have.count + each.count,
-            flops=have.flops + each.flops,
-            host_bytes=have.host_bytes + each.host_bytes,
-            **{part: getattr(have, part) + getattr(each, part) for part in PARTS},
-            plan=have.plan or each.plan,
-            source=have.source or each.source,
-        )
+        if have is not None:
+            sums = {name: getattr(have, name) + getattr(row, name) for name in _SUMMED}
+            have = replace(have, **sums, plan=have.plan or row.plan, source=have.source or row.source)
+        found[key] = have or row
     return sorted(found.values(), key=lambda row: -row.seconds)
 
 
@@ -168,10 +161,10 @@ class Change:
     """One figure of two reports."""
 
     name: str
+    text: Callable[[float], str]
+    detail: bool
     before: float
     after: float
-    text: Callable[[float], str]
-    detail: bool = False
 
     @property
     def ratio(self) -> str:
@@ -188,29 +181,21 @@ class Change:
 
 def changed_figures(before: Report, after: Report) -> list[Change]:
     """Time of a step and memory of the fullest IPU, with their parts."""
-    found = [
-        Change("time of a step", before.step_seconds, after.step_seconds, format_seconds),
-        *(
-            Change(
-                part,
-                before.part_seconds(part) / before.steps,
-                after.part_seconds(part) / after.steps,
-                format_seconds,
-                True,
-            )
-            for part in PARTS
-        ),
-        Change(
-            "steps a second of all replicas", before.throughput(1), after.throughput(1), lambda rate: f"{rate:,.0f}"
-        ),
-        Change("arithmetic of a step, FLOP", before.flops / before.steps, after.flops / after.steps, count_text),
-        Change("memory of the fullest IPU, at most", before.memory.high, after.memory.high, format_bytes),
-    ]
-    for (name, one), (_, other) in zip(memory_parts(before.memory), memory_parts(after.memory), strict=True):
-        found.append(Change(name, one, other, format_bytes, detail=True))
-    found.append(Change("code, at most", before.memory.code_high, after.memory.code_high, format_bytes, detail=True))
-    found.append(Change("beside the chip", before.memory.off_chip, after.memory.off_chip, format_bytes, detail=True))
+    found = [Change(*one, other[-1]) for one, other in zip(_figures(before), _figures(after), strict=True)]
     return [each for each in found if not each.detail or each.before or each.after]
+
+
+def _figures(report: Report) -> Iterator[tuple[str, Callable[[float], str], bool, float]]:
+    """The name of each figure, how it is written, whether it is a detail, and the figure."""
+    memory = report.memory
+    yield "time of a step", format_seconds, False, report.step_seconds
+    yield from ((part, format_seconds, True, report.part_seconds(part) / report.steps) for part in PARTS)
+    yield "steps a second of all replicas", "{:,.0f}".format, False, report.throughput(1)
+    yield "arithmetic of a step, FLOP", count_text, False, report.flops / report.steps
+    yield "memory of the fullest IPU, at most", format_bytes, False, memory.high
+    yield from ((name, format_bytes, True, size) for name, size in memory_parts(memory))
+    yield "code, at most", format_bytes, True, memory.code_high
+    yield "beside the chip", format_bytes, True, memory.off_chip
 
 
 def changed_operations(before: Report, after: Report) -> list[Change]:
@@ -218,7 +203,7 @@ def changed_operations(before: Report, after: Report) -> list[Change]:
     one, other = _times(before), _times(after)
     other = _renamed(other, [name for name in one if name not in other], [name for name in other if name not in one])
     names = dict.fromkeys((*one, *other))
-    found = [Change(name, one.get(name, 0.0), other.get(name, 0.0), format_seconds) for name in names]
+    found = [Change(name, format_seconds, False, one.get(name, 0.0), other.get(name, 0.0)) for name in names]
     changed = [each for each in found if each.before != each.after]
     return sorted(changed, key=lambda each: -abs(each.after - each.before))[:_LISTED]
 
@@ -244,15 +229,7 @@ def _renamed(times: dict[str, float], gone: Sequence[str], new: Sequence[str]) -
 
 
 def compare_reports(before: Report, after: Report) -> str:
-    """Says what changed from one report to another: time by part, memory, and the operations that changed most.
-
-    Args:
-      before: The first report.
-      after: The second; another program or machine, too.
-
-    Returns:
-      A table, for a terminal.
-    """
+    """Returns a table of what changed between two reports: time by part, memory, and the operations that changed most."""
     return "\n".join(_lines(before, after))
 
 

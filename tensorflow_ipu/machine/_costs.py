@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,13 +52,7 @@ class Grid:
 
 @functools.lru_cache(maxsize=65536)
 def best_grid(product: Product, machine: Machine, proportion: float, partial_bytes: int = 4) -> Grid:
-    """Finds the grid of tiles on which a product takes the fewest cycles.
-
-    With `tm`, `tn`, `tk` rows, columns and depth of a tile's part, a call of the matrix unit takes
-    `tm * tn * tk / macs` cycles, and the loading of its weights `tn * tk * bytes / weight_bytes`; a tile receives
-    `(tm * tk + tk * tn) * bytes` of operands. Where the depth is divided, each tile receives its share of the others'
-    partial sums, and adds them.
-    """
+    """Finds the grid of tiles on which a product takes the fewest cycles."""
     item = product.item_bytes
     inputs = _OUTPUTS if item <= 2 else _OUTPUTS // 2  # Bytes of a float16.
     tiles = machine.compute_tiles
@@ -71,8 +65,8 @@ def best_grid(product: Product, machine: Machine, proportion: float, partial_byt
     split_rows = _divided(rows, row_splits)
     parts = np.clip(tiles // np.maximum(used, 1), 1, split_rows)
     part_rows = _divided(split_rows, parts)
-    part_columns = _round_up(_divided(_divided(product.columns, column_splits), columns), _OUTPUTS)
-    part_depth = _round_up(_divided(product.depth, depths), inputs)
+    part_columns = _divided(_divided(_divided(product.columns, column_splits), columns), _OUTPUTS) * _OUTPUTS
+    part_depth = _divided(_divided(product.depth, depths), inputs) * inputs
     weights = part_columns * part_depth
     compute = part_rows * weights / machine.macs(item) + weights * item / machine.weight_bytes
     compute = compute + (part_columns / _OUTPUTS) * (part_depth / _OUTPUTS) * _BLOCK_CYCLES + _CALL_CYCLES
@@ -110,18 +104,13 @@ def best_grid(product: Product, machine: Machine, proportion: float, partial_byt
 def _divisors_like(limit: int) -> NDArray[np.int64]:
     """Numbers of parts worth trying up to a limit: powers of two, three times these, and the limit."""
     limit = max(1, limit)
-    powers = [1 << power for power in range(16)]
-    found = {each for power in powers for each in (power, 3 * power) if each <= limit} | {limit}
-    return np.array(sorted(found), np.int64)
+    found = {each << power for power in range(16) for each in (1, 3) if each << power <= limit}
+    return np.array(sorted(found | {limit}), np.int64)
 
 
 def _divided(value: Any, parts: Any) -> Any:
     """The largest of so many whole parts."""
     return -(-value // parts)
-
-
-def _round_up(value: NDArray[np.int64], grain: int) -> NDArray[np.int64]:
-    return _divided(value, grain) * grain
 
 
 def _words(text: str) -> frozenset[str]:
@@ -191,14 +180,13 @@ def cost_of(operation: HloInstruction, machine: Machine, proportion: float, fuse
     if opcode in FREE or _is_view(operation):
         return _NOTHING
     if opcode in PRODUCTS:
-        return _product(operation, machine, proportion)
+        grid = grid_of(operation, machine, proportion)
+        sync = grid.phases * machine.sync_cycles
+        return Cost(grid.compute, grid.exchange, sync, flops=2.0 * operation.product.macs, plan=str(grid))
     if opcode in ELEMENTWISE:
         return _elementwise(operation, machine, fused)
-    if opcode in REDUCING:
-        return _reduction(operation, machine)
-    if opcode == "sort":
-        return _sort(operation, machine)
-    return _move(operation, machine)
+    cost = _reduction if opcode in REDUCING else _sort if opcode == "sort" else _move
+    return cost(operation, machine)
 
 
 def grid_of(operation: HloInstruction, machine: Machine, proportion: float) -> Grid:
@@ -221,18 +209,6 @@ def _is_view(operation: HloInstruction) -> bool:
     return moved == sorted(moved)
 
 
-def _product(operation: HloInstruction, machine: Machine, proportion: float) -> Cost:
-    product = operation.product
-    grid = grid_of(operation, machine, proportion)
-    return Cost(
-        compute=grid.compute,
-        exchange=grid.exchange,
-        sync=grid.phases * machine.sync_cycles,
-        flops=2.0 * product.macs,
-        plan=str(grid),
-    )
-
-
 def _elementwise(operation: HloInstruction, machine: Machine, fused: bool) -> Cost:
     shape = operation.shape
     item = max([shape.item_bytes, *(each.shape.item_bytes for each in operation.operands)], default=4)
@@ -247,12 +223,8 @@ def _reduction(operation: HloInstruction, machine: Machine) -> Cost:
     if operation.opcode in WINDOWED:
         elements = max(source.elements, operation.window_elements * min(result.elements, source.elements))
     received = min(source.bytes, 8 * result.bytes) / machine.compute_tiles
-    return Cost(
-        _share(elements, machine) / machine.elements(source.item_bytes or 4),
-        received / machine.exchange_bytes,
-        2 * machine.sync_cycles,
-        flops=elements,
-    )
+    compute = _share(elements, machine) / machine.elements(source.item_bytes or 4)
+    return Cost(compute, received / machine.exchange_bytes, 2 * machine.sync_cycles, flops=elements)
 
 
 def _sort(operation: HloInstruction, machine: Machine) -> Cost:
@@ -262,25 +234,19 @@ def _sort(operation: HloInstruction, machine: Machine) -> Cost:
     levels = max(1, math.ceil(math.log2(max(2, longest))))
     rounds = levels * (levels + 1) // 2
     moved = sum(each.shape.bytes for each in operation.operands) / machine.compute_tiles
-    return Cost(
-        rounds * _share(source.elements, machine) / machine.elements(source.item_bytes or 4),
-        rounds * moved / machine.exchange_bytes,
-        rounds * machine.sync_cycles,
-        flops=rounds * source.elements,
-    )
+    compute = rounds * _share(source.elements, machine) / machine.elements(source.item_bytes or 4)
+    exchange, sync = rounds * moved / machine.exchange_bytes, rounds * machine.sync_cycles
+    return Cost(compute, exchange, sync, flops=rounds * source.elements)
 
 
 def _move(operation: HloInstruction, machine: Machine) -> Cost:
     opcode = operation.opcode
     moved = sum(each.shape.bytes for each in operation.operands[1:]) if opcode in UPDATING else operation.shape.bytes
     bytes_of_tile = moved / machine.compute_tiles
-    local = opcode in LOCAL
-    return Cost(
-        bytes_of_tile / machine.copy_bytes,
-        0.0 if local else bytes_of_tile / machine.exchange_bytes,
-        0.0 if local else machine.sync_cycles,
-        known=local or opcode in MOVING,
-    )
+    compute = bytes_of_tile / machine.copy_bytes
+    if opcode in LOCAL:
+        return Cost(compute)
+    return Cost(compute, bytes_of_tile / machine.exchange_bytes, machine.sync_cycles, known=opcode in MOVING)
 
 
 def _share(elements: int, machine: Machine) -> int:
@@ -292,12 +258,7 @@ _VIEWS = frozenset({"reshape", "bitcast", "transpose"})
 
 
 def fused_operations(operations: Sequence[HloInstruction], root: HloInstruction) -> frozenset[HloInstruction]:
-    """The elementwise operations whose results only operations use of which they are a part.
-
-    These are elementwise operations of as many elements: the machine's compiler makes one expression of such a tree,
-    and one vertex of the expression. Of a change of type it is also the reductions, which read one type and add in
-    another.
-    """
+    """The elementwise operations whose results only operations use of which they are a part."""
     kept = {root}
     for operation in operations:
         if operation.opcode not in ELEMENTWISE:
@@ -324,14 +285,11 @@ def _reduced_conversions(operations: Sequence[HloInstruction], root: HloInstruct
 INFEED = "ipu_infeed_dequeue"
 OUTFEED = "ipu_outfeed_enqueue"
 COLLECTIVE = "ipu_collective"
-_SEED = "ipu_random_seed"
-_STREAM = "ipu_random_stream"
-_INDEX = "ipu_replica_index"
 HOST_CALLS = frozenset({INFEED, OUTFEED})
 # What names a queue to a call, and the order of the program's calls. No element has this type.
 _STATE = Shape("s64", (4,))
 # They pass nothing but a few words: random numbers are drawn, and costed, by what is given the seed or the stream.
-IDLE_CALLS = frozenset({_SEED, _STREAM, _INDEX})
+IDLE_CALLS = frozenset({"ipu_random_seed", "ipu_random_stream", "ipu_replica_index"})
 
 # Kinds of collectives in the order of their numbers in a program: a name, and how many times its data a replica
 # sends in a ring of so many.
@@ -352,25 +310,15 @@ def collective_kind(operation: HloInstruction) -> str:
 
 
 def collective_seconds(operation: HloInstruction, system: System, replicas: int) -> float:
-    """The time of a collective in a ring of the replicas of its groups.
-
-    Of `n` replicas each sends `2 * (n - 1) / n` of an all-reduce's bytes, in `2 * (n - 1)` steps, each of which takes a
-    link's latency. More replicas than the links join go over the gateways besides.
-    """
+    """The time of a collective in a ring of the replicas of its groups."""
     attributes = operation.attributes
     ranks = min(attributes.get("group_size", 0) or replicas, replicas)
-    size = _data_bytes([each.shape for each in operation.operands])
+    size = _data_bytes(each.shape for each in operation.operands)
     return _ring_seconds(attributes.get("kind", 0), size, ranks, system)
 
 
 def gather_seconds(size: float, replicas: int, system: System) -> float:
-    """The time in which replicas gather data that are divided among them.
-
-    Args:
-      size: The bytes of all data.
-      replicas: How many replicas have a part each.
-      system: The machine.
-    """
+    """The time in which replicas gather data that are divided among them."""
     return _ring_seconds(_GATHER, size / replicas, replicas, system)
 
 
@@ -388,10 +336,9 @@ def _ring_seconds(kind: int, size: float, ranks: int, system: System) -> float:
 
 def host_bytes(operation: HloInstruction) -> int:
     """The bytes that a feed's call passes between host and chip, without the states of queues and of their order."""
-    if operation.target == INFEED:
-        return _data_bytes(operation.shape.parts)
-    return _data_bytes([each.shape for each in operation.operands])
+    given = operation.target == INFEED
+    return _data_bytes(operation.shape.parts if given else (each.shape for each in operation.operands))
 
 
-def _data_bytes(shapes: Sequence[Shape]) -> int:
+def _data_bytes(shapes: Iterable[Shape]) -> int:
     return sum(shape.bytes for shape in shapes if shape != _STATE)

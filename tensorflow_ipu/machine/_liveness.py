@@ -19,13 +19,7 @@ _FEW_READERS = 16
 
 
 def frugal_order(computation: Computation) -> tuple[HloInstruction, ...]:
-    """Orders operations so that each result is made late and dropped early.
-
-    Where all that still read some data can run, and leave less behind than the data take, they run next; else the one
-    that comes first in the order in which the results are needed, longest chains first. So what is computed again for
-    a backward pass is computed when the pass comes to it, and the gradients of a layer's weights are added to their
-    sums before the pass goes on to the layer before.
-    """
+    """Orders operations so that each result is made late and dropped early."""
     return _Scheduler(computation).order()
 
 
@@ -197,11 +191,7 @@ _Value: TypeAlias = "tuple[LiveBuffer, ...] | list[_Value]"
 def peak_of(
     computation: Computation, machine: Machine, proportion: float, placement: Placement | None = None, ipu: int = 0
 ) -> Peak:
-    """Finds the most that a computation has in memory, in the better of two orders: its own, and one that is frugal.
-
-    Parameters are not counted: who calls holds them. A loop works on its operands in place, elementwise operations on
-    an operand that nobody uses later, a branch on what another branch hands on.
-    """
+    """Finds the most that a computation has in memory, in the better of two orders: its own, and one that is frugal."""
     return _Liveness(machine, proportion, placement, ipu).peak(computation)
 
 
@@ -215,14 +205,10 @@ class _Liveness:
 
     def peak(self, computation: Computation) -> Peak:
         if computation not in self._peaks:
-            self._peaks[computation] = self._walk(computation)
+            orders = (computation.operations, frugal_order(computation))
+            peaks = (self._walk_in(order, computation.root) for order in orders)
+            self._peaks[computation] = min(peaks, key=lambda peak: peak.bytes)
         return self._peaks[computation]
-
-    def _walk(self, computation: Computation) -> Peak:
-        return min(
-            (self._walk_in(order, computation.root) for order in (computation.operations, frugal_order(computation))),
-            key=lambda peak: peak.bytes,
-        )
 
     def _walk_in(self, operations: Sequence[HloInstruction], root: HloInstruction) -> Peak:
         last, last_of_element = _last_uses(operations, root)
@@ -355,11 +341,7 @@ def _written(operation: HloInstruction, value: _Value, shape: Shape) -> _Value:
 def _chosen(
     operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[LiveBuffer, int], at: int
 ) -> _Value:
-    """The places in which a choice between branches leaves its results.
-
-    What a branch hands on as it was given, as that of an update that is left out hands on all variables, stays where it
-    is: the other branches write their results there.
-    """
+    """The places in which a choice between branches leaves its results."""
     found: list[_Value] = []
     taken: set[LiveBuffer] = set()
     for number, part in enumerate(operation.shape.parts):

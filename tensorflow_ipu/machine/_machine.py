@@ -131,7 +131,6 @@ GC2 = Machine("GC2", tiles=1216, tile_bytes=256 * 1024, clock_hz=1.6e9, half_mac
 GC200 = Machine("GC200", tiles=1472, tile_bytes=624 * 1024, clock_hz=1.325e9, half_macs=64, float_macs=16)
 BOW = dataclasses.replace(GC200, name="Bow", clock_hz=1.85e9)
 
-
 _GIGA = 1e9
 
 
@@ -201,16 +200,12 @@ _C2 = dataclasses.replace(
 _BOW_2000 = dataclasses.replace(_M2000, name="Bow-2000", machine=BOW)
 
 
-def _pod(machine: System, name: str, ipus: int) -> System:
-    return dataclasses.replace(machine, name=name, ipus=ipus)
-
-
 _SYSTEMS = (
     _C2,
     _M2000,
-    *(_pod(_M2000, f"IPU-POD{ipus}", ipus) for ipus in (16, 64, 128, 256)),
+    *(dataclasses.replace(_M2000, name=f"IPU-POD{ipus}", ipus=ipus) for ipus in (16, 64, 128, 256)),
     _BOW_2000,
-    *(_pod(_BOW_2000, f"Bow Pod{ipus}", ipus) for ipus in (16, 64, 256, 1024)),
+    *(dataclasses.replace(_BOW_2000, name=f"Bow Pod{ipus}", ipus=ipus) for ipus in (16, 64, 256, 1024)),
 )
 _OF_MACHINE = {"GC2": _C2, "GC200": _M2000, "Bow": _BOW_2000}
 
@@ -221,13 +216,10 @@ def systems() -> dict[str, System]:
 
 
 def system_of(machine: System | Machine | str) -> System:
-    """The system that a name, a machine or a system stands for.
-
-    Args:
-      machine: A `System`, a `Machine` (which is put into the box that its kind is sold in), or a name of either.
+    """The system that a `System`, a `Machine` (put into the box that its kind is sold in) or a name of either stands for.
 
     Raises:
-      TypeError: It is none of them.
+      TypeError: `machine` is none of them.
       ValueError: There is no machine or system of this name.
     """
     if isinstance(machine, System):
@@ -267,39 +259,23 @@ class Setting(NamedTuple):
 
 
 def setting_of(machine: System | Machine | str | None, options: Mapping[str, Any] | None) -> Setting:
-    """What to predict for: the machine that the caller asks for, with what the configuration says of its use.
+    """What to predict for, by a machine and the device's configuration, whose options have full names.
 
-    Args:
-      machine: A `System`, a `Machine`, a name of either; or None for the machine of `ipu_model.version`, with
-        `ipu_model.tiles_per_ipu` tiles where that is not 0.
-      options: What is configured for the device, by full names; None where nothing is.
-
-    Raises:
-      TypeError: `machine` is none of these.
-      ValueError: There is no machine of this name.
+    Without a machine it is that of `ipu_model.version`, with `ipu_model.tiles_per_ipu` tiles where these are not 0. Errors
+    are those of `system_of`.
     """
     options = options or {}
-    system = system_of(_modelled(options) if machine is None else machine)
+    if machine is None:
+        machine = _VERSIONS[options.get("ipu_model.version", "")]
+        tiles = options.get("ipu_model.tiles_per_ipu", 0)
+        machine = dataclasses.replace(machine, tiles=tiles) if tiles else machine
+    system = system_of(machine)
     io_tiles = options.get("io_tiles.num_io_tiles", 0)
     if io_tiles and not system.machine.io_tiles:
         system = dataclasses.replace(system, machine=dataclasses.replace(system.machine, io_tiles=io_tiles))
-    return Setting(system, _proportion(options))
-
-
-def _modelled(options: Mapping[str, Any]) -> Machine:
-    machine = _VERSIONS[options.get("ipu_model.version", "")]
-    tiles = options.get("ipu_model.tiles_per_ipu", 0)
-    return dataclasses.replace(machine, tiles=tiles) if tiles else machine
-
-
-def _proportion(options: Mapping[str, Any]) -> float:
-    """The lesser of the proportions of products and of convolutions."""
-    given = [
-        float(options[name]["availableMemoryProportion"])
-        for name in ("matmuls.poplar_options", "convolutions.poplar_options")
-        if "availableMemoryProportion" in options.get(name, ())
-    ]
-    return min(given, default=_PROPORTION)
+    libraries = (options.get(f"{name}.poplar_options", {}) for name in ("matmuls", "convolutions"))
+    given = [float(each["availableMemoryProportion"]) for each in libraries if "availableMemoryProportion" in each]
+    return Setting(system, min(given, default=_PROPORTION))
 
 
 _lock = threading.Lock()
@@ -307,19 +283,10 @@ _counts: Counter[Path] = Counter()  # By the file's path without its number.
 
 
 def autosave(report: Report, directory: str) -> Path:
-    """Saves a report as JSON, and as a page where matplotlib is there, under the name of its program.
+    """Saves a report in a folder as JSON, and as a page where matplotlib is there; returns the path of the JSON.
 
-    The second report of a name in this process is numbered 2, and so on. Files of earlier processes are written over.
-
-    Args:
-      report: The report.
-      directory: The folder, which is made if it does not exist.
-
-    Returns:
-      The path of the JSON.
-
-    Raises:
-      OSError: The folder cannot be made, or written to.
+    Files are named after the program, from the second of a name in this process on with a number. `OSError` is raised where
+    the folder cannot be made or written to.
     """
     folder = Path(directory).expanduser().resolve()
     plain = folder / (re.sub(r"[^\w.-]+", "_", report.program).strip("_") or "program")

@@ -109,7 +109,7 @@ def memory_of(
     machine = system.machine
     peak = peak_of(program, machine, proportion, placement, ipu)
     given = sum(each.shape.bytes for each in program.operations if each.opcode == "parameter" and is_here(each))
-    held = [(buffer.name, buffer.bytes) for buffer in peak.buffers if not buffer.given and buffer.bytes][:_LISTED]
+    held = [(buffer.name, buffer.bytes) for buffer in peak.buffers if not buffer.given and buffer.bytes]
     constants, kinds = _constants_and_kinds(program, is_here)
     low, high = (
         (runtime + kinds * each) * machine.compute_tiles
@@ -123,19 +123,13 @@ def memory_of(
         code_high=high,
         capacity=machine.bytes,
         ipu=ipu,
-        largest=tuple(held),
+        largest=tuple(held[:_LISTED]),
         liveness=_thinned(peak.profile),
     )
 
 
 def memory_of_parts(parts: Sequence[Memory], machine: Machine, kept: Memory | None = None) -> Memory:
-    """The memory of an IPU that runs several programs, one at a time, beside what it keeps.
-
-    Args:
-      parts: The memory that each program needs; what it is given counts among what is kept.
-      machine: The IPU.
-      kept: What the IPU keeps, without data and code; nothing if omitted.
-    """
+    """The memory of an IPU that runs several programs, one at a time, beside what it keeps."""
     kept = kept or Memory(variables=0, constants=0, data=0, code_low=0, code_high=0, capacity=machine.bytes)
     top_operations = max(parts, key=lambda part: part.data)
     runtime_low, runtime_high = (runtime * machine.compute_tiles for runtime in _RUNTIME_CODE)  # It is there once.
@@ -203,12 +197,7 @@ class Kept:
 
 
 def told_apart(report: Report, kept: Kept) -> Report:
-    """A report of one IPU with its variables told apart, and what it takes to bring and take back those off the chip.
-
-    Args:
-      report: A report whose memory has all of them as variables and data.
-      kept: What is known of them.
-    """
+    """A report of one IPU with its variables told apart, and what it takes to bring and take back those off the chip."""
     memory = report.memory
     carried = min(kept.carried, memory.data)
     memory = replace(

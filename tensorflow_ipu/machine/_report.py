@@ -101,10 +101,7 @@ class Report(SavedReport):
 
     @property
     def steps(self) -> int:
-        """How many steps a run has.
-
-        That is how often it reads the infeed that it reads most, or 1 where it reads none; of a pipeline, its micro-batches.
-        """
+        """Steps of a run: reads of the infeed that it reads most, 1 where it reads none; of a pipeline, its micro-batches."""
         if self.timeline is not None:
             return self.timeline.micro_batches * self.timeline.passes
         return max((each.count for each in self.operations if each.kind == "infeed"), default=1) or 1
@@ -135,17 +132,11 @@ class Report(SavedReport):
         return sum(each.flops for each in self.operations)
 
     def part_seconds(self, part: str) -> float:
-        """The time of a run that goes to one part: `compute`, `exchange`, `sync`, `links` or `host`.
-
-        Of a pipeline, whose IPUs work at the same time, the sum over its IPUs.
-        """
+        """Seconds of a run that go to `compute`, `exchange`, `sync`, `links` or `host`; of a pipeline, summed over its IPUs."""
         return sum(getattr(each, part) for each in self.operations)
 
     def ipu_seconds(self, ipu: int) -> float:
-        """The time of a run in which one IPU of a replica computes, exchanges, or sends and receives.
-
-        Args:
-          ipu: Its number within the replica.
+        """Seconds of a run in which an IPU, by its number within the replica, computes, exchanges, or sends and receives.
 
         Raises:
           ValueError: A replica has no such IPU.
@@ -155,27 +146,20 @@ class Report(SavedReport):
         return sum(each.seconds - each.host for each in self.operations if each.ipu in (ipu, -1))
 
     def throughput(self, batch_size: int) -> float:
-        """Samples a second of all replicas.
-
-        Args:
-          batch_size: Samples that a replica handles in a step: its micro-batch.
+        """Samples a second of all replicas, each of which handles `batch_size` samples in a step.
 
         Raises:
-          ValueError: It is below 1.
+          ValueError: `batch_size` is below 1.
         """
         if not is_int(batch_size) or batch_size < 1:
             raise ValueError(f"`batch_size` must be the samples of a step, 1 or more, but is {batch_size!r}")
         return batch_size * self.replicas / self.step_seconds if self.step_seconds else float("inf")
 
     def advice(self, retrace: bool = False) -> Suggestions:
-        """What would help: changes of which each alone makes a step faster or the program leaner, by the same model.
+        """Changes of which each alone makes a step faster or the program leaner, by the same model.
 
-        Where the program may not fit, the leanest stand first, else the fastest. `advice().not_asked` has the changes whose
-        effect is not known, and why. The program is read again at the first call, some times; `print` and `save` ask too.
-
-        Args:
-          retrace: Whether to trace the program anew as well, for reports of Keras models: with other micro-batches, with
-            recomputation, in more stages. That takes some times as long as the report.
+        Where the program may not fit, the leanest stand first, else the fastest. `retrace` traces reports of Keras models
+        anew as well: with other micro-batches, with recomputation, in more stages.
         """
         if self.given_advice is None or retrace:
             found = [] if self.asks is None else list(self.asks(self, retrace))
@@ -185,11 +169,10 @@ class Report(SavedReport):
         return Suggestions() if self.given_advice is None else self.given_advice
 
     def data_balance(self, benchmark: str | bytes | Mapping[str, Any]) -> SupplyAndDemand:
-        """Whether the machine would wait for its data: the predicted demand beside a measured supply.
+        """Compares the predicted demand for data with the supply in the last epoch of a benchmark.
 
         Args:
-          benchmark: What `dataset_benchmark` or `infeed_benchmark` returned: its JSON (`result.numpy()[0]`), or what that
-            holds. The last epoch counts.
+          benchmark: The JSON of `dataset_benchmark` or `infeed_benchmark` (`result.numpy()[0]`), or what that holds.
 
         Raises:
           ValueError: It is no such thing, or the program reads no infeed.
@@ -259,25 +242,7 @@ def report_of(
     ipus: int = 1,
     shards: Mapping[str, Sequence[int]] | None = None,
 ) -> Report:
-    """Predicts what a machine makes of a program.
-
-    Args:
-      serialized: The program, a serialized `HloModuleProto` before optimisation.
-      system: The machine.
-      program: The program's name.
-      replicas: How many replicas run it.
-      proportion: `availableMemoryProportion` of products.
-      trip_counts: For loops whose number of iterations only running them tells: the name of the loop, as the report
-        without it tells, and the number; `*` stands for all.
-      lines: For the name of a TensorFlow operation, the user's line behind it.
-      assumptions: What else the prediction takes for granted.
-      prefetch: The least `prefetch_depth` of its infeeds, where that is known: data pass beside the computation from 2 on.
-      ipus: How many IPUs each replica has, on which `scopes.ipu_shard` has placed the operations.
-      shards: For the name of a TensorFlow operation, the numbers of its IPUs, where its instructions do not say.
-
-    Raises:
-      ValueError: The bytes are no program, or `trip_counts` names a loop that there is not.
-    """
+    """Predicts what a machine makes of a program."""
     asked = _Request(serialized, program, replicas, trip_counts, lines, assumptions, ipus, shards)
 
     def again(
@@ -319,19 +284,13 @@ class _Request(NamedTuple):
 def _predicted(asked: _Request, system: System, proportion: float, halved: bool, prefetch: int | None) -> Report:
     entry = _hlo.read(asked.serialized, halved)
     placement = Placement(entry, asked.ipus, asked.shards) if asked.ipus > 1 else None
-    walk = Walk(
-        system,
-        replicas=asked.replicas,
-        proportion=proportion,
-        trip_counts=asked.trip_counts,
-        lines=asked.lines,
-        placement=placement,
-    )
+    walk = Walk(system, asked.replicas, proportion, asked.trip_counts, asked.lines, placement)
     operations = tuple(walk.times(entry))
-    if walk.unused_trip_counts - {"*"}:
-        unused = ", ".join(f"`{name}`" for name in sorted(walk.unused_trip_counts - {"*"}))
+    unused = sorted(walk.unused_trip_counts - {"*"})
+    if unused:
+        names = ", ".join(f"`{name}`" for name in unused)
         raise ValueError(
-            f"`trip_counts` names {unused}, and the program has no loop of this name whose number of iterations is"
+            f"`trip_counts` names {names}, and the program has no loop of this name whose number of iterations is"
             " not known"
         )
     overlaps = system.machine.io_tiles > 0 and (prefetch is None or prefetch > 1)

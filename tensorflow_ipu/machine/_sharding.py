@@ -16,11 +16,7 @@ _STRUCTURE = frozenset({"call", "conditional", "get-tuple-element", "parameter",
 
 
 class Placement:
-    """The IPUs of each operation of a program.
-
-    An operation is where its scope says; else where its operands come from; else where it is used. Variables are where they
-    are used first.
-    """
+    """The IPUs of each operation of a program."""
 
     def __init__(self, program: Computation, ipus: int, shards: Mapping[str, Sequence[int]] | None = None) -> None:
         """Places the operations of a program."""
@@ -130,12 +126,9 @@ class Placement:
             return self._of.get(operation.operands[number])
         if operation.opcode == "while":
             body = operation.called[0]
-            for each in body.operations:
-                if (
-                    each.opcode == "get-tuple-element"
-                    and each.number == number
-                    and each.operands[0].opcode == "parameter"
-                ):
+            taken = (each for each in body.operations if each.opcode == "get-tuple-element" and each.number == number)
+            for each in taken:
+                if each.operands[0].opcode == "parameter":
                     return self._of.get(each)
             return self._element(body.root, number) if body.root.opcode == "tuple" else None
         # Of a parameter, its elements are where they are used, each by itself.

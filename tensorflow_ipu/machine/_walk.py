@@ -87,17 +87,15 @@ def _constant_of_loop(source: HloInstruction, frame: Frame, element: int) -> int
     """The value of an element that a loop carries and never changes, or after the loop, that it counts in."""
     if source.opcode == "while":  # After the loop.
         body = frame.enter(source, source.called[0])
-        return _begin(body, element) if _is_kept(body, element) else _end(source, frame, body, element)
+        if _is_kept(body, element):
+            return _begin(body, element)
+        # The loop of gradients goes back by what the loop has counted.
+        begin, step, trips = _begin(body, element), _step(body, element), trip_count(source, frame)
+        return None if begin is None or step is None or trips is None else begin + step * trips
     if source.opcode == "parameter" and frame.loop is not None:
         body = Frame(frame.loop.called[0], frame.arguments, frame.caller, frame.loop)
         return _begin(body, element) if _is_kept(body, element) else None
     return None
-
-
-def _end(loop: HloInstruction, frame: Frame, body: Frame, element: int) -> int | None:
-    """What a loop has counted in an element: by which the loop of its gradients goes back."""
-    begin, step, trips = _begin(body, element), _step(body, element), trip_count(loop, frame)
-    return None if begin is None or step is None or trips is None else begin + step * trips
 
 
 def _begin(body: Frame, element: int) -> int | None:
@@ -140,9 +138,9 @@ def _step(body: Frame, element: int) -> int | None:
         carried, inner, at = _origin(one, frame)
         if carried.opcode == "parameter" and inner.loop is body.loop and at == element:
             step = _constant(other, frame)
-            if source.opcode == "subtract":
-                return -step if step is not None and one is source.operands[0] else None
-            return step
+            if source.opcode == "add":
+                return step
+            return -step if step is not None and one is source.operands[0] else None
     return None
 
 
@@ -241,7 +239,6 @@ class Walk:
     def __init__(
         self,
         system: System,
-        *,
         replicas: int = 1,
         proportion: float = 0.6,
         trip_counts: Mapping[str, int] | None = None,
@@ -293,14 +290,13 @@ class Walk:
 
     def _loop(self, loop: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         trips = trip_count(loop, frame)
-        name = loop.title
         if trips is None:
-            trips = self._given(name)
+            trips = self._given(loop.title)
         body, condition = (frame.enter(loop, called) for called in loop.called)
         rows = self._computation(condition, count * (trips + 1)) + self._computation(body, count * trips)
         if self._placement is not None and trips:
-            for at, carried in self._placement.carried_over(loop):
-                rows.append(self._between_ipus(carried, at, count * trips))
+            carried = self._placement.carried_over(loop)
+            rows += [self._between_ipus(each, at, count * trips) for at, each in carried]
         return rows
 
     def _given(self, name: str) -> int:
@@ -316,9 +312,8 @@ class Walk:
 
     def _branches(self, operation: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         branches = [self._computation(frame.enter(operation, called), count) for called in operation.called]
-        top_operations = max(branches, key=lambda rows: sum(row.seconds for row in rows), default=[])
         self.notes[f"branch `{operation.title}`: taken to run the dearest of its {len(branches)} ways"] = None
-        return top_operations
+        return max(branches, key=lambda rows: sum(row.seconds for row in rows), default=[])
 
     def _call(self, operation: HloInstruction, count: int) -> list[OperationTime]:
         target = operation.target

@@ -19,9 +19,7 @@ def cast_graph(graph: Any, fetches: Sequence[str], source: tf.DType, target: tf.
     made = type(graph)()
     made.CopyFrom(graph)
     for node in made.node:  # Order is for side effects, of which there will be none.
-        kept = [name for name in node.input if not name.startswith("^")]
-        del node.input[:]
-        node.input.extend(kept)
+        node.input[:] = [name for name in node.input if not name.startswith("^")]
     needed = _needed(made.node, fetches)
     for at in reversed(range(len(made.node))):
         if made.node[at].name not in needed or made.node[at].op == "Placeholder":
@@ -37,9 +35,7 @@ def cast_graph(graph: Any, fetches: Sequence[str], source: tf.DType, target: tf.
             argument.type = types.of(argument.type)
         renamed = _retype(function.node_def, types, {}, in_function=True)
         for node in function.node_def:
-            inputs = [renamed.get(name, name) for name in node.input]
-            del node.input[:]
-            node.input.extend(inputs)
+            node.input[:] = [renamed.get(name, name) for name in node.input]
         for key, value in function.ret.items():
             function.ret[key] = renamed.get(value, value)
     if made.library.function:
@@ -93,15 +89,11 @@ def _retype(nodes: Any, types: _Types, names: dict[str, str], in_function: bool)
                 for function in value.list.func:
                     function.name = names.get(function.name, function.name)
             elif kind == "tensor" and value.tensor.dtype == types.source.as_datatype_enum:
-                value.tensor.CopyFrom(_converted(value.tensor, types))
+                with np.errstate(over="ignore"):
+                    array = tf.make_ndarray(value.tensor).astype(types.target.as_numpy_dtype)
+                value.tensor.CopyFrom(tf.make_tensor_proto(array, types.target))
     nodes.extend(casts)
     return renamed
-
-
-def _converted(tensor: Any, types: _Types) -> Any:
-    with np.errstate(over="ignore"):
-        array = tf.make_ndarray(tensor).astype(types.target.as_numpy_dtype)
-    return tf.make_tensor_proto(array, types.target)
 
 
 def _cast_of(node: Any, output: str, types: _Types) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -48,17 +50,11 @@ class Figures:
 
     def __add__(self, other: Figures) -> Figures:
         """The figures of both."""
-        smallest = [each for each in (self.smallest, other.smallest) if each] or [0.0]
+        counts = ("elements", "zeros", "zeros_half", "subnormal", "beyond", "infinite", "lost")
         return Figures(
-            elements=self.elements + other.elements,
-            zeros=self.zeros + other.zeros,
-            zeros_half=self.zeros_half + other.zeros_half,
-            subnormal=self.subnormal + other.subnormal,
-            beyond=self.beyond + other.beyond,
-            infinite=self.infinite + other.infinite,
-            lost=self.lost + other.lost,
+            **{name: getattr(self, name) + getattr(other, name) for name in counts},
             largest=max(self.largest, other.largest),
-            smallest=min(smallest),
+            smallest=min((each for each in (self.smallest, other.smallest) if each), default=0.0),
             exponents=tuple(a + b for a, b in zip(self.exponents, other.exponents, strict=True)),
         )
 
@@ -88,12 +84,8 @@ class Figures:
         return exponent_of(self.smallest)
 
     def weight_below(self, exponent: int) -> float:
-        """Which share of the sum of magnitudes numbers with a lower exponent have, as the exponents tell.
-
-        It says what is lost when these become 0: a million of the smallest are nothing beside one that is large.
-        """
-        counts = np.asarray(self.exponents, np.float64)
-        weights = counts * np.exp2(np.arange(LOWEST, HIGHEST + 1, dtype=np.float64))
+        """The share of the sum of magnitudes that numbers with a lower exponent have, as the exponents tell."""
+        weights = np.asarray(self.exponents, np.float64) * np.exp2(np.arange(LOWEST, HIGHEST + 1, dtype=np.float64))
         whole = weights.sum()
         below = weights[: max(0, min(exponent - LOWEST, len(weights)))].sum()
         return float(below / whole) if whole else 0.0
@@ -164,23 +156,11 @@ class Count:
 
 
 ACTIVATION = "activation"
-
-
 GRADIENT = "gradient of activation"
-
-
 WEIGHT = "weight"
-
-
 WEIGHT_GRADIENT = "gradient of weight"
-
-
 UPDATE = "update"
-
-
 KINDS = (ACTIVATION, GRADIENT, WEIGHT, WEIGHT_GRADIENT, UPDATE)
-
-
 GRADIENTS = (GRADIENT, WEIGHT_GRADIENT)
 
 
@@ -205,7 +185,4 @@ class TensorRow:
     @property
     def total(self) -> Figures:
         """What was counted of it in all steps."""
-        total = self.steps[0]
-        for each in self.steps[1:]:
-            total += each
-        return total
+        return functools.reduce(operator.add, self.steps)

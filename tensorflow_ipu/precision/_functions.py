@@ -137,11 +137,15 @@ class _CastFunctions:
 
         return tf.function(step, jit_compile=True, autograph=False)
 
-    def in_order(self, rows: Sequence[Any]) -> tuple[Any, ...]:
+    def in_order(self, rows: Sequence[TensorRow]) -> tuple[TensorRow, ...]:
         """Scope by scope, in the order in which they begin to compute."""
-        layers = [layer for layer, kind, _ in self._keys if kind == _figures.ACTIVATION]
-        layers += [layer for layer, _, _ in self._keys]
-        return tuple(sorted(rows, key=lambda row: (layers.index(row.layer), _figures.KINDS.index(row.kind))))
+        return _in_order(rows, [(layer, kind) for layer, kind, _ in self._keys])
+
+
+def _in_order(rows: Sequence[TensorRow], computed: Sequence[tuple[str, str]]) -> tuple[TensorRow, ...]:
+    """The rows by the order of their layers' activations among the layers and kinds that are computed, then by kind."""
+    layers = [layer for layer, kind in computed if kind == _figures.ACTIVATION] + [layer for layer, _ in computed]
+    return tuple(sorted(rows, key=lambda row: (layers.index(row.layer), _figures.KINDS.index(row.kind))))
 
 
 def _key(operation: tf.Operation) -> Key:
@@ -184,22 +188,24 @@ class ModelSteps:
             if not losses:
                 raise ValueError("`data` has no batch: a report needs at least one")
             half_weights = any(weight.dtype == "float16" for weight in self._model.trainable_variables)
-            rows = self._in_order(count.rows())
+            rows = count.rows()
+            rows = _in_order(rows, [(row.layer, row.kind) for row in rows])
             report = PrecisionReport(self._model.name, device, loss_scale, rows, tuple(losses), half_weights)
-            return trial_of(report, single, lambda scale, layers: self._tried(state, batch, scale, layers))
+
+            def tried(scale: float, layers: Sequence[str]) -> Values:
+                self._assign(state)
+                return self._computed(batch, scale=scale, single=layers)[1]
+
+            return trial_of(report, single, tried)
         finally:
             self._assign(before)
 
-    def _tried(self, state: Sequence[Any], batch: Nested, scale: float, layers: Sequence[str]) -> Values:
-        self._assign(state)
-        return self._computed(batch, scale=scale, single=layers)[1]
-
     def _computed(self, batch: Nested, scale: float | None = None, single: Sequence[str] = ()) -> tuple[Any, Values]:
         """The loss of a step and its tensors: in float16 with a scale, and without one in float32, with the update."""
-        made = self._functions.get((scale, tuple(single)))
-        if made is None:
-            made = self._functions[scale, tuple(single)] = self._function(scale, single)
-        function, keys = made
+        key = (scale, tuple(single))
+        if key not in self._functions:
+            self._functions[key] = self._function(scale, single)
+        function, keys = self._functions[key]
         loss, tensors = self._run(function, tf.nest.map_structure(tf.convert_to_tensor, tuple(batch)))
         return loss, dict(zip(keys, (np.asarray(each) for each in tensors), strict=True))
 
@@ -215,9 +221,8 @@ class ModelSteps:
                 (_figures.GRADIENT, made.activations, made.gradients),
                 (_figures.WEIGHT_GRADIENT, made.weights, made.weight_gradients),
             ):
-                for owner, value in zip(owners, values, strict=True):
-                    if value is not None:
-                        tensors[owner.layer, kind, owner.name] = value
+                known = ((owner, value) for owner, value in zip(owners, values, strict=True) if value is not None)
+                tensors.update({(owner.layer, kind, owner.name): value for owner, value in known})
             keys[:] = tensors
             if scale is None:
                 tensor_probes.update(model, made.weight_gradients)
@@ -247,12 +252,6 @@ class ModelSteps:
             stuck[key] = float(np.count_nonzero(moves & stays) / max(1, np.count_nonzero(moves)))
         return weights, updates, stuck
 
-    def _in_order(self, rows: Sequence[TensorRow]) -> tuple[TensorRow, ...]:
-        """Layer by layer in the order in which they are computed."""
-        layers = [row.layer for row in rows if row.kind == _figures.ACTIVATION]
-        layers += [row.layer for row in rows]
-        return tuple(sorted(rows, key=lambda row: (layers.index(row.layer), _figures.KINDS.index(row.kind))))
-
     def _variables(self) -> list[Any]:
         optimizer = self._model.optimizer
         return [*self._model.variables, *([] if optimizer is None else optimizer.variables)]
@@ -275,25 +274,17 @@ def precision_report(
 ) -> PrecisionReport:
     """Runs some steps in float32, and beside each the same in float16, and tells what float16 makes of each tensor.
 
-    A step of float16 begins with the weights of float32, so that the two do not drift apart. Of each tensor (the results
-    of layers, their gradients, the weights with their gradients and updates) there is which share overflowed, which became
-    0, which is subnormal, and where its numbers lie in float32; then which loss scales would fit, and the advice.
-
-        report = ipu.precision_report(model, dataset)
-        print(report)
-        report.save("precision.html")
-
-    A model that was made in a strategy's scope, and a function in one, computes float16 on the strategy's device, as that
-    is configured; exceptions of floating point do not stop it here. Others are compiled by XLA, whose float16 is that of
-    IEEE 754.
+    A step of float16 begins with the weights of float32. A model that was made in a strategy's scope, and a function in
+    one, computes float16 on the strategy's device, as that is configured; exceptions of floating point do not stop it
+    here. Others are compiled by XLA, whose float16 is that of IEEE 754.
 
     Args:
       model: A Keras model that is compiled; its layers compute by their policies' counterparts of float32 and float16,
         whatever those are, and it is left as it was. Or a `tf.function` of a step: see `docs/half_precision.md`.
       data: Batches: a dataset or another iterable of what a step takes, `(x, y)` or `(x, y, sample_weight)` for a model, and
         a tuple of arguments for a function. For a model also a tuple of arrays, of which batches are made.
-      steps: How many steps to run, at most.
-      batch_size: The samples of a batch, where `data` is arrays.
+      steps: The most steps to run.
+      batch_size: Samples of a batch, where `data` is arrays.
       loss_scale: What the loss is multiplied by in float16, before it is differentiated. Of a function: what it multiplies
         its loss by itself, in both.
 
@@ -314,7 +305,10 @@ def precision_report(
     if isinstance(model, keras.Model):
         return _of_model(model, itertools.islice(_batches(data, batch_size), steps), float(loss_scale))
     if replicas.is_graph_function(model):
-        return _of_function(model, itertools.islice(_batches(data, None), steps), float(loss_scale))
+        strategy = tf.distribute.get_strategy()
+        run, device = _runner(strategy if isinstance(strategy, IPUStrategyV1) else None)
+        batches = itertools.islice(_batches(data, None), steps)
+        return FunctionSteps(model, run).report(batches, float(loss_scale), device)
     raise TypeError(f"`model` must be a Keras model or a `tf.function`, but is {model!r}")
 
 
@@ -343,12 +337,6 @@ def _of_model(model: keras.Model, batches: Iterator[Nested], loss_scale: float) 
     tensor_probes.build(model, tf.nest.map_structure(tf.convert_to_tensor, first))
     run, device = _runner(tensor_probes.strategy_of_model(model))
     return ModelSteps(model, run).report(itertools.chain([first], batches), loss_scale, device)
-
-
-def _of_function(function: Any, batches: Iterator[Nested], loss_scale: float) -> PrecisionReport:
-    strategy = tf.distribute.get_strategy()
-    run, device = _runner(strategy if isinstance(strategy, IPUStrategyV1) else None)
-    return FunctionSteps(function, run).report(batches, loss_scale, device)
 
 
 def _runner(strategy: IPUStrategyV1 | None) -> tuple[Callable[..., Any], str]:

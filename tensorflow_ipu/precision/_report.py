@@ -65,8 +65,7 @@ def scales_for(gradients: Sequence[Figures]) -> Scales:
     # A number of the exponent below the smallest is rounded up to it.
     least = max(_power_keeping(each, SMALLEST - 1) for each in known)
     whole = max(_power_keeping(each, SMALLEST_NORMAL) for each in known)
-    advised = min(max(whole, 0), greatest - _HEADROOM)
-    advised = min(max(advised, least), greatest)
+    advised = min(max(min(max(whole, 0), greatest - _HEADROOM), least), greatest)
     return Scales(2.0**least, 2.0**greatest, 2.0**advised)
 
 
@@ -90,12 +89,9 @@ _STUCK = 0.25
 
 
 def float32_layers(report: PrecisionReport) -> tuple[str, ...]:
-    """The layers that are to compute in float32 by what was counted, in their order.
-
-    Those where overflows begin, those whose results vanish, and those whose gradients no loss scale saves.
-    """
+    """The layers that are to compute in float32 by what was counted, in their order."""
     layers = [row.layer for row, _ in _origins(report)]
-    layers += [row.layer for row in report.of([ACTIVATION]) if _vanishes(row.total)]
+    layers += [row.layer for row in report.of([ACTIVATION]) if row.total.weight_below(SMALLEST - 1) > _FEW]
     layers += _unsaved(report)
     order = [row.layer for row in report.rows]
     return tuple(sorted(set(layers), key=order.index))
@@ -111,10 +107,7 @@ def sentences(report: PrecisionReport) -> Iterator[str]:
 
 
 def _origins(report: PrecisionReport) -> list[tuple[TensorRow, bool]]:
-    """The activations where overflows begin, and whether float32 has them beyond float16 too.
-
-    What comes behind an overflow is infinite as well, so that only float32 can tell there.
-    """
+    """The activations where overflows begin, and whether float32 has them beyond float16 too."""
     found, seen = [], False
     for row in report.of([ACTIVATION]):
         figures = row.total
@@ -124,10 +117,6 @@ def _origins(report: PrecisionReport) -> list[tuple[TensorRow, bool]]:
             found.append((row, False))
         seen = seen or figures.infinite > 0
     return found
-
-
-def _vanishes(figures: Figures) -> bool:
-    return figures.weight_below(SMALLEST - 1) > _FEW
 
 
 def _on_activations(report: PrecisionReport) -> Iterator[str]:
@@ -146,7 +135,7 @@ def _on_activations(report: PrecisionReport) -> Iterator[str]:
                 " (`dtype='float32'`)"
             )
     for row in report.of([ACTIVATION]):
-        if _vanishes(row.total) and row.layer not in told:
+        if row.total.weight_below(SMALLEST - 1) > _FEW and row.layer not in told:
             told.add(row.layer)
             yield (
                 f"`{row.layer}` computes numbers below {_power(row.total.largest_exponent)}, many of which float16 rounds to"
@@ -175,9 +164,8 @@ def _on_scale(report: PrecisionReport) -> Iterator[str]:
     least, greatest = scale_text(scales.least), scale_text(scales.greatest)
     if not scales.fit:
         unsaved = _unsaved(report)
-        worst = ", ".join(
-            f"`{layer}`" for layer in dict.fromkeys(row.layer for row in gradients if row.layer in unsaved)
-        )
+        layers = dict.fromkeys(row.layer for row in gradients if row.layer in unsaved)
+        worst = ", ".join(f"`{layer}`" for layer in layers)
         yield (
             f"no loss scale fits all gradients: below {least} some vanish, and above {greatest} others overflow. Take"
             f" {advised}, and compute {worst} in float32 (`dtype='float32'`)"
@@ -292,10 +280,7 @@ class PrecisionReport(SavedReport):
     @property
     def float32_layers(self) -> tuple[str, ...]:
         """The layers that are to compute in float32."""
-        if self.trial is not None:
-            return self.trial.single
-
-        return float32_layers(self)
+        return float32_layers(self) if self.trial is None else self.trial.single
 
     @property
     def advice(self) -> tuple[str, ...]:
@@ -313,14 +298,8 @@ class PrecisionReport(SavedReport):
     def to_dict(self) -> dict[str, Any]:
         """All of the report in lists, dictionaries, numbers and text; None for a loss that is no finite number."""
         losses = [[loss if math.isfinite(loss) else None for loss in step] for step in self.losses]
-        scales = dataclasses.asdict(self.scales)
-        return {
-            "schema": self._SCHEMA,
-            **dataclasses.asdict(self),
-            "losses": losses,
-            "scales": scales,
-            "advice": [*self.advice],
-        }
+        more = {"losses": losses, "scales": dataclasses.asdict(self.scales), "advice": [*self.advice]}
+        return {"schema": self._SCHEMA, **dataclasses.asdict(self), **more}
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> PrecisionReport:
@@ -330,7 +309,10 @@ class PrecisionReport(SavedReport):
             values["device"],
             values["loss_scale"],
             tuple(_row(each) for each in values["rows"]),
-            tuple((_loss(single), _loss(half)) for single, half in values["losses"]),
+            tuple(
+                (math.nan if single is None else single, math.nan if half is None else half)
+                for single, half in values["losses"]
+            ),
             values["half_weights"],
             None if trial is None else Trial(**{**trial, "single": tuple(trial["single"])}),
         )
@@ -339,10 +321,6 @@ class PrecisionReport(SavedReport):
         from tensorflow_ipu.precision import _page
 
         return _page.page(self)
-
-
-def _loss(read: float | None) -> float:
-    return math.nan if read is None else read
 
 
 def _row(read: dict[str, Any]) -> TensorRow:
@@ -372,12 +350,8 @@ def _lines(report: PrecisionReport) -> Iterator[str]:
     for sentence in report.advice:
         yield from textwrap.wrap(sentence, _WIDTH, initial_indent="  * ", subsequent_indent="    ")
     yield ""
-    ranges = (
-        "-" * ((SMALLEST - _FROM) // 2)
-        + "s" * ((SMALLEST_NORMAL - SMALLEST) // 2)
-        + "n" * ((16 - SMALLEST_NORMAL) // 2)
-    )
-    ranges = ranges.ljust((_TO + 1 - _FROM) // 2, "!")
+    edges = zip("-sn", (_FROM, SMALLEST, SMALLEST_NORMAL), (SMALLEST, SMALLEST_NORMAL, 16), strict=True)
+    ranges = "".join(sign * ((end - begin) // 2) for sign, begin, end in edges).ljust((_TO + 1 - _FROM) // 2, "!")
     yield f"{'':<{_NAME}} {'over-':>7} {'to':>7} {'sub-':>7}  {'exponents':<11} in float32, from 2^{_FROM} to 2^{_TO}:"
     yield f"{'tensor':<{_NAME}} {'flow':>7} {'zero':>7} {'normal':>7}  {'of float32':<11} [{ranges}]"
     layer = None
@@ -422,10 +396,6 @@ def _strip(figures: Figures) -> str:
     return "".join(_SHADES[-(-(len(_SHADES) - 1) * count // most)] for count in counts)
 
 
-# Which share of its numbers a tensor may lose to 0 without a word.
-_FEW = 0.01
-
-
 # Each is a program to compile.
 _MOST_TRIALS = 8
 
@@ -433,11 +403,7 @@ _MOST_TRIALS = 8
 def trial_of(
     report: PrecisionReport, single: Values, compute: Callable[[float, Sequence[str]], Values]
 ) -> PrecisionReport:
-    """The report with its advice tried, where that is not what was run.
-
-    What a layer of float32 hands on may be too large for the next one, which only trying shows: such layers are added one
-    by one.
-    """
+    """The report with its advice tried, where that is not what was run."""
     scales, layers = report.scales, list(report.float32_layers)
     fits = scales.fit and scales.least <= report.loss_scale <= scales.greatest
     scale = report.loss_scale if fits and scales.advised <= report.loss_scale else scales.advised
@@ -449,8 +415,7 @@ def trial_of(
         tried = compute(scale, layers)
         figures = {key: figures_of(single[key], value) for key, value in tried.items() if key in single}
         found = {layer for (layer, kind, _), each in figures.items() if kind == ACTIVATION and each.infinite}
-        found -= set(layers)
-        if not found:
+        if not (found := found - set(layers)):
             break
         layers.append(min(found, key=order.index))
     gradients = {key: each for key, each in figures.items() if key[1] in GRADIENTS}

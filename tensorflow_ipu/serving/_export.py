@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     import keras
 
 
-class _Served(tf.Module):
-    pass
-
-
 def write(
     predict: Callable[..., Nested],
     steps: Sequence[Callable[..., Nested] | None],
@@ -49,7 +45,7 @@ def write(
             results = serving_steps.checked("`postprocessing_step`", after(*results), None)
         return serving_steps.named(results, names)
 
-    module: Any = _Served()
+    module: Any = tf.Module()
     module.predict = tf.function(serve, input_signature=list(requests))
     # So that the graph names no IPU, whatever scope is around.
     with tf.device(None):
@@ -221,16 +217,8 @@ def export_single_step(
     requests, of_predict = of_steps(
         predict_step, predict_step_signature, input_dataset, preprocessing_step, preprocessing_step_signature
     )
-    return write(
-        predict_step,
-        (preprocessing_step, postprocessing_step),
-        requests,
-        of_predict,
-        export_dir,
-        output_names,
-        postprocessing_step_signature,
-        purge_export_dir,
-    )
+    steps, output = (preprocessing_step, postprocessing_step), (output_names, postprocessing_step_signature)
+    return write(predict_step, steps, requests, of_predict, export_dir, *output, purge_export_dir)
 
 
 def export_pipeline(
@@ -274,9 +262,6 @@ def export_pipeline(
       postprocessing_step_signature: See above.
       purge_export_dir: See above.
 
-    Returns:
-      The function that is served.
-
     Raises:
       RuntimeError: As for `export_single_step`.
       TypeError: As for `export_single_step`, or an argument of the pipeline is of a wrong kind.
@@ -303,24 +288,10 @@ def export_pipeline(
 
     if name is not None:
         predict.__name__ = name
-    requests, of_predict = of_steps(
-        stages[0][0],
-        predict_step_signature,
-        input_dataset,
-        preprocessing_step,
-        preprocessing_step_signature,
-        len(constants),
-    )
-    return write(
-        predict,
-        (preprocessing_step, postprocessing_step),
-        requests,
-        of_predict,
-        export_dir,
-        output_names,
-        postprocessing_step_signature,
-        purge_export_dir,
-    )
+    before = (preprocessing_step, preprocessing_step_signature)
+    requests, of_predict = of_steps(stages[0][0], predict_step_signature, input_dataset, *before, len(constants))
+    steps, output = (preprocessing_step, postprocessing_step), (output_names, postprocessing_step_signature)
+    return write(predict, steps, requests, of_predict, export_dir, *output, purge_export_dir)
 
 
 def export_keras(
@@ -336,27 +307,17 @@ def export_keras(
 ) -> Callable[..., dict[str, tf.Tensor]]:
     """Exports a Keras model made in a strategy's scope by its method `export_for_ipu_serving`, with its arguments and errors.
 
-    Returns:
-      The function that is served.
-
     Raises:
-      ValueError: The model was made outside of a strategy's scope; or as for the method.
+      ValueError: The model was made outside of a strategy's scope.
     """
     export: Any = getattr(model, "export_for_ipu_serving", None)
     if export is None:
         raise ValueError(
             f"`model` is {model!r}, which was made outside of an IPU strategy: make it in `with strategy.scope():`"
         )
-    return export(
-        export_dir,
-        batch_size,
-        output_names,
-        preprocessing_step,
-        preprocessing_step_signature,
-        postprocessing_step,
-        postprocessing_step_signature,
-        purge_export_dir,
-    )
+    before = (preprocessing_step, preprocessing_step_signature)
+    after = (postprocessing_step, postprocessing_step_signature)
+    return export(export_dir, batch_size, output_names, *before, *after, purge_export_dir)
 
 
 def _check_iterations(iterations: object) -> None:

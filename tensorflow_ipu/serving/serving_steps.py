@@ -14,10 +14,8 @@ from tensorflow_ipu._base.types import Nested
 
 def signature(argument: str, step: object, passed: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
     """The signature of a step, as passed or as the step, a `tf.function`, declares it."""
-    if passed is not None:
-        return check_signature(f"{argument}_signature", passed)
-    declared = getattr(step, "input_signature", None)
-    if not declared:
+    declared = getattr(step, "input_signature", None) if passed is None else passed
+    if passed is None and not declared:
         raise ValueError(
             f"the inputs of `{argument}` cannot be told from it: set `{argument}_signature` to a list of `tf.TensorSpec`, or"
             " make it a `tf.function` with an `input_signature`"
@@ -68,8 +66,7 @@ def names(output_names: str | list[str] | None) -> list[str] | None:
 
 def named(results: Sequence[tf.Tensor], names: list[str] | None) -> dict[str, tf.Tensor]:
     """The outputs of a request by their names; `output_0` and so on without names."""
-    if names is None:
-        names = [f"output_{at}" for at in range(len(results))]
+    names = [f"output_{at}" for at in range(len(results))] if names is None else names
     if len(names) != len(results):
         raise ValueError(f"`output_names` has {len(names)} names, and there are {len(results)} outputs")
     return dict(zip(names, results, strict=True))

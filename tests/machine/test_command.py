@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tensorflow_ipu.cli import machine
+from tensorflow_ipu.cli import reports
 from tensorflow_ipu.machine import Memory, OperationTime, Report, compare_reports, system_of
 
 MIB = 2**20
@@ -36,10 +36,10 @@ def saved(report, tmp_path):
 
 
 def test_one_is_shown_again_and_two_are_compared(report, saved, capsys):
-    assert machine.main([saved("a.json")]) == 0
+    assert reports.machine([saved("a.json")]) == 0
     assert capsys.readouterr().out == f"{report()}\n"
     after = {"seconds": 2e-3, "data": 1300, "machine": "Bow"}
-    assert machine.main([saved("a.json"), saved("b.json", **after)]) == 0
+    assert reports.machine([saved("a.json"), saved("b.json", **after)]) == 0
     said = capsys.readouterr().out
     assert said == f"{compare_reports(report(), report(**after))}\n"
     rows = {line[:50].strip(): line[50:].split() for line in said.splitlines()}
@@ -64,13 +64,13 @@ def test_layers_that_were_numbered_anew_are_the_same_and_what_is_in_one_alone_is
 def test_a_page_is_written_of_one_or_of_both(saved, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     page = tmp_path / "out.html"
-    assert machine.main([saved("a.json"), "--html", str(page)]) == 0
+    assert reports.machine([saved("a.json"), "--html", str(page)]) == 0
     assert 'id="comparison"' not in page.read_text(encoding="utf-8")
-    assert machine.main([saved("a.json"), saved("b.json", data=200), "--html", str(page)]) == 0
+    assert reports.machine([saved("a.json"), saved("b.json", data=200), "--html", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert 'id="comparison"' in text
     assert "+100%" in text
-    assert machine.main([saved("a.json"), "--html", str(tmp_path / "out.txt")]) == 2
+    assert reports.machine([saved("a.json"), "--html", str(tmp_path / "out.txt")]) == 2
     assert "must end in `.html`" in capsys.readouterr().err
 
 
@@ -88,7 +88,7 @@ def test_a_file_that_is_no_report_is_named(saved, tmp_path, capsys, content, mes
     path = tmp_path / "b.json"
     if content is not None:
         path.write_text(content)
-    assert machine.main([saved("a.json"), str(path)]) == 2
+    assert reports.machine([saved("a.json"), str(path)]) == 2
     said = capsys.readouterr()
     assert f"`{path}`" in said.err
     assert message in said.err
@@ -100,5 +100,5 @@ def test_it_imports_no_tensorflow(saved, tmp_path):
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.startswith("train on GC200")
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "tensorflow_ipu.cli.reports" in imported
+    assert "tensorflow_ipu.machine" in imported
     assert not {name for name in imported if name.split(".")[0] in ("tensorflow", "keras", "matplotlib")}
