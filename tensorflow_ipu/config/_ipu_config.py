@@ -83,14 +83,11 @@ class IPUConfig(Category):
 
 
 def configure_ipu_system(config: IPUConfig | IpuOptions, device: str = "cpu", reset_configuration: bool = True) -> None:
-    """Applies a configuration.
-
-    The same configuration again changes nothing. A different one first resets the system, with a warning in the log, once
-    no program runs.
+    """Applies a configuration; a different one first resets the system, with a warning, once no program runs.
 
     Args:
       config: The configuration, or one of the records of `get_ipu_config`, which brings that configuration back.
-      device: The host device next to the IPUs. The emulator has a single host, so it makes no difference.
+      device: The host device; it makes no difference.
       reset_configuration: Whether a different configuration may replace the one in force.
 
     Raises:
@@ -110,19 +107,12 @@ def configure_ipu_system(config: IPUConfig | IpuOptions, device: str = "cpu", re
 
 
 def reset_ipu_configuration() -> None:
-    """Forgets the configuration and the seeds of devices, so that there is one device of one IPU again.
-
-    Waits until no program runs; programs that other threads start meanwhile are not waited for.
-    """
+    """Forgets the configuration and the seeds once no program runs, so that there is one device of one IPU again."""
     _state.reset()
 
 
 def get_ipu_config(session: object = None) -> list[IpuOptions]:
-    """The configuration in force, one record for each device, in order; `session` makes no difference.
-
-    Raises:
-      NotConfiguredError: Nothing was configured; it is a `RuntimeError`.
-    """
+    """The configuration in force, a record a device; `NotConfiguredError`, a `RuntimeError`, where nothing was configured."""
     del session
     records = _state.records()
     if not records:
@@ -136,22 +126,15 @@ FilePath = str | os.PathLike[str]
 
 
 def load(path: FilePath) -> IPUConfig:
-    """Reads a configuration from a JSON file.
+    """Reads a configuration from a JSON file, as `save` writes it; nothing is configured.
 
-        config = load("ipu.json")
-        config.configure_ipu_system()
-
-    The file is one JSON object: values by the full names of attributes, as `save` and `IPUConfig.to_json` write them.
-    Other attributes have their defaults. Nothing is configured.
-
-    Args:
-      path: The file.
+    The file is one JSON object: values by the full names of attributes. Other attributes have their defaults.
 
     Raises:
       OSError: The file cannot be read.
-      TypeError: A value has the wrong type, or the file holds JSON but no object; the error names file and attribute.
-      ValueError: The file is not JSON, names an attribute twice or one that does not exist, or has a value that no
-        attribute of that name takes. Rules *between* attributes are checked when the system is configured.
+      TypeError: A value has the wrong type, or the file holds no object; the error names file and attribute.
+      ValueError: The file is not JSON, or has an unknown or repeated attribute, or a value that its attribute does not take.
+        Rules *between* attributes are checked when the system is configured.
     """
     _check_path(path)
     try:
@@ -171,11 +154,7 @@ def load(path: FilePath) -> IPUConfig:
 
 
 def save(path: FilePath, config: IPUConfig | None = None) -> None:
-    """Writes a configuration to a JSON file, an attribute a line, which `load` reads.
-
-    Args:
-      path: The file; one that is there is replaced.
-      config: The configuration; without one, that in force, or all defaults where nothing was configured.
+    """Writes a configuration, or without one that in force or all defaults, to a JSON file, an attribute a line.
 
     Raises:
       OSError: The file cannot be written.

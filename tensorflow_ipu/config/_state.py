@@ -21,13 +21,9 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class IpuOptions:
-    """The configuration in force for `/device:IPU:<device_ordinal>`; immutable.
+    """The configuration in force for `/device:IPU:<device_ordinal>`, of `ipu_count` IPUs; immutable.
 
-    Attributes:
-      device_ordinal: The number of the TensorFlow device.
-      ipu_count: How many IPUs the device has.
-      options: Every attribute by its full name, with the value in force: `floating_point_behaviour.set_all` shows in the
-        attributes that it sets. Lists are tuples here.
+    `options` has attributes by full name; `floating_point_behaviour.set_all` shows in those that it sets. Lists are tuples.
     """
 
     __hash__ = None  # type: ignore[assignment]  # The mapping has no hash.

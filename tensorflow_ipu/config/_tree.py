@@ -55,17 +55,7 @@ class AttributeMetadata:
         attr_type: object = None,
         effect: Effect | None = None,
     ) -> None:
-        """Describes an attribute.
-
-        Args:
-          name: Full name from the root of the configuration, such as `io_tiles.num_io_tiles`.
-          doc: What the attribute means.
-          depth: How many names deep the attribute is, 1 at the root.
-          default: Its default value; `None` for a category.
-          deprecated_msg: Why it should no longer be used and what takes its place; `None` if it is current.
-          attr_type: The type hint that values must have exactly; `None` for a category, which takes no value.
-          effect: What the emulator does with it; `None` for a category.
-        """
+        """Describes an attribute by the properties below, or a category, which has no type, default and effect."""
         self._name = name
         self._depth = depth
         self._default = default
@@ -117,11 +107,7 @@ class AttributeMetadata:
         return self._deprecated_msg
 
     def check_type(self, value: object) -> None:
-        """Checks that `value` has exactly the type of this attribute.
-
-        Raises:
-          TypeError: It has not, or this is a category, which takes no value.
-        """
+        """Raises `TypeError` unless `value` has exactly the type of this attribute, as nothing has that of a category."""
         if self._hint is None:
             raise TypeError(f"`{self._name}` is a category and takes no value; assign one of its attributes")
         if not conforms(value, self._hint):
@@ -323,13 +309,9 @@ class Category:
         return {name: encode(getattr(at, option.name)) for name, option, at in options_of(self)}
 
     def from_dict(self, dct: Mapping[str, Any]) -> Self:
-        """Sets the attributes that `dct` names, either all or none, and leaves the others as they are.
+        """Sets the attributes that `dct` names, either all or none, leaves the others as they are, and returns this object.
 
-        Args:
-          dct: Values by full name, as `to_dict` writes them; enumerators may also be passed as they are.
-
-        Returns:
-          This object.
+        `dct` has values by full name, as `to_dict` writes them; enumerators may also be passed as they are.
 
         Raises:
           TypeError: `dct` is no mapping with names for keys, or a value has the wrong type.
@@ -367,11 +349,11 @@ class Category:
         return json.dumps(self.to_dict())
 
     def from_json(self, json_cfg: str) -> Self:
-        """Sets the attributes that a JSON object names, as `to_json` writes it, and returns this object; see `from_dict`.
+        """Sets the attributes that a JSON object of `to_json` names, with the errors of `from_dict`, and returns this object.
 
         Raises:
-          TypeError: The text is not that of a JSON object, or a value has the wrong type.
-          ValueError: The text is not JSON, a name is unknown, or a string names no enumerator.
+          TypeError: The text is not that of a JSON object.
+          ValueError: The text is not JSON.
         """
         try:
             dct = json.loads(json_cfg)

@@ -24,11 +24,7 @@ __all__ = [
 
 
 def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
-    """How many IPUs a TensorFlow device has; 1 where nothing was configured.
-
-    Args:
-      ipu_device: The IPU device, such as `"/device:IPU:0"`.
-      device: The host device next to the IPUs. The emulator has a single host, so it makes no difference.
+    """How many IPUs a TensorFlow device has; 1 where nothing was configured. The host `device` makes no difference.
 
     Raises:
       TypeError: An argument is no string.
@@ -53,17 +49,16 @@ def reset_ipu_seed(
     cpu_device: str = "cpu",
     experimental_identical_replicas: bool = False,
 ) -> None:
-    """Has the random numbers of a device start anew from `seed`: the same seed gives the same numbers afterwards.
+    """Has the random numbers of a device start anew from `seed`, and calls `tf.random.set_seed(seed)` for the host.
 
-    It governs `tf.random.uniform`, `normal` and the like, `tf.nn.dropout` and all else that draws through them in
-    programs of the device, each replica from a stream of its own. `tf.random.set_seed(seed)` is called too, for operations
-    outside of programs. `tf.random.Generator` and Keras's `SeedGenerator` keep a seed of their own.
+    It governs `tf.random.uniform`, `normal`, `tf.nn.dropout` and the like in programs. `tf.random.Generator` and Keras's
+    `SeedGenerator` keep a seed of their own.
 
     Args:
       seed: Any whole number of 64 bits, with or without a sign.
       device: The IPU device, such as `"/device:IPU:0"`.
-      cpu_device: The host device next to the IPUs. The emulator has a single host, so it makes no difference.
-      experimental_identical_replicas: Whether all replicas draw the same numbers.
+      cpu_device: The host device; it makes no difference.
+      experimental_identical_replicas: Whether all replicas draw the same numbers, and not each from a stream of its own.
 
     Raises:
       TypeError: An argument has the wrong type.
@@ -91,11 +86,7 @@ def reset_ipu_seed(
 
 
 def move_variable_initialization_to_cpu(graph: tf.Graph | None = None) -> None:
-    """Does nothing, since initial values of variables are computed on the host anyway, for whatever `graph`.
-
-    Raises:
-      TypeError: `graph` is neither a `tf.Graph` nor None.
-    """
+    """Does nothing, since the host computes initial values anyway; raises `TypeError` for a `graph` that is none."""
     if graph is None:
         return
 
@@ -108,9 +99,7 @@ def move_variable_initialization_to_cpu(graph: tf.Graph | None = None) -> None:
 def use_synthetic_data_for(synthetic_data_category: SyntheticDataCategory) -> bool:
     """Whether `TF_POPLAR_FLAGS` keeps data of a category from passing between host and device at this moment.
 
-    Raises:
-      TypeError: The category is no `SyntheticDataCategory`.
-      ValueError: The variable has a malformed value.
+    Raises `TypeError` for no `SyntheticDataCategory`, and `ValueError` for a malformed variable.
     """
     if not isinstance(synthetic_data_category, SyntheticDataCategory):
         raise TypeError(

@@ -1,8 +1,4 @@
-"""The seam to what Keras keeps private: `keras.src`, and private attributes of models, layers and optimizers.
-
-Nothing else of the package uses them: `tests/seam` holds that. Each function says on which private name it stands,
-why no public one serves, and what to do when the name is gone. What of Keras is replaced is in `_tensorflow/patches.py`.
-"""
+"""The only access to what Keras keeps private; each function names what it stands on, and what else would serve."""
 
 from __future__ import annotations
 
@@ -26,8 +22,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from tensorflow_ipu._base.types import Logs, Nested
-
-if TYPE_CHECKING:
 
     class CallArguments:
         """What the package uses of the arguments of a call."""
@@ -54,19 +48,12 @@ __all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
 
 
 def called_with_symbols(model: keras.Model, symbols: Nested, training: bool) -> Nested:
-    """What a model returns for symbols (`keras.KerasTensor`); it is built by it.
-
-    Stands on `backend.compute_output_spec`: `Layer.compute_output_spec` is public, and does not build. When it is gone:
-    `keras.Function`, or a call of the model with `keras.Input`.
-    """
+    """What a model returns for symbols, by which it is built; stands on `backend.compute_output_spec`."""
     return backend.compute_output_spec(model, symbols, training=training)
 
 
 def build_for_training(model: keras.Model, batch: Nested) -> None:
-    """Builds a model with its losses, metrics and optimizer, for batches of this spec; stands on `Trainer._symbolic_build`.
-
-    When it is gone: `fit` of no steps.
-    """
+    """Builds a model for training on batches of this spec; stands on `Trainer._symbolic_build`, else `fit` of no steps."""
     model._symbolic_build(data_batch=batch)
 
 
@@ -81,26 +68,17 @@ def takes_training(model: keras.Model) -> bool:
 
 
 def built_shapes(model: keras.Model) -> dict[str, Any] | None:
-    """The shapes that a model was built for, by argument; None for none.
-
-    Stands on `Layer._build_shapes_dict`: `Layer.get_build_config` is public, and has them for one argument alone.
-    """
+    """The shapes by argument that a model was built for, or None; stands on `Layer._build_shapes_dict`."""
     return model._build_shapes_dict if model.built else None
 
 
 def input_specs(model: keras.Model) -> list[Any]:
-    """The specs of the flat inputs of a model that was called; stands on `export_utils.get_input_signature`.
-
-    `Model.inputs` is of functional models alone. When it is gone: the spec of the data that the model was fit with.
-    """
+    """The specs of the flat inputs of a model that was called; stands on `export_utils.get_input_signature`."""
     return keras.tree.flatten(get_input_signature(model))
 
 
 def input_structure(model: keras.Model) -> Nested:
-    """The structure of a functional model's inputs; None for other models. Stands on `Functional._inputs_struct`.
-
-    When it is gone: `Functional.input`, which is that structure but for a single tensor in a list.
-    """
+    """A functional model's structure of inputs, or None; stands on `Functional._inputs_struct`, else `Functional.input`."""
     return getattr(model, "_inputs_struct", None)
 
 
@@ -115,10 +93,7 @@ def standard_inputs(graph: Functional, x: Nested) -> list[tf.Tensor]:
 
 
 def functional_of(model: keras.Model) -> Functional:
-    """The functional model that a sequential one keeps, or the model; stands on `Sequential._functional`.
-
-    When it is gone: `keras.Model(model.inputs, model.outputs)`, whose calls are others.
-    """
+    """The functional model that a sequential one keeps, or the model; stands on `Sequential._functional`."""
     return model._functional if isinstance(model, keras.Sequential) else model
 
 
@@ -180,18 +155,12 @@ def with_losses(model: keras.Model, losses: Sequence[tf.Tensor]) -> Iterator[Non
 
 
 def total_loss(model: keras.Model, y: Nested, predicted: Nested, weights: Nested, training: bool) -> tf.Tensor:
-    """The loss of a model, with those of its layers; stands on `Trainer._compute_loss`.
-
-    `Trainer.compute_loss` is public, and overridden by users with and without `training`; this one calls it as it is.
-    """
+    """The loss with those of the layers; stands on `Trainer._compute_loss`, which calls the public `compute_loss` as it is."""
     return model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
 
 
 def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> None:
-    """Has the metric `loss` of a model know of a batch; stands on `Trainer._loss_tracker`, one of `Trainer.metrics`.
-
-    And on `unscale_loss_for_distribution`: `total_loss` has divided by the number of replicas that the strategy tells.
-    """
+    """Notes a batch's loss in metrics; stands on `Trainer._loss_tracker` and `unscale_loss_for_distribution`."""
     model._loss_tracker.update_state(unscale_loss_for_distribution(loss), sample_weight=batch_size)
 
 
@@ -199,10 +168,7 @@ def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> No
 
 
 def check_compiled(model: keras.Model, method: str) -> None:
-    """Refuses a model that was not compiled, in Keras's words; stands on `Trainer._assert_compile_called`.
-
-    When it is gone: `model.compiled` is public.
-    """
+    """Refuses a model that was not compiled; stands on `Trainer._assert_compile_called`, else `model.compiled`."""
     model._assert_compile_called(method)
 
 
@@ -212,10 +178,7 @@ def validation_iterator(model: keras.Model) -> Any:
 
 
 def first_epoch(model: keras.Model) -> int | None:
-    """The epoch that `fit` begins with, by what `BackupAndRestore` found; None for what the user says.
-
-    Stands on `Trainer._initial_epoch`, which that callback sets. When it is gone: there is no other.
-    """
+    """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Trainer._initial_epoch`."""
     return getattr(model, "_initial_epoch", None)
 
 
@@ -261,8 +224,5 @@ def split_off(parts: Nested, fraction: float) -> Any:
 
 
 def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
-    """The strategy that an optimizer was made in; None for none. Stands on `TFOptimizer._distribution_strategy`.
-
-    When it is gone: `tf.distribute.get_strategy()` in the optimizer's `__init__`.
-    """
+    """The strategy that an optimizer was made in, or None; stands on `TFOptimizer._distribution_strategy`."""
     return getattr(optimizer, "_distribution_strategy", None)

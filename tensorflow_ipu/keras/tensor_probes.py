@@ -64,10 +64,8 @@ def probed_step(
 def build(model: keras.Model, batch: Nested) -> None:
     """Builds a model and its optimizer for such batches."""
     internals.check_compiled(model, "precision_report")
-    with contextlib.ExitStack() as stack:
-        strategy = strategy_of_model(model)
-        if strategy is not None:
-            stack.enter_context(strategy.scope())
+    strategy = strategy_of_model(model)
+    with contextlib.nullcontext() if strategy is None else strategy.scope():
         internals.build_for_training(model, tf.nest.map_structure(tf.TensorSpec.from_tensor, batch))
 
 

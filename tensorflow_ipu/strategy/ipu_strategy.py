@@ -73,18 +73,17 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         """Creates the strategy.
 
         Args:
-          ipu_device: The IPU device, for instance `"/device:IPU:0"`. It need not be configured yet.
+          ipu_device: The IPU device, which need not be configured yet.
           cpu_device: The device on which initial values are computed.
-          enable_dataset_iterators: Whether `iter(dataset)` inside the scope gives an `IPUIterator`, whose `next` runs in
-            the program.
-          enable_keras_extensions: Whether Keras models made inside the scope run the loops of `fit` and the like on the
-            device. Without, they run Keras's own loops.
-          host_kernels: Whether TensorFlow's kernels may compute layers of programs where they are faster than XLA's. None:
-            what the environment variable `TENSORFLOW_IPU_HOST_KERNELS` says, which is yes if unset.
+          enable_dataset_iterators: Whether `iter(dataset)` in the scope gives an `IPUIterator`, whose `next` runs in the
+            program.
+          enable_keras_extensions: Whether models made in the scope run the loops of `fit` and the like on the device.
+          host_kernels: Whether TensorFlow's kernels may compute layers where they are faster than XLA's. None: what
+            `TENSORFLOW_IPU_HOST_KERNELS` says, which is yes if unset.
 
         Raises:
-          ValueError: `ipu_device` is no IPU device, or `cpu_device` no CPU; or the environment variable
-            `POPLAR_ENGINE_OPTIONS` asks for reports in an unknown way.
+          ValueError: `ipu_device` is no IPU device, or `cpu_device` no CPU; or `POPLAR_ENGINE_OPTIONS` asks for reports in an
+            unknown way.
           DeviceLimitError: More IPU devices would have to be registered for `ipu_device` to exist.
           TypeError: A switch is not a bool.
         """
@@ -106,12 +105,10 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         return IPUExtended(self, ordinal, cpu_ordinal, host_kernels)
 
     def scope(self) -> contextlib.AbstractContextManager[IPUStrategyV1]:
-        """Makes this strategy the current one for a `with` block.
+        """Makes this strategy the current one for a `with` block, and gives it.
 
-        Returns:
-          A context manager that gives the strategy. A notebook may call `strategy.scope().__enter__()`, which lasts until
-          `strategy.scope().__exit__(None, None, None)` on the same thread. To leave a scope that is not entered, or not the
-          innermost, raises `RuntimeError`.
+        A notebook may call `strategy.scope().__enter__()`, and later `strategy.scope().__exit__(None, None, None)` on the same
+        thread. To leave a scope that is not entered, or not the innermost, raises `RuntimeError`.
         """
         return StrategyScope(self, self._enable_keras_extensions)
 
@@ -122,21 +119,18 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         kwargs: Mapping[str, Nested] | None = None,
         options: tf.distribute.RunOptions | None = None,
     ) -> Nested:
-        """Runs `fn` as one program on the IPU device, and returns when it has ended.
+        """Runs `fn` as one program on the IPU device, and returns what it, or the first of its replicas, returned.
 
         Args:
-          fn: A `tf.function` or concrete function. One that has no `jit_compile=True` is compiled all the same. Inside
-            of another `tf.function` it may be any callable.
+          fn: A `tf.function` or concrete function, which is compiled in any case. In another `tf.function` it may be any
+            callable.
           args: A list or tuple of positional arguments: tensors, Python values, iterators, queues, models, optimizers.
           kwargs: Keyword arguments, likewise, by name.
-          options: Accepted for `tf.distribute`; programs are compiled whole, whatever it says.
-
-        Returns:
-          What `fn` returns: on replicas, what the first of them returned.
+          options: Accepted for `tf.distribute`; no effect.
 
         Raises:
-          ValueError: `fn` is a plain function and the call is eager; or the program uses variables of another device, or
-            an optimizer that was made outside of the scope. `args` is no list or tuple.
+          ValueError: `fn` is a plain function and the call is eager; or the program uses variables of another device, or an
+            optimizer that was made outside of the scope. `args` is no list or tuple.
           TypeError: `fn` cannot be called so; or an input or output of the program is float64.
           NotConfiguredError: The configured system has no such device.
           tf.errors.OpError: The program failed. `OutOfRangeError`: its dataset ended.
@@ -158,12 +152,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
     def prepare(
         self, fn: Callable[..., Nested], args: Sequence[Nested] = (), kwargs: Mapping[str, Nested] | None = None
     ) -> PreparedProgram:
-        """Traces or finds the program that `run` would run with these arguments, for any number of runs.
-
-        The arguments and errors are those of `run`.
-
-        Returns:
-          The program, with the tensors of its arguments.
+        """Traces or finds the program that `run` would run, for any number of runs, with the arguments and errors of `run`.
 
         Raises:
           RuntimeError: A graph is being built, where nothing runs.
@@ -214,26 +203,19 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         *,
         kept: machine_model.Kept | None = None,
     ) -> machine_model.Report:
-        """Predicts what a real machine would make of a program: whether it fits, and how long a step takes.
-
-        The program is traced and read; nothing is run, and no variable changes.
+        """Predicts whether a program fits on a real machine, and how long a step takes, from a trace; nothing is run.
 
         Args:
-          fn: As for `run`.
-          args: As for `run`.
-          kwargs: As for `run`.
-          machine: The machine: a name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`; None
-            for the one that `IPUConfig.ipu_model` describes.
-          trip_counts: The iterations of loops whose number only a run tells, by the loop's name as the report without them
-            has it; `*` stands for all.
+          fn: As for `run`, and so are `args` and `kwargs`.
+          args: The positional arguments.
+          kwargs: The keyword arguments.
+          machine: A name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`; None for the one that
+            `IPUConfig.ipu_model` describes.
+          trip_counts: The iterations of loops whose number only a run tells, by the loop's name in the report; `*` for all.
           kept: What optimizers keep. None: that of those that `fn` names, or a function that it names.
 
-        Returns:
-          The report: print it, save it, or ask for `fits`, `step_seconds`, `throughput(batch_size)`.
-
         Raises:
-          ValueError: `fn` is a plain function; or `machine` is a name that is not known; or `trip_counts` names no loop
-            of the program.
+          ValueError: `fn` is a plain function; or `machine` is not known; or `trip_counts` names no loop of the program.
           TypeError: `fn` cannot be called so; or `machine` is none of the above.
           NotImplementedError: The program has several pipelines.
         """
@@ -252,12 +234,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         return predicted.report_of(fn, values, prepared, device, self.extended.ipus, setting, trip_counts, kept)
 
     def reduce(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested, axis: int | None = None) -> Nested:
-        """Reduces what `run` returned: on the host there is one replica, so only `axis` is left to reduce.
-
-        Args:
-          reduce_op: `tf.distribute.ReduceOp.SUM` or `MEAN`, or its name.
-          value: A tensor.
-          axis: The axis, or a tuple of axes, to reduce; None to leave the value as it is.
+        """Reduces what `run` returned over `axis`, an axis or a tuple of some; None leaves it, since the host is one replica.
 
         Raises:
           ValueError: `reduce_op` is neither a sum nor a mean, or `axis` is out of range.

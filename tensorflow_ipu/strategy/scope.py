@@ -17,10 +17,7 @@ from tensorflow_ipu.strategy.extended import IPUExtended
 
 
 class PreparedProgram:
-    """A program with its inputs, found once and run any number of times: what a strategy's `prepare` returns.
-
-    It is for the system that was configured when it was prepared, and keeps no queue of data alive.
-    """
+    """A program with its inputs for the present configuration, to be run many times; it keeps no queue of data alive."""
 
     def __init__(self, extended: IPUExtended, prepared: replicas.Prepared, target: replicas.Target) -> None:
         """Takes a program and its flat inputs, as they were found for `target`."""

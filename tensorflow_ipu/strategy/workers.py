@@ -200,35 +200,32 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
     ) -> None:
         """Joins the cluster, and creates the strategy once all workers have.
 
+        The devices, `enable_...` and `host_kernels` are as for `IPUStrategy`, with its errors.
+
         Args:
-          cluster_resolver: The resolver that knows the workers and which of them this process is, for instance TensorFlow's
-            `SlurmClusterResolver`. None: the environment variable `TF_CONFIG`; where that is unset, there is one worker.
-          ipu_device: As for `IPUStrategy`.
-          variables_on_host: On the machine, whether variables are in the host's memory. Checked; changes nothing here.
-          cpu_device: As for `IPUStrategy`.
-          enable_dataset_iterators: As for `IPUStrategy`.
-          enable_keras_extensions: As for `IPUStrategy`.
-          add_ipu_cross_replica_reductions: Whether the strategy reduces in programs, gradients among others; else each
-            replica keeps its own, and the program has to reduce.
-          ipus_per_replica: How many IPUs each replica has where replicas are counted outside of programs: for shares of
-            datasets and `num_replicas_in_sync`. Keras models count their own. None: the environment variable
-            `TENSORFLOW_IPU_IPUS_PER_REPLICA`; where that is unset, there are as many replicas as `TENSORFLOW_IPU_REPLICAS`
-            says, which `run --replicas` sets, else one for each IPU.
-          host_kernels: As for `IPUStrategy`.
-          communication_options: TensorFlow's options of collectives. `timeout_seconds` is the `timeout` where that is None;
-            `bytes_per_pack` is the most bytes of one message, 0 for what the configuration says
-            (`optimizations.maximum_cross_replica_sum_buffer_size`). It holds for the process, and is the same on all workers.
-          timeout: Seconds that workers wait for each other: to join, and in each exchange. None: the environment variable
-            `TENSORFLOW_IPU_TIMEOUT`, 60 where that is unset.
-          listen: `"address"`: this worker listens on its own address alone; `"all"`: on all interfaces of its machine. None:
-            the environment variable `TENSORFLOW_IPU_LISTEN`, the own address where that is unset. What workers send is not
-            encrypted.
+          cluster_resolver: The resolver that knows the workers and which this is, such as TensorFlow's `SlurmClusterResolver`.
+            None: the environment variable `TF_CONFIG`; where that is unset, there is one worker.
+          ipu_device: The IPU device.
+          variables_on_host: Checked; changes nothing here.
+          cpu_device: The device of initial values.
+          enable_dataset_iterators: Whether `iter(dataset)` gives an `IPUIterator`.
+          enable_keras_extensions: Whether Keras models run their loops on the device.
+          add_ipu_cross_replica_reductions: Whether the strategy reduces gradients and others in programs; else the program has
+            to.
+          ipus_per_replica: IPUs of a replica for shares of datasets and `num_replicas_in_sync`; Keras models count their own.
+            None: `TENSORFLOW_IPU_IPUS_PER_REPLICA`; where that is unset, there are `TENSORFLOW_IPU_REPLICAS` replicas, which
+            `run --replicas` sets, else one for each IPU.
+          host_kernels: Whether TensorFlow's kernels may compute layers.
+          communication_options: `timeout_seconds` is the `timeout` where that is None; `bytes_per_pack`, the same on all
+            workers, is the most bytes of a message of the process, 0 for `optimizations.maximum_cross_replica_sum_buffer_size`.
+          timeout: Seconds to wait for joining and in each exchange. None: `TENSORFLOW_IPU_TIMEOUT`, 60 where that is unset.
+          listen: `"address"`: only on the worker's own address; `"all"`: on all interfaces. None: `TENSORFLOW_IPU_LISTEN`, the
+            own address where that is unset. Messages are not encrypted.
 
         Raises:
-          ClusterError: The workers did not come together within `timeout`, which the error says in detail.
-          ValueError: As for `IPUStrategy`; or the cluster, `timeout`, `listen` or `communication_options` is malformed.
+          ClusterError: The workers did not come together within `timeout`.
+          ValueError: The cluster, `timeout`, `listen` or `communication_options` is malformed.
           TypeError: An argument is of a wrong type.
-          DeviceLimitError: As for `IPUStrategy`.
         """
         check_bool("variables_on_host", variables_on_host)
         check_bool("add_ipu_cross_replica_reductions", add_ipu_cross_replica_reductions)

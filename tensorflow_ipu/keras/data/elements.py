@@ -47,8 +47,8 @@ class Elements:
         given = dataset.element_spec
         leaves = tf.nest.flatten(given)
         carried = [at for at, leaf in enumerate(leaves) if not _is_missing(leaf)]
-        _check([leaves[at] for at in carried])
         flat = [leaves[at] for at in carried]
+        _check(flat)
         types = [device_dtype(leaf.dtype) for leaf in flat]
         specs: list[tf.TensorSpec | None] = [None] * len(leaves)
         for at, leaf, dtype in zip(carried, flat, types, strict=True):
@@ -56,7 +56,7 @@ class Elements:
         self.spec = _pack(given, specs)
         self.key = repr(self.spec)
         cast = types != [leaf.dtype for leaf in flat]
-        self.unpack: Callable[[Nested], Nested] = _same
+        self.unpack: Callable[[Nested], Nested] = lambda element: element
         # Casts take microseconds; a thread pool for them takes longer.
         if _is_plain(given):
             self.dataset = dataset.map(lambda *parts: _cast(parts, types), name="to_ipu") if cast else dataset
@@ -83,10 +83,6 @@ class Elements:
 def _cast(parts: tuple[tf.Tensor, ...], types: list[tf.DType]) -> tf.Tensor | tuple[tf.Tensor, ...]:
     cast: Any = tuple(tf.cast(part, dtype) for part, dtype in zip(parts, types, strict=True))
     return cast if len(cast) > 1 else cast[0]
-
-
-def _same(element: Nested) -> Nested:
-    return element
 
 
 def _pack(given: Nested, leaves: Sequence[object]) -> Nested:
@@ -128,22 +124,14 @@ Specs = tuple[tf.TensorSpec, ...]
 
 
 def made_by(maker: functions.ConcreteFunction, arguments: Sequence[tf.Tensor], spec: Nested) -> tf.data.Dataset:
-    """The dataset whose variant a function returns.
-
-    One call of a function takes a third of the time of one of the operations by itself: those TensorFlow has as functions
-    of their own, which it optimizes and instantiates at each call.
-    """
+    """The dataset whose variant a function returns, which is faster than its operations by themselves."""
     dataset = tf.data.experimental.from_variant(maker(*arguments), spec)
     dataset._ipu_maker = maker  # Its functions live as long.
     return dataset
 
 
 def as_it_is(variant: tf.Tensor, elements: Specs) -> tf.Tensor:
-    """The dataset of a variant, with options that keep what takes longer than all else before the first batch.
-
-    These are the search for a better form of the dataset, and threads: a pool of as many as there are processors begins
-    and ends with each iteration, where these datasets run one function at a time.
-    """
+    """The dataset of a variant, without the optimizations and thread pools that delay its first batch."""
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_optimization.inject_prefetch = False
@@ -176,11 +164,7 @@ def shuffled_dataset_of(
 def _shuffled_maker(
     specs: Specs, batches: int, size: int, within_batches: bool, seed: int | None, ordered: bool
 ) -> functions.ConcreteFunction:
-    """A function of the number of an order and the arrays that returns the variant of the dataset.
-
-    The methods of `tf.data.Dataset` trace their functions at each call, which takes a hundred times as long as all else
-    here. So this is traced once, of the ops that they come down to.
-    """
+    """A function of an order's number and the arrays that returns the variant; it is traced once, of raw ops, to save time."""
     del seed
     rows_of_all, order_of_row, gather = _functions(specs, batches, size, within_batches, ordered)
     row = tf.TensorSpec([size], tf.int64)
@@ -302,13 +286,8 @@ def is_ours_to_shuffle(adapter: ArrayDataAdapter) -> bool:
 
 
 def dataset_of(adapter: ArrayDataAdapter, order: int | None = None) -> tf.data.Dataset:
-    """The batches of arrays that a user gave, which are all full.
-
-    Keras gathers each batch by its indices. Here batches in order are views of the arrays, and shuffled ones are gathered
-    some at a time; types that no IPU has are converted once.
-    """
-    inputs = internals.arrays_of(adapter)
-    inputs = keras.tree.lists_to_tuples(inputs)
+    """The full batches of arrays: views in order, or gathered some at a time if shuffled, in types that an IPU has."""
+    inputs = keras.tree.lists_to_tuples(internals.arrays_of(adapter))
     if not all(map(_is_dense, tf.nest.flatten(inputs))):
         return adapter.get_tf_dataset()
     with tf.device("/device:CPU:0"):
@@ -318,7 +297,9 @@ def dataset_of(adapter: ArrayDataAdapter, order: int | None = None) -> tf.data.D
         shuffled = internals.is_shuffled(adapter)
         if shuffled:
             return shuffled_dataset_of(arrays, adapter.num_batches, size, shuffled == "batch", order)
-        return ordered_dataset_of(_batched(arrays, adapter.num_batches, size))
+        return ordered_dataset_of(
+            tf.nest.map_structure(lambda part: tf.reshape(part, [adapter.num_batches, size, *part.shape[1:]]), arrays)
+        )
 
 
 def _is_dense(array: object) -> bool:
@@ -331,7 +312,3 @@ def _to_device_type(array: tf.Tensor | np.ndarray) -> tf.Tensor:
     if isinstance(array, np.ndarray):
         return tf.constant(array.astype(wanted.as_numpy_dtype, copy=False))
     return tf.cast(array, wanted)
-
-
-def _batched(arrays: Nested, batches: int, size: int) -> Nested:
-    return tf.nest.map_structure(lambda array: tf.reshape(array, [batches, size, *array.shape[1:]]), arrays)

@@ -134,11 +134,7 @@ class EpochIterator:
         return self
 
     def __next__(self) -> Nested:
-        """What Keras is to have for a batch; none is taken.
-
-        Where it trains and tests, it builds a model by it, so it is the spec. Where it predicts, it hands it on to the
-        function that runs an execution, so it is this.
-        """
+        """What Keras gets for a batch: the spec, by which it builds a model, or in prediction this, for the next execution."""
         return self if self._yields_itself else self.elements.spec
 
 
@@ -165,7 +161,8 @@ class FedData(DataAdapter):
         self._ordinal = ordinal
         self._infeed_options = dict(infeed_options)
         self._for_prediction = for_prediction
-        dataset = _dataset_of(adapter)
+        of_arrays = isinstance(adapter, ArrayDataAdapter)
+        dataset = data_elements.dataset_of(adapter) if of_arrays else adapter.get_tf_dataset()
         self._elements = Elements(dataset)
         self.replicas = replicas = replicas_for(self._elements.spec)
         self._passes: list[EpochIterator] = []
@@ -245,10 +242,6 @@ class FedData(DataAdapter):
             self._passes.pop().close()
 
 
-def _dataset_of(adapter: DataAdapter) -> tf.data.Dataset:
-    return data_elements.dataset_of(adapter) if isinstance(adapter, ArrayDataAdapter) else adapter.get_tf_dataset()
-
-
 def _in_orders(adapter: DataAdapter) -> Callable[[int], tf.data.Dataset] | None:
     """What makes the data in the order of a number; None where its order does not change, or is not ours to say."""
     if not isinstance(adapter, ArrayDataAdapter) or not data_elements.is_ours_to_shuffle(adapter):
@@ -268,15 +261,8 @@ def adapt(
     """Has Keras adapt what a user gave as data."""
     if x is None or (hasattr(x, "shape") and len(x.shape) and x.shape[0] == 0):
         raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
-    return internals.adapter_for(
-        x,
-        y,
-        sample_weight,
-        batch_size=batch_size,
-        steps_per_epoch=steps,
-        shuffle=shuffle,
-        class_weight=class_weight,
-    )
+    options = {"batch_size": batch_size, "steps_per_epoch": steps, "shuffle": shuffle, "class_weight": class_weight}
+    return internals.adapter_for(x, y, sample_weight, **options)
 
 
 def _check_kind(adapter: DataAdapter) -> None:
@@ -351,9 +337,7 @@ def _divisors(number: int) -> list[int]:
 
 def _near(numbers: list[int], wanted: int) -> list[int]:
     """The nearest number on each side of the wanted one."""
-    below = [n for n in numbers if n < wanted][-1:]
-    above = [n for n in numbers if n > wanted][:1]
-    return below + above
+    return [n for n in numbers if n < wanted][-1:] + [n for n in numbers if n > wanted][:1]
 
 
 def _either(numbers: list[int]) -> str:

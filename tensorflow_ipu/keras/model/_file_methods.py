@@ -14,9 +14,9 @@ import keras
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
-from tensorflow_ipu._base.checks import Faults, is_int
+from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu.keras import _keras_internals as internals
-from tensorflow_ipu.keras.options.options import OptionGroup, Options, ReplicatedMetricReductionMethod, check_flag
+from tensorflow_ipu.keras.options.options import OptionGroup, Options, ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras.pipeline.graph import StageAssignment
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.serving import serving_steps
@@ -79,7 +79,7 @@ def _read(written: object, stages: StageAssignment) -> Options:
     for group, values in options.groups():
         setattr(options, group, _read_group(values, rest.pop(group, {}), faults, unknown))
     options.asynchronous_callbacks = rest.pop(_CALLBACKS, False)
-    check_flag(_CALLBACKS, options.asynchronous_callbacks, faults)
+    note_bool(_CALLBACKS, options.asynchronous_callbacks, faults)
     named = rest.pop(_STAGES, None)
     faults.raise_any()
     if named is not None:
@@ -224,16 +224,18 @@ def _input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSp
 class FileMethods:
     """The methods that models get in addition to Keras's own, for files."""
 
+    _ipu_extension: Extension
+
     def save_assets(self, dir_path: str) -> None:
         """Writes the model's options and pipeline stages to its file; Keras calls it."""
         _call_own(self, "save_assets", dir_path)
-        save(_extension(self).options, _extension(self).stages, dir_path)
+        save(self._ipu_extension.options, self._ipu_extension.stages, dir_path)
 
     def load_assets(self, dir_path: str | None) -> None:
         """Reads the model's options and pipeline stages from its file; Keras calls it."""
         _call_own(self, "load_assets", dir_path)
-        _extension(self).options = load(_extension(self).stages, dir_path)
-        _extension(self).reset()
+        self._ipu_extension.options = load(self._ipu_extension.stages, dir_path)
+        self._ipu_extension.reset()
 
     def export_for_ipu_serving(
         self,
@@ -246,21 +248,17 @@ class FileMethods:
         postprocessing_step_signature: Sequence[tf.TensorSpec] | None = None,
         purge_export_dir: bool = False,
     ) -> functions.Function:
-        """Exports the model as a SavedModel, for TensorFlow Serving on a CPU. Who loads it needs no part of this package.
+        """Exports the model as a SavedModel for TensorFlow Serving on a CPU, and returns the function that is served.
 
         Args:
           export_dir: An empty folder, or one to be made.
           batch_size: How many examples a request has; needed where the model's inputs leave it open.
-          output_names: The name of each output, as a string or a list of them; `output_0` and so on if omitted.
+          output_names: The names of the outputs; `output_0` and so on if omitted.
           preprocessing_step: A function from the request's tensors to the model's inputs.
-          preprocessing_step_signature: The `tf.TensorSpec` of the request's tensors; needed where `preprocessing_step` is no
-            `tf.function` with an `input_signature`.
+          preprocessing_step_signature: The `tf.TensorSpec` of its inputs; needed where it is no `tf.function` with a signature.
           postprocessing_step: A function from the model's outputs to those of the request.
           postprocessing_step_signature: The `tf.TensorSpec` of its inputs, to be checked.
           purge_export_dir: Whether to delete what `export_dir` has.
-
-        Returns:
-          The function that is served.
 
         Raises:
           RuntimeError: The model has not said what its inputs are.
@@ -268,7 +266,7 @@ class FileMethods:
           TypeError: A signature or name is of a wrong kind.
         """
         return export(
-            _extension(self).model,
+            self._ipu_extension.model,
             export_dir,
             batch_size,
             output_names,
@@ -278,10 +276,6 @@ class FileMethods:
             postprocessing_step_signature,
             purge_export_dir,
         )
-
-
-def _extension(model: object) -> Extension:
-    return vars(model)["_ipu_extension"]
 
 
 def _call_own(model: object, name: str, dir_path: str | None) -> None:

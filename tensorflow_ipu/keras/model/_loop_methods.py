@@ -31,7 +31,7 @@ class LoopMethods:
         if "steps_per_execution" in kwargs:
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
-        strategy = _extension(self).strategy
+        strategy = self._ipu_extension.strategy
         with strategy.scope():
             result = type(self).compile(self, *args, **kwargs)
         if internals.strategy_of(self.optimizer) not in (None, strategy):
@@ -52,7 +52,7 @@ class LoopMethods:
         bound = _bind("fit", self, args, kwargs)
         given = bound.arguments
         internals.check_compiled(self, "fit")
-        extension = _extension(self)
+        extension = self._ipu_extension
         if given["validation_split"] and given["validation_data"] is None:
             arrays = (given["x"], given["y"], given["sample_weight"])
             split: Any = internals.split_off(arrays, given["validation_split"])
@@ -81,7 +81,7 @@ class LoopMethods:
         bound = _bind("evaluate", self, args, kwargs)
         given = bound.arguments
         internals.check_compiled(self, "evaluate")
-        extension = _extension(self)
+        extension = self._ipu_extension
         if given.get("kwargs", {}).get("_use_cached_eval_dataset"):  # The validation of `fit`.
             iterator = internals.validation_iterator(self)
             data = iterator.data_adapter
@@ -96,9 +96,13 @@ class LoopMethods:
     def predict(self: Any, *args: Any, **kwargs: Any) -> Nested:
         bound = _bind("predict", self, args, kwargs)
         given = bound.arguments
-        extension = _extension(self)
+        extension = self._ipu_extension
         data = _feed(extension, given, "steps", for_prediction=True)
-        _build(self, extension, data)
+        if not all(
+            layer.built for layer in internals.all_layers(self)
+        ):  # Then Keras builds for `fit` and `evaluate` alone.
+            with extension.strategy.scope():
+                internals.called_with_symbols(self, symbols_of(data.spec), training=False)
         given["callbacks"] = callbacks = _callbacks("predict", extension, given, data, epochs=1)
         return _run("predict", bound, extension, data, callbacks, [data])
 
@@ -115,10 +119,7 @@ class LoopMethods:
         return _make(self, "predict", force)
 
     def _get_metrics_result_or_logs(self: Any, logs: Logs) -> Logs:
-        """The logs: they hold the metrics as they are after the last step, of the replicas that the options say.
-
-        They are plain numbers, as Keras's own metrics give them: not every release makes such of what it gets here.
-        """
+        """The logs as plain numbers, which they are not in every release of Keras; they hold the metrics already."""
         del self
         return internals.plain_logs(logs)
 
@@ -137,10 +138,6 @@ def _steps(given: Any) -> int:
     if steps > tf.int32.max:
         raise ValueError(f"`steps_per_execution` must be at most {tf.int32.max}, but is {steps}")
     return steps
-
-
-def _extension(model: object) -> Extension:
-    return vars(model)["_ipu_extension"]
 
 
 def _bind(
@@ -224,14 +221,6 @@ def _check_accumulation(extension: Extension, data: fed_data.FedData) -> None:
     )
 
 
-def _build(model: keras.Model, extension: Extension, data: fed_data.FedData) -> None:
-    """Makes the variables of a model that has none yet, as Keras does for `fit` and `evaluate`."""
-    if all(layer.built for layer in internals.all_layers(model)):
-        return
-    with extension.strategy.scope():
-        internals.called_with_symbols(model, symbols_of(data.spec), training=False)
-
-
 def _make(model: keras.Model, mode: str, force: bool) -> Callable[[Nested], Nested]:
     name = f"make_{mode}_function"
     if getattr(type(model), name) is not getattr(keras.Model, name):
@@ -241,6 +230,6 @@ def _make(model: keras.Model, mode: str, force: bool) -> Callable[[Nested], Nest
         )
     function = getattr(model, f"{mode}_function")
     if function is None or force:
-        function = _extension(model).make_function(mode)
+        function = vars(model)["_ipu_extension"].make_function(mode)
         setattr(model, f"{mode}_function", function)
     return function

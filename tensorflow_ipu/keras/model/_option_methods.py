@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._base.checks import check_bool
-from tensorflow_ipu.keras.options import options
 from tensorflow_ipu.keras.options.options import (
     GradientAccumulationOptions,
     InfeedOptions,
     OutfeedOptions,
     PipeliningOptions,
     ReplicationOptions,
+    print_text,
 )
 from tensorflow_ipu.keras.pipeline.places import summary
 
@@ -26,17 +26,12 @@ if TYPE_CHECKING:
 class OptionMethods:
     """The methods that models get in addition to Keras's own, for their options."""
 
+    _ipu_extension: Extension
+
     def set_asynchronous_callbacks(self, asynchronous: bool = False) -> None:
-        """Sets whether callbacks are called once a step and replica, while the program runs, or once an execution.
-
-        Args:
-          asynchronous: True for once a step and replica, from a thread that reads results as they come.
-
-        Raises:
-          TypeError: `asynchronous` is no bool.
-        """
+        """Sets whether a thread calls callbacks once a step and replica, or Keras once an execution; `TypeError` if no bool."""
         check_bool("asynchronous", asynchronous)
-        _extension(self).options.asynchronous_callbacks = asynchronous
+        self._ipu_extension.options.asynchronous_callbacks = asynchronous
 
     # Gradient accumulation.
 
@@ -50,18 +45,16 @@ class OptionMethods:
         """Sets how `fit` accumulates gradients. The next run compiles its program anew.
 
         Args:
-          gradient_accumulation_steps_per_replica: How many steps of each replica make one update of the weights; it has to
-            divide `steps_per_execution`. None for an update a step.
-          gradient_accumulation_reduction_method: How the gradients of these steps become one: `"sum"`, `"mean"` or
-            `"running_mean"`. Each call of this method and of `set_pipelining_options` sets it, for both.
-          use_v2_gradient_accumulation_optimizer: Which of two implementations the machine takes. The emulator has one.
-          **gradient_accumulation_optimizer_kwargs: `dtype` is the type in which gradients are added up: that of the variable
-            for None, a dtype, or a function of the variable. `offload_weight_update_variables`,
-            `replicated_optimizer_state_sharding`, `verify_usage` and `name` change nothing in the emulator.
+          gradient_accumulation_steps_per_replica: Steps of each replica for an update of the weights; it has to divide
+            `steps_per_execution`. None for one.
+          gradient_accumulation_reduction_method: `"sum"`, `"mean"` or `"running_mean"`; the latest call of this method or of
+            `set_pipelining_options` sets it for both.
+          use_v2_gradient_accumulation_optimizer: No effect in the emulator.
+          **gradient_accumulation_optimizer_kwargs: `dtype` is that of the sums: None for the variable's, a dtype, or a function
+            of the variable. `offload_weight_update_variables`, `replicated_optimizer_state_sharding`, `verify_usage` and `name`
+            change nothing in the emulator.
 
-        Raises:
-          ValueError: An argument is out of range, or set by the model.
-          TypeError: An argument is unknown, or of a wrong kind.
+        Raises `ValueError` for what is out of range or set by the model, `TypeError` for what is unknown or of a wrong kind.
         """
         group = GradientAccumulationOptions.checked(
             gradient_accumulation_steps_per_replica,
@@ -69,26 +62,16 @@ class OptionMethods:
             use_v2_gradient_accumulation_optimizer,
             gradient_accumulation_optimizer_kwargs,
         )
-        _extension(self).options.set_accumulation(group)
-        _extension(self).reset()
+        self._ipu_extension.options.set_accumulation(group)
+        self._ipu_extension.reset()
 
     def print_gradient_accumulation_options(self, print_fn: Callable[[str], object] | None = None) -> None:
-        """Prints what `set_gradient_accumulation_options` has set, with the defaults of what it has not.
-
-        Args:
-          print_fn: What prints, called once with all lines; `print` if omitted.
-
-        Raises:
-          TypeError: `print_fn` cannot be called.
-        """
-        _print(self, "accumulation", print_fn)
+        """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""
+        self._ipu_extension.print_options("accumulation", print_fn)
 
     def reset_gradient_accumulation_options(self) -> None:
-        """Takes back what `set_gradient_accumulation_options` has set. Where that changes anything, the next run compiles anew.
-
-        A reduction method that pipelining options have, too, stays theirs.
-        """
-        _reset(self, "accumulation", compiled=True)
+        """Resets these options; a reduction method that pipelining options have, too, stays theirs. A change compiles anew."""
+        self._ipu_extension.reset_options("accumulation", compiled=True)
 
     # Pipelining.
 
@@ -103,18 +86,14 @@ class OptionMethods:
         """Sets how a model with pipeline stages runs. The next run compiles its program anew.
 
         Args:
-          gradient_accumulation_steps_per_replica: How many steps of each replica make one update of the weights.
+          gradient_accumulation_steps_per_replica: Steps of each replica for an update of the weights.
           device_mapping: The IPU of each stage.
-          accumulate_outfeed: Whether the host gets results once for these steps (once for those of an execution of
-            `evaluate`): as they are after the last of them; None for not. `predict` always hands over each step's.
-          gradient_accumulation_reduction_method: How the gradients of these steps become one: `"sum"`, `"mean"` or
-            `"running_mean"`. Each call of this method and of `set_gradient_accumulation_options` sets it, for both.
-          **pipelining_kwargs: Further arguments of `pipeline`. `accumulate_outfeed_dtype` is the type in which results are
-            kept where `accumulate_outfeed` keeps some.
+          accumulate_outfeed: Whether the host gets results once for these steps (in `evaluate` once an execution), those of the
+            last; `predict` always hands over each step's.
+          gradient_accumulation_reduction_method: As for `set_gradient_accumulation_options`; the latest call sets it for both.
+          **pipelining_kwargs: Further arguments of `pipeline`; `accumulate_outfeed_dtype` is the type of kept results.
 
-        Raises:
-          ValueError: An argument is out of range, or set by the model.
-          TypeError: An argument is unknown, or of a wrong kind.
+        Raises `ValueError` for what is out of range or set by the model, `TypeError` for what is unknown or of a wrong kind.
         """
         group = PipeliningOptions.checked(
             gradient_accumulation_steps_per_replica,
@@ -123,84 +102,49 @@ class OptionMethods:
             gradient_accumulation_reduction_method,
             pipelining_kwargs,
         )
-        _extension(self).options.set_pipelining(group)
-        _extension(self).reset()
+        self._ipu_extension.options.set_pipelining(group)
+        self._ipu_extension.reset()
 
     def print_pipelining_options(self, print_fn: Callable[[str], object] | None = None) -> None:
-        """Prints what `set_pipelining_options` has set, with the defaults of what it has not.
-
-        Args:
-          print_fn: What prints, called once with all lines; `print` if omitted.
-
-        Raises:
-          TypeError: `print_fn` cannot be called.
-        """
-        _print(self, "pipelining", print_fn)
+        """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""
+        self._ipu_extension.print_options("pipelining", print_fn)
 
     def reset_pipelining_options(self) -> None:
-        """Takes back what `set_pipelining_options` has set. Where that changes anything, the next run compiles anew.
-
-        The stages of layers stay; `reset_pipeline_stage_assignment` takes those back. A reduction method that options of
-        gradient accumulation have, too, stays theirs.
-        """
-        _reset(self, "pipelining", compiled=True)
+        """Resets these options, but no stages, and no reduction method of gradient accumulation. A change compiles anew."""
+        self._ipu_extension.reset_options("pipelining", compiled=True)
 
     # Queues.
 
     def set_infeed_queue_options(self, **kwargs: Any) -> None:
-        """Sets what the model's infeeds are made with.
+        """Sets `prefetch_depth` and `optimise_latency` of the model's infeeds, as `IPUInfeedQueue` has them.
 
-        Args:
-          **kwargs: `prefetch_depth` and `optimise_latency`, as `IPUInfeedQueue` has them.
-
-        Raises:
-          ValueError: An argument is out of range, or set by the model.
-          TypeError: An argument is unknown, or of a wrong kind.
+        Raises `ValueError` for what is out of range or set by the model, `TypeError` for what is unknown or of a wrong kind.
         """
-        _extension(self).options.infeed = InfeedOptions.checked(kwargs)
+        self._ipu_extension.options.infeed = InfeedOptions.checked(kwargs)
 
     def print_infeed_queue_options(self, print_fn: Callable[[str], object] | None = None) -> None:
-        """Prints what `set_infeed_queue_options` has set, with the defaults of what it has not.
-
-        Args:
-          print_fn: What prints, called once with all lines; `print` if omitted.
-
-        Raises:
-          TypeError: `print_fn` cannot be called.
-        """
-        _print(self, "infeed", print_fn)
+        """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""
+        self._ipu_extension.print_options("infeed", print_fn)
 
     def reset_infeed_queue_options(self) -> None:
-        """Takes back what `set_infeed_queue_options` has set."""
-        _reset(self, "infeed", compiled=False)
+        """Resets these options."""
+        self._ipu_extension.reset_options("infeed", compiled=False)
 
     def set_outfeed_queue_options(self, **kwargs: Any) -> None:
-        """Sets what the model's outfeeds are made with. The next run compiles its program anew.
+        """Sets `buffer_depth` and `optimise_latency` of outfeeds, as `IPUOutfeedQueue` has them. The next run compiles anew.
 
-        Args:
-          **kwargs: `buffer_depth` and `optimise_latency`, as `IPUOutfeedQueue` has them.
-
-        Raises:
-          ValueError: An argument is out of range, or set by the model.
-          TypeError: An argument is unknown, or of a wrong kind.
+        Raises `ValueError` for what is out of range or set by the model, `TypeError` for what is unknown or of a wrong kind.
         """
-        _extension(self).options.outfeed = OutfeedOptions.checked(kwargs)
-        _extension(self).reset()
+        self._ipu_extension.options.outfeed = OutfeedOptions.checked(kwargs)
+        self._ipu_extension.reset()
 
     def print_outfeed_queue_options(self, print_fn: Callable[[str], object] | None = None) -> None:
-        """Prints what `set_outfeed_queue_options` has set, with the defaults of what it has not.
-
-        Args:
-          print_fn: What prints, called once with all lines; `print` if omitted.
-
-        Raises:
-          TypeError: `print_fn` cannot be called.
-        """
-        _print(self, "outfeed", print_fn)
+        """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""
+        self._ipu_extension.print_options("outfeed", print_fn)
 
     def reset_outfeed_queue_options(self) -> None:
-        """Takes back what `set_outfeed_queue_options` has set. Where that changes anything, the next run compiles anew."""
-        _reset(self, "outfeed", compiled=True)
+        """Resets these options. A change compiles anew."""
+        self._ipu_extension.reset_options("outfeed", compiled=True)
 
     # Replicas.
 
@@ -210,91 +154,55 @@ class OptionMethods:
         """Sets what logs show of the metrics of several replicas.
 
         Args:
-          replicated_metric_reduction_method: A `ReplicatedMetricReductionMethod`, or its name in any case: `NONE` for those
-            of the last replica, `LIST` for all, `SUM`, or `MEAN`.
-
-        Raises:
-          ValueError: It is neither.
+          replicated_metric_reduction_method: A `ReplicatedMetricReductionMethod`, or its name in any case; else `ValueError`.
         """
-        _extension(self).options.replication = ReplicationOptions.checked(replicated_metric_reduction_method)
+        self._ipu_extension.options.replication = ReplicationOptions.checked(replicated_metric_reduction_method)
 
     def print_replication_options(self, print_fn: Callable[[str], object] | None = None) -> None:
-        """Prints what `set_replication_options` has set, or its default.
-
-        Args:
-          print_fn: What prints, called once with all lines; `print` if omitted.
-
-        Raises:
-          TypeError: `print_fn` cannot be called.
-        """
-        _print(self, "replication", print_fn)
+        """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""
+        self._ipu_extension.print_options("replication", print_fn)
 
     def reset_replication_options(self) -> None:
-        """Takes back what `set_replication_options` has set."""
-        _reset(self, "replication", compiled=False)
-
-
-def _extension(model: object) -> Extension:
-    return vars(model)["_ipu_extension"]
-
-
-def _print(model: object, group: str, print_fn: Callable[[str], object] | None) -> None:
-    options.print_text(getattr(_extension(model).options, group).text(_extension(model).model.name), print_fn)
-
-
-def _reset(model: object, group: str, *, compiled: bool) -> None:
-    """Puts a group back to its defaults, and drops the programs if they were compiled by it."""
-    if _extension(model).options.reset(group) and compiled:
-        _extension(model).reset()
+        """Resets these options."""
+        self._ipu_extension.reset_options("replication", compiled=False)
 
 
 class PipelineMethods:
     """The methods that models get in addition to Keras's own, for their pipeline stages."""
 
+    _ipu_extension: Extension
+
     def get_pipeline_stage_assignment(self) -> list[Assignment]:
-        """The layers in the order in which they run, each with its stage, or None.
+        """The layers, or their calls, in the order in which they run, each with its stage, or None.
 
         Returns:
-          For a sequential model a list of `SequentialLayerPipelineStageAssignment`, for a functional one a list of
-          `FunctionalLayerPipelineStageAssignment`, one a call of a layer, and for a subclassed one of
-          `ModelLayerPipelineStageAssignment`; for nested models, `SequentialNestedModelPipelineStageAssignment` and so on.
+          A list of the `...PipelineStageAssignment` of the model's kind: `Sequential...`, `Functional...`, or `Model...` if
+          subclassed.
 
         Raises:
-          RuntimeError: The model is subclassed, and was not built yet; or its `call` cannot be cut into stages.
+          RuntimeError: A subclassed model was not built yet, or its `call` cannot be cut into stages.
         """
-        return _extension(self).stages.get()
+        return self._ipu_extension.stages.get()
 
     def set_pipeline_stage_assignment(
         self, pipeline_stage_assignment: list[Assignment] | list[int] | list[Assignment | int]
     ) -> None:
-        """Sets the stage of each layer.
-
-        Args:
-          pipeline_stage_assignment: The list of `get_pipeline_stage_assignment`, with stages set; for a sequential model
-            also a list of the numbers of stages.
+        """Sets the stage of each layer by the list of `get_pipeline_stage_assignment`, or for a sequential model by numbers.
 
         Raises:
           ValueError: The list does not fit the model, or a layer depends on one of a later stage.
-          RuntimeError: A stage has no layer; or the model is subclassed, and was not built yet.
+          RuntimeError: A stage has no layer, or a subclassed model was not built yet.
         """
-        _extension(self).stages.set(pipeline_stage_assignment)
-        _extension(self).reset()
+        self._ipu_extension.stages.set(pipeline_stage_assignment)
+        self._ipu_extension.reset()
 
     def reset_pipeline_stage_assignment(self) -> None:
         """Takes all layers out of their stages: the model is no pipeline any more."""
-        _extension(self).stages.reset()
-        _extension(self).reset()
+        self._ipu_extension.stages.reset()
+        self._ipu_extension.reset()
 
     def print_pipeline_stage_assignment_summary(
         self, line_length: int | None = None, print_fn: Callable[[str], object] | None = None
     ) -> None:
-        """Prints the stage of each layer.
-
-        Args:
-          line_length: How wide the table is, in characters; as wide as it needs if omitted.
-          print_fn: What prints, called once with all lines; `print` if omitted.
-
-        Raises:
-          TypeError: `print_fn` cannot be called.
-        """
-        options.print_text(summary(self.get_pipeline_stage_assignment(), line_length), print_fn)
+        """Prints a table of stages, `line_length` characters or as wide as it needs, as `print_pipelining_options` prints."""
+        print_text(summary(self.get_pipeline_stage_assignment(), line_length), print_fn)

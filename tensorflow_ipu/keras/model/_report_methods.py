@@ -136,11 +136,7 @@ class Retracing:
         return machine.Suggestion(words, report.step_seconds / seconds, fullest.high, fullest.verdict)
 
     def _memory(self, pieces: Pieces, ipu: pipelining.IpuCost) -> Memory:
-        """The memory of an IPU that has what a plan says.
-
-        Stages keep more for their backward passes than a program that is compiled as a whole: of such a one, data take as
-        much less as they do in stages.
-        """
+        """The memory of an IPU by a plan, its data scaled down for a program of one stage, which keeps less than stages do."""
         memory = self.report.memory
         data = ipu.stash_bytes + ipu.link_bytes + ipu.temporary_bytes
         if self.stages == 1:
@@ -164,10 +160,7 @@ _MOST = 96
 def pieces_of(
     extension: Extension, machine: System | Machine | str | None, described: Callable[[], Callable[[], None]]
 ) -> Pieces:
-    """The pieces of a model: a pipeline of all of them, on one IPU, is traced and read.
-
-    The stages and options that the model has are as before in the end.
-    """
+    """The pieces of a model, read from a trace of it as a pipeline on one IPU; its stages and options stay."""
     stages, options = extension.stages, extension.options
     names = stages.leaf_names()
     if len(names) < 2:
@@ -218,7 +211,9 @@ _SEEN = {
 
 
 class ReportMethods:
-    """The method that predicts."""
+    """The methods that predict."""
+
+    _ipu_extension: Extension
 
     def ipu_report(
         self,
@@ -229,18 +224,18 @@ class ReportMethods:
         spec: Nested = None,
         trip_counts: Mapping[str, int] | None = None,
     ) -> Report:
-        """Predicts what a real machine would make of `fit`, `evaluate` or `predict`: whether it fits, how long a step takes.
+        """Predicts whether `fit`, `evaluate` or `predict` fits on a real machine, and how long a step takes.
 
         Nothing is run, and no variable changes. A model that is not built yet is built first, as `fit` would.
 
         Args:
-          batch_size: How many samples each replica takes in a step: what `fit` calls so. None for the size that the model
-            saw last, or that `keras.Input` or `spec` tell.
+          batch_size: Samples of each replica in a step. None for the size that the model saw last, or that `keras.Input` or
+            `spec` tell.
           mode: `"train"`, `"evaluate"` or `"predict"`.
           machine: As for `strategy.report`.
-          spec: What the data is: a dataset of batches, or a batch of `tf.TensorSpec`, tensors or arrays as `(x, y)`. None for
-            batches as the model saw them last, in this mode or else in another; of a model that saw none, for what its
-            inputs and its losses tell: labels are int32 for sparse losses, else as the predictions.
+          spec: A dataset of batches, or a batch `(x, y)` of `tf.TensorSpec`, tensors or arrays. None for the batches that the
+            model saw last, else for what its inputs and losses tell: labels are int32 for sparse losses, else as the
+            predictions.
           trip_counts: As for `strategy.report`.
 
         Returns:
@@ -253,7 +248,7 @@ class ReportMethods:
             raise ValueError(f"`mode` must be one of {', '.join(f'`{each}`' for each in _MODES)}, but is {mode!r}")
         if batch_size is not None and (not is_int(batch_size) or batch_size < 1):
             raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
-        extension = _extension(self)
+        extension = self._ipu_extension
         model = extension.model
         if mode != "predict":
             internals.check_compiled(model, "ipu_report")
@@ -268,49 +263,47 @@ class ReportMethods:
     def ipu_pieces(self, machine: System | Machine | str | None = None, batch_size: int | None = None) -> Pieces:
         """The layers of the model with what each takes in training, as `pipelining.balance` asks for them.
 
-        Args:
-          machine: As for `strategy.report`.
-          batch_size: The samples of a micro-batch, as for `ipu_report`.
+        The arguments are as for `ipu_report`.
 
         Raises:
           ValueError: The model was not compiled, or has fewer than two layers; or nothing tells `batch_size`.
         """
-        extension = _extension(self)
+        extension = self._ipu_extension
         internals.check_compiled(extension.model, "ipu_pieces")
         asked = _Request(extension, "train", _batch(extension, batch_size, "train", None), machine, None)
         return pieces_of(extension, machine, asked.program)
 
 
+@dataclasses.dataclass(frozen=True)
 class _Request:
     """What a report was asked for, so that more like it can be made for its advice."""
 
-    def __init__(
-        self,
-        extension: Extension,
-        mode: str,
-        batch: Nested,
-        machine: System | Machine | str | None,
-        trip_counts: Mapping[str, int] | None,
-    ) -> None:
-        self._extension = extension
-        self._mode = mode
-        self._batch = batch
-        self._machine = machine
-        self._trip_counts = trip_counts
+    extension: Extension
+    mode: str
+    batch: Nested
+    machine: System | Machine | str | None
+    trip_counts: Mapping[str, int] | None
 
     def program(self, scale: float = 1.0) -> Callable[[], None]:
         """The program, of so many times the micro-batch; the model is built."""
-        extension, kind = self._extension, _MODES[self._mode]
-        batch = tf.nest.map_structure(lambda leaf: _scaled(leaf, scale), self._batch)
-        elements = Elements(tf.data.Dataset.from_tensors(0).map(lambda _: _zeros(batch)))
+        extension, kind = self.extension, _MODES[self.mode]
+
+        def zeros(leaf: tf.TensorSpec | None) -> tf.Tensor | None:
+            if leaf is None:
+                return None
+            return tf.zeros([round((leaf.shape[0] or 0) * scale), *leaf.shape[1:]], leaf.dtype)
+
+        elements = Elements(tf.data.Dataset.from_tensors(0).map(lambda _: tf.nest.map_structure(zeros, self.batch)))
         with extension.strategy.scope():
-            if self._mode == "predict":
+            if self.mode == "predict":
                 internals.called_with_symbols(extension.model, symbols_of(elements.spec), training=False)
             else:
                 internals.build_for_training(extension.model, elements.spec)
         options = extension.options.infeed.changed()
         infeed = IPUInfeedQueue(elements.dataset, device_ordinal=extension.ordinal, **options)
-        steps = _steps(extension, self._mode)
+        # Those of an execution, as whole updates.
+        count = extension.steps_per_update if self.mode == "train" else 1
+        steps = -(-extension.steps_per_execution // count) * count
         return extension.loop(kind).described(elements, infeed, extension.outfeed(kind), steps)
 
     def report(self) -> Report:
@@ -320,26 +313,26 @@ class _Request:
 
     def _report(self, scale: float = 1.0) -> Report:
         program = self.program(scale)
-        return self._extension.strategy.report(
-            program, machine=self._machine, trip_counts=self._trip_counts, kept=self._kept()
+        return self.extension.strategy.report(
+            program, machine=self.machine, trip_counts=self.trip_counts, kept=self._kept()
         )
 
     def _other(self, scale: float, steps: int) -> Report:
         """The report of so many times the micro-batch, with so many steps an update."""
-        if self._mode != "train":
+        if self.mode != "train":
             return self._report(scale)
-        with self._extension.updating_after(steps):
+        with self.extension.updating_after(steps):
             return self._report(scale)
 
     def _kept(self) -> machine_model.Kept:
         """What the model's optimizer keeps, where the options of accumulation place it."""
-        model, options = self._extension.model, self._extension.options.accumulation
-        if self._mode != "train" or model.optimizer is None:
+        model, options = self.extension.model, self.extension.options.accumulation
+        if self.mode != "train" or model.optimizer is None:
             return machine_model.Kept()
         memory = update_memory(model.optimizer, ())
         state = memory.state_on_chip + memory.state_off_chip
         if options.offload_weight_update_variables and options.plan is not None:
-            parts = self._extension.strategy.extended.ipus if options.replicated_optimizer_state_sharding else 1
+            parts = self.extension.strategy.extended.ipus if options.replicated_optimizer_state_sharding else 1
             memory = dataclasses.replace(memory, state_on_chip=0, state_off_chip=-(-state // parts))
         sums = 0
         if options.plan is not None:
@@ -353,12 +346,12 @@ class _Request:
             off_chip=memory.state_off_chip,
             accumulated=sum(map(bytes_of, accumulators_of(model.optimizer))),
             carried=sums,
-            steps_per_update=self._extension.steps_per_update,
+            steps_per_update=self.extension.steps_per_update,
         )
 
     def _advising(self, plain: Report) -> Callable[[Report, bool], Iterator[Suggestion | NotAsked]]:
         """Gives advice on the report, some of which takes another trace of the model."""
-        extension, training = self._extension, self._mode == "train"
+        extension, training = self.extension, self.mode == "train"
         steps = extension.steps_per_update if training else 1
 
         def advise(report: Report, retrace: bool) -> Iterator[Suggestion | NotAsked]:
@@ -369,12 +362,12 @@ class _Request:
                 yield from machine_model.advice_on_state(report, report.steps // steps)
             yield from Retracing(
                 report=report,
-                samples=_parts(self._batch)[0].shape[0],
+                samples=_parts(self.batch)[0].shape[0],
                 steps=steps,
                 training=training,
                 stages=extension.stages.check() if extension.stages.is_pipelined else 1,
                 other=self._other,
-                pieces=lambda: pieces_of(extension, self._machine, self.program),
+                pieces=lambda: pieces_of(extension, self.machine, self.program),
             ).advice(retrace)
 
         return advise
@@ -382,17 +375,6 @@ class _Request:
 
 def _parts(batch: Nested) -> list[Any]:
     return [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
-
-
-def _scaled(leaf: tf.TensorSpec | None, scale: float) -> tf.TensorSpec | None:
-    if leaf is None:
-        return None
-    shape: list[Any] = leaf.shape.as_list()
-    return tf.TensorSpec([round(shape[0] * scale), *shape[1:]], leaf.dtype)
-
-
-def _extension(model: object) -> Extension:
-    return vars(model)["_ipu_extension"]
 
 
 def _batch(extension: Extension, batch_size: int | None, mode: str, spec: Nested) -> Nested:
@@ -414,14 +396,3 @@ def _batch(extension: Extension, batch_size: int | None, mode: str, spec: Nested
     with extension.strategy.scope():
         labels = batches.labels_of(model, inputs)
     return (inputs,) if labels is None else (inputs, labels)
-
-
-def _zeros(batch: Nested) -> Nested:
-    return tf.nest.map_structure(lambda leaf: None if leaf is None else tf.zeros(leaf.shape, leaf.dtype), batch)
-
-
-def _steps(extension: Extension, mode: str) -> int:
-    """How many steps a program runs: those of an execution, as whole updates."""
-    steps = extension.steps_per_execution
-    count = extension.steps_per_update if mode == "train" else 1
-    return -(-steps // count) * count

@@ -49,32 +49,16 @@ class AsynchronousCallbacks(CallbackList):
 
     # What Keras says of executions. The first of them says where an epoch begins.
 
-    def _begin(self, batch: int) -> None:
-        self._next = batch * self.per_step
-
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
         """Notes which step comes next."""
         del logs
-        self._begin(batch)
-
-    def on_test_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Notes which step comes next."""
-        del logs
-        self._begin(batch)
-
-    def on_predict_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Notes which step comes next."""
-        del logs
-        self._begin(batch)
+        self._next = batch * self.per_step
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
         """Does nothing: the steps were reported."""
 
-    def on_test_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Does nothing: the steps were reported."""
-
-    def on_predict_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Does nothing: the steps were reported."""
+    on_test_batch_begin = on_predict_batch_begin = on_train_batch_begin
+    on_test_batch_end = on_predict_batch_end = on_train_batch_end
 
 
 class Reader:

@@ -27,7 +27,7 @@ from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
 from tensorflow_ipu.keras.model.loop import Execution, Loop
 from tensorflow_ipu.keras.optimizers.accumulated_step import capturing
 from tensorflow_ipu.keras.optimizers.parts import chain
-from tensorflow_ipu.keras.options.options import Options
+from tensorflow_ipu.keras.options.options import Options, print_text
 from tensorflow_ipu.keras.pipeline.graph import PipelinedModel, StageAssignment
 from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.keras.pipeline.stages import entered
@@ -57,27 +57,6 @@ class ShardingProbe(NamedTuple):
     has_stages: bool
 
 
-def look_at(model: keras.Model, strategy: IPUStrategyV1, spec: Nested) -> ShardingProbe:
-    """Calls a model with symbols, to see which scopes its layers enter."""
-    graph = graphs.FunctionGraph("look_at")
-    before = entered()
-    # A model whose steps are its own need not be callable. If it is at fault, its program will say so.
-    with contextlib.suppress(Exception), strategy.scope(), graph.as_default():
-        internals.called_with_symbols(model, symbols_of(spec), training=True)
-    return ShardingProbe(replicas.power_of_2(replicas.shards_of(graph)), entered() > before)
-
-
-def check_traced(model: keras.Model, expected: int) -> None:
-    """Checks that the program being traced uses as many IPUs as the model's layers."""
-    graph: tf.Graph = tf.compat.v1.get_default_graph()
-    found = replicas.power_of_2(replicas.shards_of(graph))
-    if found != expected:
-        raise ValueError(
-            f"the steps of model `{model.name}` use {found} IPUs by `ipu_shard`, and the `call` of its layers uses"
-            f" {expected}, by which its replicas were counted: use `ipu_shard` in `call`"
-        )
-
-
 _METHODS = {
     name: method
     for methods in (LoopMethods, OptionMethods, PipelineMethods, FileMethods, ReportMethods)
@@ -87,10 +66,7 @@ _METHODS = {
 
 
 def extend(model: keras.Model, strategy: IPUStrategyV1) -> None:
-    """Gives a model the methods of IPU models, as attributes of the instance.
-
-    Its class stays as it is: models outside of the scope are of the same class, and a saved file names it.
-    """
+    """Gives a model the methods of IPU models as attributes of the instance, so that its class stays as files name it."""
     model.__dict__["_ipu_extension"] = Extension(model, strategy)
     for name, method in _METHODS.items():
         # Who overrides `fit` calls Keras's own in it, and the program comes with the function that `fit` makes.
@@ -140,13 +116,27 @@ class Extension:
 
     def check_traced(self, spec: Nested) -> None:
         """Checks that the program being traced has as many replicas as it was taken to have."""
-        if _state.ipus_of_device(self.ordinal) > 1:
-            check_traced(self.model, self._look(spec).ipus)
+        if _state.ipus_of_device(self.ordinal) == 1:
+            return
+        graph: tf.Graph = tf.compat.v1.get_default_graph()
+        found, expected = replicas.power_of_2(replicas.shards_of(graph)), self._look(spec).ipus
+        if found != expected:
+            raise ValueError(
+                f"the steps of model `{self.model.name}` use {found} IPUs by `ipu_shard`, and the `call` of its layers uses"
+                f" {expected}, by which its replicas were counted: use `ipu_shard` in `call`"
+            )
 
     def _look(self, spec: Nested) -> ShardingProbe:
+        """Calls the model with symbols, to see which scopes its layers enter."""
         key = repr(spec)
         if key not in self._looks:
-            self._looks[key] = look_at(self.model, self.strategy, spec)
+            graph = graphs.FunctionGraph("look_at")
+            before = entered()
+            # A model whose steps are its own need not be callable. If it is at fault, its program will say so.
+            with contextlib.suppress(Exception), self.strategy.scope(), graph.as_default():
+                internals.called_with_symbols(self.model, symbols_of(spec), training=True)
+            ipus = replicas.power_of_2(replicas.shards_of(graph))
+            self._looks[key] = ShardingProbe(ipus, entered() > before)
         return self._looks[key]
 
     def _default_mapping(self, stages: int) -> list[int]:
@@ -161,6 +151,15 @@ class Extension:
         self.model.train_function = self.model.test_function = self.model.predict_function = None
         self._loops.clear()
         self._looks.clear()
+
+    def print_options(self, group: str, print_fn: Callable[[str], object] | None) -> None:
+        """Prints a group of options."""
+        print_text(getattr(self.options, group).text(self.model.name), print_fn)
+
+    def reset_options(self, group: str, *, compiled: bool) -> None:
+        """Puts a group of options back to its defaults, and drops the programs if they were compiled by it."""
+        if self.options.reset(group) and compiled:
+            self.reset()
 
     def traces(self) -> dict[str, int]:
         """How many programs were traced since the last reset: of `"train"`, `"test"` and `"predict"`."""
@@ -274,17 +273,18 @@ class Extension:
                 " `IPUStrategy`: compile it with `run_eagerly=False`; to debug it, make it outside of the scope"
             )
         name = f"{'evaluate' if mode == 'test' else mode} {model.name}"
-        if self.stages.is_pipelined:
-            return Loop(model, self.strategy, name, getattr(model, f"{mode}_step"), pipelined=self._pipelined(mode))
-        accumulation = self.options.accumulation.plan if mode == "train" else None
         step = getattr(model, f"{mode}_step")
+        if self.stages.is_pipelined:
+            return Loop(model, self.strategy, name, step, pipelined=self._pipelined(mode))
+        accumulation = self.options.accumulation.plan if mode == "train" else None
         if mode == "train" and accumulation is None:
             step = capturing(model, step)
         return Loop(model, self.strategy, name, step, accumulation)
 
     def _pipelined(self, mode: str) -> PipelinedModel:
         kind = type(self.model)
-        for name, plain in ((f"{mode}_step", keras.Model), ("call", _plain_kind(self.model))):
+        plain_kind = keras.Sequential if isinstance(self.model, keras.Sequential) else Functional
+        for name, plain in ((f"{mode}_step", keras.Model), ("call", plain_kind)):
             if name == "call" and self.stages.is_subclassed:
                 continue
             if getattr(kind, name) is not getattr(plain, name):
@@ -303,21 +303,13 @@ class Extension:
         )
 
 
-def _plain_kind(model: keras.Model) -> type[keras.Model]:
-    return keras.Sequential if isinstance(model, keras.Sequential) else Functional
-
-
 _IMAGES = 4  # The rank of what the IPU's layer normalizes by the fused operation.
 
 _Moments = tuple["tf.Tensor", "tf.Tensor"]
 
 
 def share_statistics() -> None:
-    """Has layers that are fused on an IPU share mean and variance in training, from the next trace on.
-
-    Those are `keras.layers.BatchNormalization` of four dimensions, without a mask and `renorm`. One that is
-    `synchronized` shares them with all replicas already.
-    """
+    """Has fused batch normalization that is not `synchronized` share mean and variance in training, from the next trace on."""
     patches.KERAS_MOMENTS.by(_shared)
 
 
@@ -340,11 +332,7 @@ _FAR = 0x9E3779B9
 
 
 def seed_by_replica() -> None:
-    """Has each seed that Keras draws in a program be the replica's own, from the next trace on.
-
-    A seed generator's state is a variable, equal on all replicas. Replica 0, and with it a program of one replica, draws
-    what plain Keras draws.
-    """
+    """Has seeds of Keras in a program be the replica's own from the next trace on; replica 0 draws what plain Keras draws."""
     patches.KERAS_SEEDS.by(_by_replica)
 
 

@@ -35,11 +35,7 @@ Step: TypeAlias = "Callable[[Nested], Nested]"
 
 
 class Loop:
-    """The programs of one kind of step: a loop for each structure of data, a step alone, and one for a single batch.
-
-    The queues and the number of steps are arguments of a program, so that the next epoch, and the next data of the same
-    spec, run the executable that is there.
-    """
+    """The programs of one kind of step; queues and counts are their arguments, so that each epoch runs what is compiled."""
 
     def __init__(
         self,
@@ -77,24 +73,19 @@ class Loop:
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
         """Runs steps on the device, each with the next batch of `infeed`; what they return goes to `outfeed`."""
-        self._note_shapes(elements)
+        if elements.key not in self._specs:
+            self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
         if self._pipelined is not None:
             self._run_pipelined(self._pipelined, elements, infeed, outfeed, steps)
             return
         # A loop of one step would copy all that it carries, the weights among it, in and out for that one.
         looped = steps > 1 or self._accumulation is not None
         key = (elements.key, looped)
-        program = self._programs.get(key)
-        if program is None:
-            program = self._programs[key] = self._make(elements, looped)
-        count = self._counts.get(steps)
-        if count is None:
-            count = self._counts[steps] = tf.constant(steps)
-        self._execute(program, (infeed, outfeed, count))
-
-    def _note_shapes(self, elements: Elements) -> None:
-        if elements.key not in self._specs:
-            self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
+        if key not in self._programs:
+            self._programs[key] = self._make(elements, looped)
+        if steps not in self._counts:
+            self._counts[steps] = tf.constant(steps)
+        self._execute(self._programs[key], (infeed, outfeed, self._counts[steps]))
 
     def _execute(self, program: Callable[..., None], arguments: tuple[object, ...]) -> None:
         """Runs a program. The executions of an epoch have the same queues, so it is prepared once for all of them."""
@@ -142,10 +133,7 @@ class Loop:
     def described(
         self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int
     ) -> Callable[[], None]:
-        """The program that `run` would run with these arguments, for reading: its loop is of a number that it tells.
-
-        The queues need not be initialized.
-        """
+        """The program that `run` would run, for reading: its loop has a known count, and its queues need no initialization."""
 
         @tf.function(jit_compile=True, autograph=False)
         def program() -> None:
@@ -302,35 +290,30 @@ class Execution:
         self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks
     ) -> Nested:
         elements: list[Nested] = []
+        predicts = self._mode == "predict"
 
         def handle(element: Nested) -> None:
-            if self._mode != "predict":
-                elements[:] = [element]
-            else:
-                elements.append(element)
+            if not predicts:
+                elements.clear()
+            elements.append(element)
             for replica in range(self._replicas):
                 value = element if self._replicas == 1 else _map(lambda part: part[replica], element)  # noqa: B023
-                if self._mode != "predict":
-                    value = self._named(value)
-                callbacks.report(self._mode, value if self._mode != "predict" else {"outputs": value})
+                callbacks.report(self._mode, {"outputs": value} if predicts else self._named(value))
 
         if self._only_compiles:
             self._loop.run(fed.elements, fed.queue, outfeed, fed.steps)
             rows = self._zeros(fed, outfeed)
             for step in range(fed.steps):
                 handle(_map(lambda part: part[step], rows))  # noqa: B023
-            return self._reported(elements)
-        reader = Reader(outfeed, fed.steps, handle)
-        try:
-            self._loop.run(fed.elements, fed.queue, outfeed, fed.steps)
-        except BaseException:
-            reader.give_up()
-            raise
-        reader.join()
-        return self._reported(elements)
-
-    def _reported(self, elements: list[Nested]) -> Nested:
-        if self._mode != "predict":
+        else:
+            reader = Reader(outfeed, fed.steps, handle)
+            try:
+                self._loop.run(fed.elements, fed.queue, outfeed, fed.steps)
+            except BaseException:
+                reader.give_up()
+                raise
+            reader.join()
+        if not predicts:
             return self._logs(elements[-1])
         return self._joined(_map(lambda *parts: tf.stack(parts), *elements))
 

@@ -24,12 +24,7 @@ if TYPE_CHECKING:
 
 
 def look_past_ipus() -> None:
-    """Has Keras not take IPUs for a reason to compile models by itself.
-
-    It compiles where TensorFlow lists anything but CPUs. That is for models outside of a strategy's scope, which stay on
-    the CPU and behave as ever; those of the scope are compiled whatever they ask for. Does nothing where Keras is not
-    imported; TensorFlow imports it by itself.
-    """
+    """Has Keras, if it is imported, not compile models outside of a strategy's scope because there are IPUs."""
     if patches.JIT_COMPILE_AUTO.is_loaded:
         patches.JIT_COMPILE_AUTO.apply_for_good()
 
@@ -50,11 +45,7 @@ patches.JIT_COMPILE_AUTO.by(_past_ipus)
 
 @contextlib.contextmanager
 def extending_models() -> Iterator[None]:
-    """Has models be extended as they are made under an IPU strategy, for as long as any block of this lasts.
-
-    The patched initializer asks for the current strategy of its thread: models that are made under none, or under another
-    one, are not extended.
-    """
+    """Has models be extended that are made under an IPU strategy of their thread, while any block of this lasts."""
     look_past_ipus()
     seed_by_replica()
     share_statistics()
@@ -96,46 +87,23 @@ class KerasExtensionBase(metaclass=_Kind):
     export_for_ipu_serving = FileMethods.export_for_ipu_serving
 
     def get_pipeline_stage_assignment(self) -> list[Assignment]:
-        """The stages of layers, which the kinds of models have each in its own way.
-
-        Raises:
-          NotImplementedError: At every call.
-        """
+        """Always raises `NotImplementedError`: the kinds of models each have their own."""
         raise NotImplementedError("the kinds of models each have their own `get_pipeline_stage_assignment`")
 
     def set_pipeline_stage_assignment(
         self, pipeline_stage_assignment: list[Assignment] | list[int] | list[Assignment | int]
     ) -> None:
-        """Sets the stages of layers, which the kinds of models have each in its own way.
-
-        Args:
-          pipeline_stage_assignment: The stages.
-
-        Raises:
-          NotImplementedError: At every call.
-        """
+        """Always raises `NotImplementedError`: the kinds of models each have their own."""
         raise NotImplementedError("the kinds of models each have their own `set_pipeline_stage_assignment`")
 
     def reset_pipeline_stage_assignment(self) -> None:
-        """Takes layers out of their stages, which the kinds of models have each in its own way.
-
-        Raises:
-          NotImplementedError: At every call.
-        """
+        """Always raises `NotImplementedError`: the kinds of models each have their own."""
         raise NotImplementedError("the kinds of models each have their own `reset_pipeline_stage_assignment`")
 
     def print_pipeline_stage_assignment_summary(
         self, line_length: int | None = None, print_fn: Callable[[str], object] | None = None
     ) -> None:
-        """Prints the stages of layers, which the kinds of models have each in its own way.
-
-        Args:
-          line_length: How wide the table is.
-          print_fn: What prints.
-
-        Raises:
-          NotImplementedError: At every call.
-        """
+        """Always raises `NotImplementedError`: the kinds of models each have their own."""
         raise NotImplementedError("the kinds of models each have their own `print_pipeline_stage_assignment_summary`")
 
 

@@ -6,7 +6,7 @@ import enum
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -75,6 +75,11 @@ class OptionGroup:
         return tuple(field.name for field in fields(cls))
 
     @classmethod
+    def further(cls) -> list[str]:
+        """The names of the options that the method takes as keyword arguments alone."""
+        return [name for name in cls.names() if name not in cls.explicit]
+
+    @classmethod
     def checked(cls, *args: Any, **kwargs: Any) -> Self:
         """The options that the arguments of the method that sets them say; each group has a method of its own."""
         raise NotImplementedError
@@ -136,11 +141,6 @@ def check_method(
     except ValueError as exc:
         faults.add(ValueError, f"`gradient_accumulation_reduction_method` is no such method: {exc}")
         return GradientAccumulationReductionMethod.SUM
-
-
-def check_flag(name: str, value: object, faults: Faults, *, optional: bool = False) -> None:
-    """Checks that an argument is a bool; None will do where it is `optional`."""
-    note_bool(name, value, faults, optional=optional)
 
 
 def check_names(
@@ -241,11 +241,7 @@ def _infeed(options: Mapping[str, Any]) -> IPUInfeedQueue:
 
 
 class ReplicatedMetricReductionMethod(enum.Enum):
-    """How the metrics of R replicas are reduced to what logs show.
-
-    `NONE` shows those of the last replica, `LIST` all of them, as an array of shape [R], `SUM` their sum, `MEAN` their
-    mean.
-    """
+    """Which metrics of R replicas logs show: `NONE` the last replica's, `LIST` all in shape [R], `SUM` or `MEAN` of them."""
 
     NONE = 1
     LIST = 2
@@ -254,19 +250,11 @@ class ReplicatedMetricReductionMethod(enum.Enum):
 
     @classmethod
     def parse(cls, value: object) -> ReplicatedMetricReductionMethod:
-        """Takes a method, or its name in any case.
-
-        Raises:
-          ValueError: It is neither.
-        """
+        """Takes a method, or its name in any case; raises `ValueError` for others."""
         return parse_method(cls, value)
 
     def reduce(self, values: np.ndarray) -> np.ndarray | np.number:
-        """Reduces the values of R replicas.
-
-        Args:
-          values: Shape [R] + the metric's shape.
-        """
+        """Reduces the values of R replicas, of shape [R] + the metric's shape."""
         if self is ReplicatedMetricReductionMethod.NONE:
             return values[-1]
         if self is ReplicatedMetricReductionMethod.SUM:
@@ -295,20 +283,7 @@ class ReplicationOptions(OptionGroup):
         return cls.checked(given.get("replicated_metric_reduction_method", ReplicatedMetricReductionMethod.NONE))
 
 
-_EXPLICIT = (
-    "gradient_accumulation_steps_per_replica",
-    "device_mapping",
-    "accumulate_outfeed",
-    "gradient_accumulation_reduction_method",
-)
-_AUTOMATIC = (
-    "computational_stages",
-    "repeat_count",
-    "inputs",
-    "infeed_queue",
-    "outfeed_queue",
-    "optimizer_function",
-)
+_AUTOMATIC = ("computational_stages", "repeat_count", "inputs", "infeed_queue", "outfeed_queue", "optimizer_function")
 _NEVER = ("outfeed_loss", "outfeed_mask", "batch_serialization_iterations")
 _REFUSED = {
     **NORMALIZATION,
@@ -324,7 +299,12 @@ class PipeliningOptions(OptionGroup):
     """How a model with pipeline stages runs. Behind the first four are arguments of `pipeline`, with its defaults."""
 
     title: ClassVar[str] = "pipelining options"
-    explicit: ClassVar[tuple[str, ...]] = _EXPLICIT
+    explicit: ClassVar[tuple[str, ...]] = (
+        "gradient_accumulation_steps_per_replica",
+        "device_mapping",
+        "accumulate_outfeed",
+        "gradient_accumulation_reduction_method",
+    )
     unset: ClassVar[Mapping[str, str]] = {
         "gradient_accumulation_steps_per_replica": "to be set before `fit`",
         "device_mapping": "as the schedule has it",
@@ -362,7 +342,7 @@ class PipeliningOptions(OptionGroup):
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `pipeline` that are here, but for counts, IPUs and whether results are summed."""
-        given = {name: value for name, value in self.in_effect().items() if name not in _EXPLICIT}
+        given = {name: value for name, value in self.in_effect().items() if name not in self.explicit}
         return {**given, "reduction_method": self.gradient_accumulation_reduction_method}
 
     @classmethod
@@ -387,10 +367,9 @@ class PipeliningOptions(OptionGroup):
                 f"Expected `device_mapping` to have numbers of IPUs, from 0 to {environment.MOST_IPUS - 1} or -1 for all of"
                 f" them, but it is {device_mapping!r}",
             )
-        check_flag("accumulate_outfeed", accumulate_outfeed, faults, optional=True)
+        note_bool("accumulate_outfeed", accumulate_outfeed, faults, optional=True)
         parsed = check_method(method, faults)
-        known = [name for name in cls.names() if name not in _EXPLICIT]
-        check_names("set_pipelining_options", kwargs, known, _REFUSED, faults)
+        check_names("set_pipelining_options", kwargs, cls.further(), _REFUSED, faults)
         for name in ("accumulate_outfeed_dtype", "gradient_accumulation_dtype"):
             check_dtype(name, kwargs.get(name), faults)
         check_sharding(kwargs, faults)
@@ -400,11 +379,6 @@ class PipeliningOptions(OptionGroup):
         return cls(count, mapping, accumulate_outfeed, parsed, **kwargs)
 
 
-_EXPLICIT_OF_ACCUMULATION = (
-    "gradient_accumulation_steps_per_replica",
-    "gradient_accumulation_reduction_method",
-    "use_v2_gradient_accumulation_optimizer",
-)
 _REFUSED_OF_ACCUMULATION = {
     "opt": "the optimizer is the one that the model is compiled with",
     "num_mini_batches": "set `gradient_accumulation_steps_per_replica` instead",
@@ -417,7 +391,11 @@ class GradientAccumulationOptions(OptionGroup):
     """How `fit` accumulates gradients. All but the first two and `dtype` change nothing in the emulator."""
 
     title: ClassVar[str] = "gradient accumulation options"
-    explicit: ClassVar[tuple[str, ...]] = _EXPLICIT_OF_ACCUMULATION
+    explicit: ClassVar[tuple[str, ...]] = (
+        "gradient_accumulation_steps_per_replica",
+        "gradient_accumulation_reduction_method",
+        "use_v2_gradient_accumulation_optimizer",
+    )
     unset: ClassVar[Mapping[str, str]] = {
         "gradient_accumulation_steps_per_replica": "each step updates the weights",
         "dtype": "that of each variable",
@@ -456,25 +434,21 @@ class GradientAccumulationOptions(OptionGroup):
         faults = Faults()
         count = check_steps(steps, faults)
         parsed = check_method(method, faults)
-        check_flag("use_v2_gradient_accumulation_optimizer", use_v2, faults)
+        note_bool("use_v2_gradient_accumulation_optimizer", use_v2, faults)
         if use_v2 is True and steps is None:
             faults.add(
                 ValueError,
                 "`use_v2_gradient_accumulation_optimizer` may only be set to True when gradients are accumulated: set"
                 " `gradient_accumulation_steps_per_replica` too",
             )
-        known = [name for name in cls.names() if name not in _EXPLICIT_OF_ACCUMULATION]
-        check_names("set_gradient_accumulation_options", kwargs, known, _REFUSED_OF_ACCUMULATION, faults)
+        check_names("set_gradient_accumulation_options", kwargs, cls.further(), _REFUSED_OF_ACCUMULATION, faults)
         check_dtype("dtype", kwargs.get("dtype"), faults)
         for name in ("offload_weight_update_variables", "replicated_optimizer_state_sharding"):
-            check_flag(name, kwargs.get(name), faults, optional=True)
-        check_flag("verify_usage", kwargs.get("verify_usage", True), faults)
+            note_bool(name, kwargs.get(name), faults, optional=True)
+        note_bool("verify_usage", kwargs.get("verify_usage", True), faults)
         check_sharding(kwargs, faults)
         faults.raise_any()
         return cls(count, parsed, use_v2, **kwargs)
-
-
-_Reducing = TypeVar("_Reducing", GradientAccumulationOptions, PipeliningOptions)
 
 
 @dataclass
@@ -497,30 +471,22 @@ class Options:
     def set_accumulation(self, group: GradientAccumulationOptions) -> None:
         """Sets a group, and for pipelines the reduction method that it has: the latest call says it for both."""
         self.accumulation = group
-        self.pipelining = _reducing_by(group.gradient_accumulation_reduction_method, self.pipelining)
+        self._reduce_by(group.gradient_accumulation_reduction_method, "pipelining")
 
     def set_pipelining(self, group: PipeliningOptions) -> None:
         """Sets a group, and for gradient accumulation the reduction method that it has: the latest call says it for both."""
         self.pipelining = group
-        self.accumulation = _reducing_by(group.gradient_accumulation_reduction_method, self.accumulation)
+        self._reduce_by(group.gradient_accumulation_reduction_method, "accumulation")
 
     def reset(self, name: str) -> bool:
         """Puts a group back to its defaults."""
         before = replace(self)
         setattr(self, name, type(getattr(self, name))())
-        if name == "accumulation":
-            self.pipelining = _taken_back(self.pipelining)
-        if name == "pipelining":
-            self.accumulation = _taken_back(self.accumulation)
+        other = {"accumulation": "pipelining", "pipelining": "accumulation"}.get(name)
+        # A group without steps has a reduction method only of the other one.
+        if other is not None and getattr(self, other).gradient_accumulation_steps_per_replica is None:
+            self._reduce_by(GradientAccumulationReductionMethod.SUM, other)
         return self != before
 
-
-def _reducing_by(method: GradientAccumulationReductionMethod, group: _Reducing) -> _Reducing:
-    return replace(group, gradient_accumulation_reduction_method=method)
-
-
-def _taken_back(group: _Reducing) -> _Reducing:
-    """Drops a reduction method that the group has of the other one, as it does where it has no steps to reduce."""
-    if group.gradient_accumulation_steps_per_replica is not None:
-        return group
-    return _reducing_by(GradientAccumulationReductionMethod.SUM, group)
+    def _reduce_by(self, method: GradientAccumulationReductionMethod, name: str) -> None:
+        setattr(self, name, replace(getattr(self, name), gradient_accumulation_reduction_method=method))

@@ -22,7 +22,6 @@ from tensorflow_ipu.keras.pipeline.places import (
     Place,
     assignment_of,
     calls_of,
-    graph_of,
     named_stage,
     places_of,
     read_assignment,
@@ -257,7 +256,7 @@ class PipelinedModel:
         self._accumulate = accumulate_outfeed
         self._options = dict(options)
         self._stages = assignment.check()
-        self._graph = graph_of(assignment.graph)
+        self._graph = internals.functional_of(assignment.graph)
         self._flow = calls_of(assignment.graph, assignment.places)
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:

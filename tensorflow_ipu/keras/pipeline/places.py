@@ -85,14 +85,9 @@ def nodes_of(model: keras.Model) -> list[Node]:
     ]
 
 
-def graph_of(model: keras.Model) -> Functional:
-    """The functional model: that which a sequential one keeps, or the model itself."""
-    return internals.functional_of(model)
-
-
 def calls_of(model: keras.Model, places: list[Place]) -> tuple[list[Call], list[Key], list[Key]]:
     """The calls of a built model, with each call of a nested model expanded to the calls in it."""
-    inputs = [(id(symbol),) for symbol in graph_of(model).inputs]
+    inputs = [(id(symbol),) for symbol in internals.functional_of(model).inputs]
     calls: list[Call] = []
     return calls, inputs, _link(model, places, (), inputs, calls)
 
@@ -156,7 +151,7 @@ def _entering(node: Node, graph: keras.Model) -> list[keras.KerasTensor]:
 
 
 def _link(model: keras.Model, places: list[Place], path: Key, inputs: list[Key], calls: list[Call]) -> list[Key]:
-    graph = graph_of(model)
+    graph = internals.functional_of(model)
     by_call = {id(place.layer if place.node is None else place.node): place for place in places}
     keys = {id(symbol): key for symbol, key in zip(graph.inputs, inputs, strict=True)}
     for node in nodes_of(graph):
@@ -166,7 +161,7 @@ def _link(model: keras.Model, places: list[Place], path: Key, inputs: list[Key],
             calls.append(Call(node, place.stage, reads, path))
             made = [(*path, id(symbol)) for symbol in node.outputs]
         else:
-            entering = [keys[id(symbol)] for symbol in _entering(node, graph_of(place.graph))]
+            entering = [keys[id(symbol)] for symbol in _entering(node, internals.functional_of(place.graph))]
             made = _link(place.graph, place.children, place.key, entering, calls)
         keys.update((id(symbol), key) for symbol, key in zip(node.outputs, made, strict=True))
     return [keys[id(symbol)] for symbol in graph.outputs]
@@ -266,10 +261,7 @@ def _trace(model: keras.Model, symbols: Nested, training: bool | None) -> Functi
 
 def _calls(graph: Functional) -> list[int | str]:
     operations = [node.operation for node in nodes_of(graph)]
-    return [
-        id(operation) if isinstance(operation, keras.layers.Layer) else type(operation).__name__
-        for operation in operations
-    ]
+    return [id(one) if isinstance(one, keras.layers.Layer) else type(one).__name__ for one in operations]
 
 
 def symbols_of(spec: Nested) -> Nested:

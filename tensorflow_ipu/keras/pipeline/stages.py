@@ -17,10 +17,10 @@ from tensorflow_ipu._tensorflow import patches
 if TYPE_CHECKING:
     import keras
 
-# Where a node of Keras's graph, and a layer, keeps the stage that it was made in.
 # What `get_pipeline_stage_assignment` lists: a layer's stage, or those of the layers of a model.
 Assignment: TypeAlias = "_Assignment | _NestedAssignment"
 
+# Where a node of Keras's graph, and a layer, keeps the stage that it was made in.
 NODE_STAGE = "_ipu_pipeline_stage"
 
 _thread = threading.local()
@@ -42,11 +42,7 @@ class PipelineStage:
     """
 
     def __init__(self, stage: int) -> None:
-        """Names a stage.
-
-        Args:
-          stage: Its number, from 0.
-        """
+        """Names a stage by its number, from 0."""
         self._stage = stage
 
     def __enter__(self) -> PipelineStage:  # noqa: PYI034  (`Self` is of Python 3.11.)
@@ -69,10 +65,9 @@ class PipelineStage:
             )
         if current_stage() is not None:
             raise RuntimeError(f"Pipeline stages must not be nested: this is in stage {current_stage()} already")
-        noting = contextlib.ExitStack()
-        noting.enter_context(patches.KERAS_CALLS.applied())
-        noting.enter_context(patches.KERAS_LAYERS.applied())
-        _thread.noting = noting
+        _thread.noting = contextlib.ExitStack()
+        _thread.noting.enter_context(patches.KERAS_CALLS.applied())
+        _thread.noting.enter_context(patches.KERAS_LAYERS.applied())
         _thread.stage = self._stage
         _thread.entered = entered() + 1
         _ever_entered = True
@@ -125,13 +120,10 @@ patches.KERAS_LAYERS.by(_noting_layer)
 
 
 class _Assignment:
-    """A layer, and its stage.
+    """A layer, and its `pipeline_stage`, a number or None, which may be set."""
 
-    Attributes:
-      pipeline_stage: The stage, or None; may be set.
-    """
-
-    def __init__(self, layer: keras.layers.Layer, pipeline_stage: int | None) -> None:
+    def __init__(self, layer: keras.layers.Layer, pipeline_stage: int | None = None) -> None:
+        """Assigns a stage to a layer by its number."""
         self._layer = layer
         self.pipeline_stage = pipeline_stage
 
@@ -148,15 +140,6 @@ class _Assignment:
 
 class SequentialLayerPipelineStageAssignment(_Assignment):
     """A layer of a sequential model, and its stage."""
-
-    def __init__(self, layer: keras.layers.Layer, pipeline_stage: int | None = None) -> None:
-        """Assigns a stage to a layer.
-
-        Args:
-          layer: The layer.
-          pipeline_stage: The number of the stage.
-        """
-        super().__init__(layer, pipeline_stage)
 
     def __str__(self) -> str:
         return f"Layer: {self._layer.name}, pipeline stage: {self.pipeline_stage}"
@@ -187,13 +170,7 @@ class ModelLayerPipelineStageAssignment(_Assignment, _Call):
     """A call of a layer in a model, and its stage."""
 
     def __init__(self, layer: keras.layers.Layer, node_index: int, pipeline_stage: int | None = None) -> None:
-        """Assigns a stage to a call.
-
-        Args:
-          layer: The layer.
-          node_index: Which call of the layer it is, from 0.
-          pipeline_stage: The number of the stage.
-        """
+        """Assigns a stage to the call of a layer with the number `node_index`, from 0."""
         _Assignment.__init__(self, layer, pipeline_stage)
         _Call.__init__(self, layer, node_index)
 
@@ -209,6 +186,7 @@ class _NestedAssignment:
     """A nested model, and the stages of its layers."""
 
     def __init__(self, nested_model: keras.Model, pipeline_stage_assignments: list[Assignment]) -> None:
+        """Assigns stages to a nested model's layers, by one assignment each in the order in which they run."""
         self._nested_model = nested_model
         self._assignments = pipeline_stage_assignments
 
@@ -235,15 +213,6 @@ class _NestedAssignment:
 class SequentialNestedModelPipelineStageAssignment(_NestedAssignment):
     """A model in a sequential model, and the stages of its layers."""
 
-    def __init__(self, nested_model: keras.Model, pipeline_stage_assignments: list[Assignment]) -> None:
-        """Assigns stages to the layers of a nested model.
-
-        Args:
-          nested_model: The nested model.
-          pipeline_stage_assignments: An assignment for each of its layers, in the order in which they run.
-        """
-        super().__init__(nested_model, pipeline_stage_assignments)
-
 
 class NestedModelPipelineStageAssignment(_NestedAssignment, _Call):
     """A call of a model in a model, and the stages of its layers."""
@@ -251,13 +220,7 @@ class NestedModelPipelineStageAssignment(_NestedAssignment, _Call):
     def __init__(
         self, nested_model: keras.Model, node_index: int, pipeline_stage_assignments: list[Assignment]
     ) -> None:
-        """Assigns stages to the layers of a call.
-
-        Args:
-          nested_model: The nested model.
-          node_index: Which call of the nested model it is, from 0.
-          pipeline_stage_assignments: An assignment for each of its layers, in the order in which they run.
-        """
+        """Assigns stages to the layers of call `node_index`, from 0, in the order in which they run."""
         _NestedAssignment.__init__(self, nested_model, pipeline_stage_assignments)
         _Call.__init__(self, nested_model, node_index)
 
