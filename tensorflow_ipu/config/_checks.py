@@ -37,10 +37,7 @@ def multi_ipu(index: int, machine: int) -> range | None:
 
 def machine_for(index: int) -> int:
     """The IPUs, a power of two, of the smallest machine that knows the MultiIPU id `index`."""
-    machine = 1
-    while 2 * machine - 2 < index:
-        machine *= 2
-    return machine
+    return 1 << ((index + 1).bit_length() - 1)  # The last id of a machine of N IPUs is 2N-2.
 
 
 def overlaps(ids: Sequence[int], machine: int) -> list[tuple[int, int]]:

@@ -351,9 +351,7 @@ class Category:
     def from_json(self, json_cfg: str) -> Self:
         """Sets the attributes that a JSON object of `to_json` names, with the errors of `from_dict`, and returns this object.
 
-        Raises:
-          TypeError: The text is not that of a JSON object.
-          ValueError: The text is not JSON.
+        Text that is no JSON raises `ValueError` too, and JSON that is no object `TypeError`.
         """
         try:
             dct = json.loads(json_cfg)

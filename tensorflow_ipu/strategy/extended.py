@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._base.types import Gradient, Nested
+from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._tensorflow import devices, graphs
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.hosts import Cluster
@@ -210,7 +210,11 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     ) -> Nested:
         del options
         reduced = self._reduced(reduce_op, value)
-        return tf.nest.map_structure(_identity, value) if reduced is value else reduced
+        if reduced is not value:
+            return reduced
+        return tf.nest.map_structure(
+            lambda leaf: leaf if isinstance(leaf, tf.IndexedSlices) else tf.identity(leaf), value
+        )
 
     def _reduced(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested) -> Nested:
         """Reduces all tensors of a structure over the replicas at once; outside of a program there is one replica."""
@@ -307,7 +311,3 @@ def _not_colocated() -> contextlib.AbstractContextManager[None]:
     if tf.executing_eagerly() or not graphs.has_attribute_now("_class"):
         return contextlib.nullcontext()
     return graphs.attributed({"_class": None})
-
-
-def _identity(value: Gradient) -> Gradient:
-    return value if isinstance(value, tf.IndexedSlices) else tf.identity(value)

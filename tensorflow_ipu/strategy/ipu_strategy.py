@@ -89,7 +89,13 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         """
         ordinal = _ordinal("ipu_device", ipu_device, "IPU")
         cpu_ordinal = _ordinal("cpu_device", cpu_device, "CPU")
-        _check_registered(ordinal)
+        # TensorFlow would place what belongs on a device that it does not know on the CPU, and say nothing.
+        registered = environment.registered_devices()
+        if ordinal >= registered:
+            raise DeviceLimitError(
+                f"`ipu_device` is `/device:IPU:{ordinal}`, and {registered} IPU devices are registered, the last of them"
+                f" `/device:IPU:{registered - 1}`; " + environment.way_out(environment.DEVICES_VARIABLE, ordinal + 1)
+            )
         check_bool("enable_dataset_iterators", enable_dataset_iterators)
         check_bool("enable_keras_extensions", enable_keras_extensions)
         if host_kernels is None:
@@ -304,13 +310,3 @@ def _ordinal(argument: str, value: object, kind: str) -> int:
     if found is None:
         raise ValueError(f"`{argument}` must name a device like `/device:{kind}:0`, but is {value!r}")
     return int(found["ordinal"] or 0)
-
-
-def _check_registered(ordinal: int) -> None:
-    # TensorFlow would place what belongs on a device that it does not know on the CPU, and say nothing.
-    registered = environment.registered_devices()
-    if ordinal >= registered:
-        raise DeviceLimitError(
-            f"`ipu_device` is `/device:IPU:{ordinal}`, and {registered} IPU devices are registered, the last of them"
-            f" `/device:IPU:{registered - 1}`; " + environment.way_out(environment.DEVICES_VARIABLE, ordinal + 1)
-        )

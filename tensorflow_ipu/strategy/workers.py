@@ -262,11 +262,10 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
     def experimental_distribute_dataset(
         self, dataset: tf.data.Dataset, options: tf.distribute.InputOptions | None = None
     ) -> tf.data.Dataset:
-        """Returns this worker's share of a dataset that all workers have, as it is batched; its queues feed the replicas.
+        """Returns this worker's share of a dataset that all workers have, as it is batched; `options` make no difference.
 
         `dataset.options().experimental_distribute.auto_shard_policy` says which: with `AUTO` and `DATA`, replica g of R gets
-        the elements g, g + R, ..., as in one process; with `FILE` and `HINT` what TensorFlow's option says; with `OFF` all.
-        `options` make no difference.
+        the elements g, g + R, ..., with `FILE` and `HINT` what TensorFlow's option says; with `OFF` all.
         """
         del options
         if not isinstance(dataset, tf.data.Dataset):
@@ -279,10 +278,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         dataset_fn: Callable[[tf.distribute.InputContext], tf.data.Dataset],
         options: tf.distribute.InputOptions | None = None,
     ) -> tf.data.Dataset:
-        """Returns `dataset_fn(context)`, this worker's dataset; `options` make no difference.
-
-        `context.input_pipeline_id` is the number of the worker, and `context.num_input_pipelines` the number of workers.
-        """
+        """Returns `dataset_fn(context)`, this worker's dataset; the context numbers its worker as `input_pipeline_id`."""
         del options
         context = tf.distribute.InputContext(self._cluster.workers, self._cluster.worker, self.num_replicas_in_sync)
         return dataset_fn(context)

@@ -170,7 +170,8 @@ def _shuffled_maker(
     row = tf.TensorSpec([size], tf.int64)
     elements = _elements(specs, size)
     stacked = [_stacked(element) for element in elements]
-
+    nbytes = sum(element.dtype.size * (element.shape.num_elements() or 0) for element in elements)
+    at_once = max(1, min(_MOST_BATCHES, _CHUNK_BYTES // max(1, nbytes)))
     number = tf.TensorSpec([], tf.int64)
 
     def make(order: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
@@ -180,7 +181,7 @@ def _shuffled_maker(
             rows = _map(rows, order_of_row, [row])
         rows = _ops.BatchDatasetV2(
             input_dataset=rows,
-            batch_size=_int64(_batches_at_once(elements)),
+            batch_size=_int64(at_once),
             drop_remainder=tf.constant(False),
             **_like([_stacked(row)]),
         )
@@ -253,11 +254,6 @@ def _elements(specs: Specs, size: int) -> list[tf.TensorSpec]:
 
 def _stacked(spec: tf.TensorSpec, count: int | None = None) -> tf.TensorSpec:
     return tf.TensorSpec([count, *spec.shape], spec.dtype)
-
-
-def _batches_at_once(elements: list[tf.TensorSpec]) -> int:
-    nbytes = sum(element.dtype.size * (element.shape.num_elements() or 0) for element in elements)
-    return max(1, min(_MOST_BATCHES, _CHUNK_BYTES // max(1, nbytes)))
 
 
 def ordered_dataset_of(batches: Nested) -> tf.data.Dataset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import secrets
 import warnings
 import zlib
@@ -170,7 +171,10 @@ class FedData(DataAdapter):
         self._share: Share | None = None
         everywhere = replicas
         if cluster is not None:
-            make = _in_orders(adapter)
+            # What makes the data in the order of a number; None where its order does not change, or is not ours to say.
+            make = None
+            if isinstance(adapter, ArrayDataAdapter) and data_elements.is_ours_to_shuffle(adapter):
+                make = functools.partial(data_elements.dataset_of, adapter)
             self._share = Share(cluster, batches, replicas, dataset, make)
             self._elements = Elements(self._share.of_next_pass())
             batches, everywhere = self._share.batches, replicas * cluster.workers
@@ -240,13 +244,6 @@ class FedData(DataAdapter):
         """Stops reading the data."""
         while self._passes:
             self._passes.pop().close()
-
-
-def _in_orders(adapter: DataAdapter) -> Callable[[int], tf.data.Dataset] | None:
-    """What makes the data in the order of a number; None where its order does not change, or is not ours to say."""
-    if not isinstance(adapter, ArrayDataAdapter) or not data_elements.is_ours_to_shuffle(adapter):
-        return None
-    return lambda order: data_elements.dataset_of(adapter, order)
 
 
 def adapt(

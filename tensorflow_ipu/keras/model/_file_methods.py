@@ -143,46 +143,6 @@ def _decode(name: str, value: object) -> Any:
         raise ValueError(f"`{name}` is `{value!r}`, which stands for no value of an option") from exc
 
 
-def export(
-    model: keras.Model,
-    export_dir: str | os.PathLike[str],
-    batch_size: int | None,
-    output_names: str | list[str] | None,
-    preprocessing_step: Callable[..., Nested] | None,
-    preprocessing_step_signature: Sequence[tf.TensorSpec] | None,
-    postprocessing_step: Callable[..., Nested] | None,
-    postprocessing_step_signature: Sequence[tf.TensorSpec] | None,
-    purge_export_dir: bool,
-) -> functions.Function:
-    """See `export_for_ipu_serving` of the model, which has the same arguments."""
-    names = serving_steps.names(output_names)
-    inputs = _input_specs(model, batch_size)
-    takes = (
-        inputs
-        if preprocessing_step is None
-        else serving_steps.signature("preprocessing_step", preprocessing_step, preprocessing_step_signature)
-    )
-    if postprocessing_step is not None and postprocessing_step_signature is not None:
-        serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
-
-    def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
-        values: Nested = arguments
-        if preprocessing_step is not None:
-            values = serving_steps.checked("`preprocessing_step`", preprocessing_step(*values), inputs)
-        results = serving_steps.checked("the model", _called(model, values), postprocessing_step_signature)
-        if postprocessing_step is not None:
-            results = serving_steps.checked("`postprocessing_step`", postprocessing_step(*results), None)
-        return serving_steps.named(results, names)
-
-    folder = serving_steps.prepared_folder(export_dir, purge_export_dir)
-    archive: Any = keras.export.ExportArchive()
-    archive.track(model)
-    # Traced outside of any scope, so that the graph names no IPU.
-    served = archive.add_endpoint("serve", serve, input_signature=takes)
-    archive.write_out(str(folder), verbose=False)
-    return served
-
-
 def _called(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
     structure = internals.input_structure(model)
     if structure is not None:
@@ -265,17 +225,33 @@ class FileMethods:
           ValueError: A shape is not known, `export_dir` is not empty, or steps, outputs and names do not fit together.
           TypeError: A signature or name is of a wrong kind.
         """
-        return export(
-            self._ipu_extension.model,
-            export_dir,
-            batch_size,
-            output_names,
-            preprocessing_step,
-            preprocessing_step_signature,
-            postprocessing_step,
-            postprocessing_step_signature,
-            purge_export_dir,
+        model = self._ipu_extension.model
+        names = serving_steps.names(output_names)
+        inputs = _input_specs(model, batch_size)
+        takes = (
+            inputs
+            if preprocessing_step is None
+            else serving_steps.signature("preprocessing_step", preprocessing_step, preprocessing_step_signature)
         )
+        if postprocessing_step is not None and postprocessing_step_signature is not None:
+            serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
+
+        def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
+            values: Nested = arguments
+            if preprocessing_step is not None:
+                values = serving_steps.checked("`preprocessing_step`", preprocessing_step(*values), inputs)
+            results = serving_steps.checked("the model", _called(model, values), postprocessing_step_signature)
+            if postprocessing_step is not None:
+                results = serving_steps.checked("`postprocessing_step`", postprocessing_step(*results), None)
+            return serving_steps.named(results, names)
+
+        folder = serving_steps.prepared_folder(export_dir, purge_export_dir)
+        archive: Any = keras.export.ExportArchive()
+        archive.track(model)
+        # Traced outside of any scope, so that the graph names no IPU.
+        served = archive.add_endpoint("serve", serve, input_signature=takes)
+        archive.write_out(str(folder), verbose=False)
+        return served
 
 
 def _call_own(model: object, name: str, dir_path: str | None) -> None:

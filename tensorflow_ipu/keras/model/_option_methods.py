@@ -151,11 +151,7 @@ class OptionMethods:
     def set_replication_options(
         self, replicated_metric_reduction_method: str | ReplicatedMetricReductionMethod = "NONE"
     ) -> None:
-        """Sets what logs show of the metrics of several replicas.
-
-        Args:
-          replicated_metric_reduction_method: A `ReplicatedMetricReductionMethod`, or its name in any case; else `ValueError`.
-        """
+        """Sets by a `ReplicatedMetricReductionMethod`, or its name in any case, what logs show; else raises `ValueError`."""
         self._ipu_extension.options.replication = ReplicationOptions.checked(replicated_metric_reduction_method)
 
     def print_replication_options(self, print_fn: Callable[[str], object] | None = None) -> None:

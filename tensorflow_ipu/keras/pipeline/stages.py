@@ -28,9 +28,7 @@ _ever_entered = False
 
 
 class PipelineStage:
-    """A scope: layers that are called in it are in one stage of a pipeline.
-
-    So are the layers that are made in it, where they are called outside of any such scope.
+    """A scope: layers that are called in it, or made in it and called outside of any, are in one stage of a pipeline.
 
     with strategy.scope():
         inputs = keras.Input([784])
