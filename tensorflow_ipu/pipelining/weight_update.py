@@ -60,22 +60,19 @@ class OptimizerFunctionOutput:
         gradient_capture_context: GradientCaptureContext | None = None,
         captured_gradient_outfeed: IPUOutfeedQueue | None = None,
     ) -> None:
-        """Takes the optimizer and the loss.
+        """Takes the optimizer and the loss of a micro-batch.
 
         Args:
           opt: A `tf.compat.v1.train` optimizer, a Keras optimizer, or one of `tensorflow.python.keras.optimizer_v2`. Of the
-            arguments of the optimizer function it uses what the last micro-batch of a pass has there, in `compute_gradients`
-            what each micro-batch has.
+            arguments of the optimizer function it uses those of the last micro-batch of a pass, in `compute_gradients` of each.
           loss: The loss of a micro-batch, a tensor.
-          compute_gradients_args: Further positional arguments of `opt.compute_gradients`, after the loss. For
-            `tf.compat.v1.train` optimizers alone.
+          compute_gradients_args: Arguments of `opt.compute_gradients` after the loss. For `tf.compat.v1.train` alone.
           compute_gradients_kwargs: Its further keyword arguments, likewise.
-          apply_gradients_args: Further positional arguments of `opt.apply_gradients`, after the gradients and variables.
+          apply_gradients_args: Further arguments of `opt.apply_gradients`, after the gradients and variables.
           apply_gradients_kwargs: Its further keyword arguments.
           variables: The variables to train, with a Keras optimizer; all trainable ones of the stages if no `tape` says either.
           tape: A tape that watches the variables to train, in place of `variables`; the pipeline computes the gradients.
-          gradient_capture_context: The context whose `capture_upstream_gradients` the stages call. A `tape` that is a
-            `GradientCaptureTape` is one too.
+          gradient_capture_context: The context whose `capture_upstream_gradients` the stages call, if `tape` is none.
           captured_gradient_outfeed: The queue that gets the captured gradients of each pass, a dict by their tags.
 
         Raises:

@@ -239,16 +239,11 @@ def _elements(specs: Sequence[tf.TensorSpec]) -> int:
 def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> PartCosts:
     """Times the stages of a pipeline on this machine's processor, each compiled alone, on zeros; variables stay as they are.
 
-    Args:
-      pipeline: The pipeline, whose program is still there.
-      runs: How often each pass is run; the fastest run counts.
-
-    Returns:
-      The cost of each stage, or of each of its parts: times in milliseconds, 0 for updates, loads and saves; bytes as in
-      `pipeline.stage_costs`.
+    The fastest of `runs` counts. Times are in milliseconds, 0 for updates, loads and saves; bytes as in
+    `pipeline.stage_costs`.
 
     Raises:
-      RuntimeError: The program is gone.
+      RuntimeError: The program of the pipeline is gone.
       ValueError: `runs` is less than 1.
     """
     if not is_int(runs) or runs < 1:
@@ -259,9 +254,8 @@ def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> PartCosts:
 
 
 def _measured_cost(part: StagePart, idle: float, runs: int) -> StageCost:
-    times = {}
-    for name, (function, specs) in part.passes().items():
-        times[name] = max(0.0, _fastest(function, specs, part.device, runs) - idle)
+    passes = part.passes().items()
+    times = {name: max(0.0, _fastest(*one, part.device, runs) - idle) for name, one in passes}
     forward = times["forward"]
     return replace(
         traced_cost(part),
@@ -297,18 +291,15 @@ def predicted_stage_costs(
     *,
     replicas: int = 1,
 ) -> PartCosts:
-    """Predicts what the stages of a pipeline would take of a real machine; nothing is run.
+    """Predicts what the stages of a pipeline would take of a real machine, in seconds and bytes; nothing is run.
+
+    Transfers off the chip are not in the times: give `plan_cost` and `compare_plans` the same machine.
 
     Args:
       pipeline: The pipeline, whose program is still there.
-      machine: The machine: a name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`; None for
-        the one that `IPUConfig.ipu_model` describes.
+      machine: A name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`; None for the one that
+        `IPUConfig.ipu_model` describes.
       replicas: How many replicas run the pipeline: among so many gradients are summed, and a sharded state is divided.
-
-    Returns:
-      The cost of each stage, or of each of its parts: times in seconds; bytes as in `pipeline.stage_costs`, with those of
-      accumulators, the optimizer's state, temporary values and code. Transfers off the chip are not in the times: give
-      `plan_cost` and `compare_plans` the same machine.
 
     Raises:
       RuntimeError: The program is gone.

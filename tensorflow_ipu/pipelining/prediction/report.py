@@ -51,7 +51,9 @@ class Planned:
             return
         yield from self._modes()
         yield from self._schedules()
-        yield from self._more_micro_batches()
+        count = 2 * plan.micro_batches
+        words = f"`gradient_accumulation_count` of {count} in place of {plan.micro_batches}"
+        yield from self._asked(words, mode=plan.recomputation, micro_batches=count)
         yield from self._one_more_stage()
         yield NotAsked(
             "other micro-batches",
@@ -65,10 +67,9 @@ class Planned:
         if not plan.training:
             return
         for mode in (None, *SUPPORTED_MODES[plan.schedule]):
-            if mode is plan.recomputation:
-                continue
-            words = "no recomputation" if mode is None else f"recomputation (`RecomputationMode.{mode.name}`)"
-            yield from self._asked(words, mode=mode)
+            if mode is not plan.recomputation:
+                words = "no recomputation" if mode is None else f"recomputation (`RecomputationMode.{mode.name}`)"
+                yield from self._asked(words, mode=mode)
 
     def _schedules(self) -> Asked:
         """Other schedules, with the recomputation that there is, or the one that they have."""
@@ -79,11 +80,6 @@ class Planned:
             modes = SUPPORTED_MODES[schedule]
             mode = plan.recomputation if plan.recomputation in (None, *modes) else modes[0]
             yield from self._asked(f"`PipelineSchedule.{schedule.name}`", schedule=schedule, mode=mode)
-
-    def _more_micro_batches(self) -> Asked:
-        count = 2 * self.plan.micro_batches
-        words = f"`gradient_accumulation_count` of {count} in place of {self.plan.micro_batches}"
-        yield from self._asked(words, mode=self.plan.recomputation, micro_batches=count)
 
     def _one_more_stage(self) -> Asked:
         """The dearest stage, cut in two that are equal: a program does not say where it could really be cut."""
@@ -294,7 +290,7 @@ def _memory(pipeline: TracedPipeline, passes: Passes, prices: Prices, ipu: int) 
 
     held = holdings_of(plan, ipu, prices.costs, size_of)
     doubled = 2 if passes.overlaps else 1  # One is passed while the other one is used.
-    feeds = doubled * (footprint.element * _has(plan, 0, ipu) + footprint.result * _has(plan, plan.stages - 1, ipu))
+    feeds = doubled * (footprint.element * (ipu in plan.mapping[0]) + footprint.result * (ipu in plan.mapping[-1]))
     kept = machine.Memory(
         ipu=ipu,
         variables=round(held.weights - passes.size * _shared(passes, places, plan)),
@@ -319,10 +315,6 @@ def _memory(pipeline: TracedPipeline, passes: Passes, prices: Prices, ipu: int) 
         liveness = tuple((at, round(share * size)) for at, size in whole.liveness)
         memories.append(replace(whole, data=data, largest=largest, liveness=liveness))
     return machine.memory_of_parts(memories, chip, kept)
-
-
-def _has(plan: Plan, stage: int, ipu: int) -> bool:
-    return ipu in plan.mapping[stage]
 
 
 def _shared(passes: Passes, places: Sequence[Place], plan: Plan) -> int:

@@ -42,13 +42,10 @@ _ATTRIBUTE = "_ipu_pipelines"
 
 @dataclass(frozen=True)
 class TracedPipeline:
-    """A pipeline as a program runs it.
+    """A pipeline as a program runs it, with the bytes of each stage as traced, and default times.
 
-    Attributes:
-      name: As given to `pipeline`, or None.
-      plan: The plan that is executed; for a count that is known at run time only, the smallest with a steady section.
-      options: What was asked for and changes nothing in the emulator.
-      stage_costs: The traced bytes of each stage, or of each of its parts; the times are the defaults of `StageCost`.
+    For a count that is known at run time only, `plan` is the smallest with a steady section. `options` change nothing in
+    the emulator.
     """
 
     name: str | None
@@ -78,11 +75,7 @@ def note(pipeline: TracedPipeline) -> None:
 
 
 def last_pipeline() -> TracedPipeline:
-    """The pipeline that was traced last in this process: a program is traced when it first runs.
-
-    Raises:
-      RuntimeError: None was traced yet.
-    """
+    """The pipeline that was traced last in this process; `RuntimeError` if no program that calls `pipeline` has run."""
     if _last is None:
         raise RuntimeError("no pipeline was traced yet: run a program that calls `pipeline` first")
     return _last

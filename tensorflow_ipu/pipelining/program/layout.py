@@ -125,8 +125,8 @@ class Layout:
 
     def output_gradients(self, stage: int) -> list[tuple[int | None, list[int]]]:
         """For each part of a stage which outputs of the whole stage have gradients, of those that are its own."""
-        behind = (self._parts[stage + 1, part].input_gradients for part, _ in self.plan.parts(stage + 1))
-        numbers = sorted({number for each in behind for number in each})
+        after = (self._parts[stage + 1, part].input_gradients for part, _ in self.plan.parts(stage + 1))
+        numbers = sorted({number for each in after for number in each})
         return split_outputs([(part, self._parts[stage, part]) for part, _ in self.plan.parts(stage)], numbers)
 
     def kept(self, accumulation: Accumulation) -> dict[Key, tuple[list[tf.TensorSpec], int]]:

@@ -62,12 +62,12 @@ def run_while(
 
 def run_once(
     runs: tf.Tensor,
-    behind: tf.Tensor,
+    token: tf.Tensor,
     reads: Sequence[tf.Tensor],
     before: Sequence[tf.Tensor],
     body: Callable[[Token, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Runs `body` behind what `behind` depends on, or skips it. What it changes is changed in place."""
+    """Runs `body` after what `token` depends on, or skips it. What it changes is changed in place."""
     number = next(_numbers)
     graph = assembly.AssembledGraph(f"once_{number}")
     with tf.name_scope("once") as scope:
@@ -78,13 +78,13 @@ def run_once(
         with tf.name_scope(scope):
             return list(body(here, given, old))
 
-    graph.trace(traced, [tf.TensorSpec(one.shape, one.dtype) for one in (behind, *before, *reads)])
+    graph.trace(traced, [tf.TensorSpec(one.shape, one.dtype) for one in (token, *before, *reads)])
     function: Any = functions.of_graph(f"__ipu_{graph.name}", graph, called=False)
     around: Any = tf.compat.v1.get_default_graph()
     graphs.hold_function(around, function)
     captured = replicas.with_states([*reads, *(outside for outside, _ in graph.captures)])
     attributes = {"f": assembly.function_of(function)}
-    passed, *results = assembly.put(around, "IpuOnce", "IpuOnce", [runs, behind, list(before), captured], attributes)
+    passed, *results = assembly.put(around, "IpuOnce", "IpuOnce", [runs, token, list(before), captured], attributes)
     return passed, results
 
 
@@ -109,9 +109,9 @@ class TokenThreading:
         self.token, results = run_once(tf.constant(True) if runs is None else runs, self.token, reads, before, body)
         return results
 
-    def fence(self, values: Sequence[tf.Tensor], behind: Token = 0) -> tuple[Token, list[tf.Tensor]]:
+    def fence(self, values: Sequence[tf.Tensor], token: Token = 0) -> tuple[Token, list[tf.Tensor]]:
         """Materialises values: what they were computed from is not read any more where they are used."""
-        passed, *fenced = assembly.put(_graph(), "IpuFence", "IpuFence", [*_scalars(behind), list(values)])
+        passed, *fenced = assembly.put(_graph(), "IpuFence", "IpuFence", [*_scalars(token), list(values)])
         return passed, fenced
 
 
@@ -130,20 +130,22 @@ def empty(kept: Sequence[tuple[Sequence[tf.TensorSpec], int]]) -> list[list[tf.T
     return [list(itertools.islice(zeros, len(specs))) for specs, _ in kept]
 
 
-def read_buffer(ring: Sequence[tf.Tensor], place: Number, behind: Token = 0) -> list[tf.Tensor]:
-    """What is in a place of a ring of several places, read once `behind` is known, which is 0."""
+def read_buffer(buffer: Sequence[tf.Tensor], place: Number, token: Token = 0) -> list[tf.Tensor]:
+    """What is in a place of a buffer of several places, read once `token` is known, which is 0."""
     return (
-        assembly.put(_graph(), "IpuStashRead", "IpuStashRead", [list(ring), *_scalars(place, behind)]) if ring else []
+        assembly.put(_graph(), "IpuStashRead", "IpuStashRead", [list(buffer), *_scalars(place, token)])
+        if buffer
+        else []
     )
 
 
 def written_buffer(
-    ring: Sequence[tf.Tensor], place: Number, values: Sequence[tf.Tensor], behind: Token = 0
+    buffer: Sequence[tf.Tensor], place: Number, values: Sequence[tf.Tensor], token: Token = 0
 ) -> list[tf.Tensor]:
-    """Such a ring with values in a place, written once `behind` is known, which is 0."""
-    if not ring:
+    """Such a buffer with values in a place, written once `token` is known, which is 0."""
+    if not buffer:
         return []
-    taken = [list(ring), list(values), *_scalars(place, behind)]
+    taken = [list(buffer), list(values), *_scalars(place, token)]
     return assembly.put(_graph(), "IpuStashWrite", "IpuStashWrite", taken)
 
 
@@ -180,7 +182,7 @@ class LoopIndices:
         """Has them computed."""
         operations = list(operations)
         numbers = sorted({operation.micro_batch for operation in operations})
-        places = sorted({(one.micro_batch, ring.depth) for one in operations for ring in _rings(one)})
+        places = sorted({(one.micro_batch, buffer.depth) for one in operations for buffer in _stash_buffers(one)})
         conditions = list(dict.fromkeys(asked))
         found = ops.ipu_loop_indices(
             base=tf.cast(base, tf.int32),
@@ -203,16 +205,16 @@ class LoopIndices:
         """The number in the pass of a micro-batch of the section, an int32 scalar."""
         return self._numbers[micro_batch]
 
-    def place(self, micro_batch: int, ring: Buffer) -> tf.Tensor:
-        """Where in a ring of several places it is, an int32 scalar."""
-        return self._places[micro_batch, ring.depth]
+    def place(self, micro_batch: int, buffer: Buffer) -> tf.Tensor:
+        """Where in a buffer of several places it is, an int32 scalar."""
+        return self._places[micro_batch, buffer.depth]
 
     def runs(self, when: Predicate) -> tf.Tensor:
         """A bool scalar: whether something runs."""
         return self._runs[when]
 
 
-def _rings(operation: Operation) -> Iterable[Buffer]:
+def _stash_buffers(operation: Operation) -> Iterable[Buffer]:
     keys = [read.key for read in operation.reads] + list(operation.targets)
     return (key for key in keys if isinstance(key, Buffer) and key.depth > 1)
 
@@ -239,8 +241,8 @@ class Overlap:
         self._begin: Token = tf.constant(0) if begin is None else begin
         self._in_region = begin is not None
         self._fences: list[Token] = []  # Of the instructions so far.
-        self._read: list[Buffer] = []  # The rings that the current instruction reads.
-        self._behind: dict[Buffer, Token] = {}
+        self._read: list[Buffer] = []  # The buffers that the current instruction reads.
+        self._tokens_of_reads: dict[Buffer, Token] = {}
 
     def run(
         self,
@@ -256,18 +258,18 @@ class Overlap:
         for one, old in zip(results, before, strict=True):
             one.set_shape(old.shape)
         fence, fenced = self._sequencer.fence(results)
-        self._behind.update(dict.fromkeys(self._read, fence))
+        self._tokens_of_reads.update(dict.fromkeys(self._read, fence))
         self._read.clear()
         self._fences.append(fence)
         return fenced
 
-    def note_read(self, ring: Buffer) -> None:
-        """Records that the current instruction reads a ring."""
-        self._read.append(ring)
+    def note_read(self, buffer: Buffer) -> None:
+        """Records that the current instruction reads a buffer."""
+        self._read.append(buffer)
 
-    def behind_reads(self, ring: Buffer) -> Token:
-        """What a write to a ring waits for: an int32 scalar that is 0, and known once the ring was read."""
-        return self._behind.get(ring, self._begin)
+    def after_reads(self, buffer: Buffer) -> Token:
+        """What a write to a buffer waits for: an int32 scalar that is 0, and known once the buffer was read."""
+        return self._tokens_of_reads.get(buffer, self._begin)
 
 
 _Each = TypeVar("_Each")
@@ -328,10 +330,10 @@ class ProgramMemory:
         before = [self._exchanged.get(key, self.contents[key]) for key in operation.targets]
         widths = [len(values) for values in before]
 
-        def flat(behind: Token, reads: Values, old: Values) -> list[tf.Tensor]:
+        def flat(token: Token, reads: Values, old: Values) -> list[tf.Tensor]:
             read = dict(zip(operation.reads, cut(reads, [len(values) for values in given]), strict=True))
             targets = dict(zip(operation.targets, cut(old, widths), strict=True))
-            new = operation.body(_MemoryView(self, operation.micro_batch, turns, behind, read, targets))
+            new = operation.body(_MemoryView(self, operation.micro_batch, turns, token, read, targets))
             return [one for key in operation.targets for one in new[key]]
 
         reads, old = _flat(given), _flat(before)
@@ -349,11 +351,11 @@ class ProgramMemory:
         before = [exchanged.get(key, contents[key]) for key in targets]
         widths = [len(values) for values in before]
 
-        def flat(behind: Token, _: Values, values: Values) -> list[tf.Tensor]:
+        def flat(token: Token, _: Values, values: Values) -> list[tf.Tensor]:
             now = dict(zip(targets, cut(values, widths), strict=True))
             self._exchanged = {**exchanged, **{key: now[key] for key in written}}
             self.contents = {**contents, **{key: now[key] for key in targets if key not in exchanged}}
-            self._overlap = Overlap(self._sequencer, self._window, behind)
+            self._overlap = Overlap(self._sequencer, self._window, token)
             for operation in operations:
                 self._run(operation, turns, None)
             self._overlap = None
@@ -364,7 +366,7 @@ class ProgramMemory:
         self._keep(targets, cut(results, widths))
 
     def _given(self, read: Read) -> list[tf.Tensor]:
-        """The tensors that are read as a whole; none of a ring, of which a place is read."""
+        """The tensors that are read as a whole; none of a buffer of several places, of which one is read."""
         if isinstance(read.key, Buffer) and read.key.depth > 1:
             return []
         values = self.contents[read.key]
@@ -391,7 +393,7 @@ class _MemoryView:
     memory: ProgramMemory
     of_section: int  # The micro-batch's number there.
     turns: LoopIndices
-    behind: Token  # Known once the operation may run.
+    token: Token  # Known once the operation may run.
     given: dict[Read, list[tf.Tensor]]
     before: dict[Key, list[tf.Tensor]]
 
@@ -401,13 +403,13 @@ class _MemoryView:
         return self.turns.number(self.of_section)
 
     def read(self, read: Read) -> list[tf.Tensor]:
-        """What is read: what was given, or what is in the ring."""
+        """What is read: what was given, or what is in the buffer."""
         buffer = read.key
         if not isinstance(buffer, Buffer) or buffer.depth == 1:
             return list(self.given[read])
         if self.memory._overlap is not None:
             self.memory._overlap.note_read(buffer)
-        return read_buffer(self.memory.contents[buffer], self._place(buffer), self.behind)
+        return read_buffer(self.memory.contents[buffer], self.turns.place(self.of_section, buffer), self.token)
 
     def old(self, key: Key) -> list[tf.Tensor]:
         """What a target holds before."""
@@ -418,17 +420,14 @@ class _MemoryView:
         if buffer.depth == 1:
             return list(values)
         overlap = self.memory._overlap
-        behind = self.behind if overlap is None else overlap.behind_reads(buffer)
-        return written_buffer(old, self._place(buffer), values, behind)
+        token = self.token if overlap is None else overlap.after_reads(buffer)
+        return written_buffer(old, self.turns.place(self.of_section, buffer), values, token)
 
     def settled(self, values: Values) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""
         if self.memory._overlap is None:
             return list(values)
-        return self.memory._sequencer.fence(values, self.behind)[1]
-
-    def _place(self, ring: Buffer) -> tf.Tensor:
-        return self.turns.place(self.of_section, ring)
+        return self.memory._sequencer.fence(values, self.token)[1]
 
 
 def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, sequencer: TokenThreading) -> ProgramMemory:
@@ -457,8 +456,5 @@ def _flat(values: Sequence[Sequence[_Each]]) -> list[_Each]:
 
 def cut(values: Values, widths: Sequence[int]) -> list[list[tf.Tensor]]:
     """A list cut into pieces of these lengths."""
-    found, begin = [], 0
-    for width in widths:
-        found.append(list(values[begin : begin + width]))
-        begin += width
-    return found
+    ends = itertools.accumulate(widths)
+    return [list(values[end - width : end]) for end, width in zip(ends, widths, strict=True)]

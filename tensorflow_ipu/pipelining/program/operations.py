@@ -213,10 +213,8 @@ class Operations:
                         new[link].append(before + gradient)  # The other parts' gradient of the same input.
                     else:
                         new[link] += view.placed(link, [before], [gradient])
-                behind = old[len(numbers) :]
-                if (stage, number_of_step, _CARRIED) not in begun:
-                    behind = view.placed(link, behind, carry)
-                new[link] += behind
+                rest = old[len(numbers) :]
+                new[link] += rest if (stage, number_of_step, _CARRIED) in begun else view.placed(link, rest, carry)
             if first < end:
                 before = view.old(CAPTURED)
                 mine = self._accumulation.captured(before[first:end], captures)

@@ -23,15 +23,7 @@ _ALL_MAPPINGS = 64  # Of more contiguous mappings than that, only the most even 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to run a pipeline.
-
-    Attributes:
-      schedule: Its schedule.
-      device_mapping: The IPU of each stage.
-      recomputation_mode: Its recomputation; None where all activations are kept.
-      cost: What it costs; None where it cannot be.
-      refused: Why it cannot be, or why it is too large; empty for one that can be run.
-    """
+    """One way to run a pipeline; `refused` says why it cannot be run or is too large, and is empty for one that can be."""
 
     schedule: PipelineSchedule
     device_mapping: tuple[int, ...]
@@ -78,21 +70,14 @@ def compare_plans(
     """Tries all schedules, with mappings that give each IPU consecutive stages, and names the fastest that fits.
 
     All such mappings are tried for up to 7 stages; for more, the most even ones over 1, 2, 4, 8, ... and all IPUs. Of
-    equally fast candidates the best needs the least memory, then the fewest IPUs.
+    equally fast candidates the best needs the least memory, then the fewest IPUs. Other arguments are those of
+    `pipeline_plan` and `plan_cost`, which raise the other errors.
 
-    Args:
-      stages: How many stages there are; at least 2.
-      micro_batches: How many micro-batches one pass has.
-      stage_costs: As for `plan_cost`.
-      ipus: How many IPUs there are; one a stage if omitted.
-      training: Whether there are backward passes and a weight update.
-      recompute: Whether activations are recomputed; both are tried if omitted.
-      bytes_per_ipu: How much fits on an IPU; if omitted as much as one of `machine` has, or any number.
-      machine: As for `plan_cost`.
+    `ipus` is how many IPUs there are, one a stage if omitted; `recompute` whether activations are recomputed, None to try
+    both; `bytes_per_ipu` how much fits on an IPU, if omitted as much as one of `machine` has, or any number.
 
     Raises:
-      ValueError: `ipus` is less than 1, or what `pipeline_plan` and `plan_cost` raise.
-      TypeError: What `pipeline_plan` and `plan_cost` raise.
+      ValueError: `ipus` is less than 1.
     """
     # All that is wrong with the numbers is wrong with this one too, which needs no multiple.
     one = pipeline_plan(stages, micro_batches, PipelineSchedule.Sequential, training=training)
@@ -283,16 +268,9 @@ class Divisible(Protocol):
 
 @dataclass(frozen=True)
 class Balance:
-    """A proposal for the stages of a pipeline, and what is expected of it.
+    """A proposal for the stages of a pipeline, one an IPU of `capacity` bytes: the stage of each piece, and all costs.
 
-    Attributes:
-      names: What the pieces of the model are called.
-      stages: The stage of each piece.
-      costs: The cost of each stage.
-      cost: The cost of a pass, one stage an IPU.
-      capacity: The memory of an IPU, in bytes.
-      recompute: Whether activations are recomputed; else they do not fit.
-      assignment: What `set_pipeline_stage_assignment` takes for a Keras model; else `stages` as a list.
+    `assignment` is what `set_pipeline_stage_assignment` takes for a Keras model; else `stages` as a list.
     """
 
     names: tuple[str, ...]
@@ -339,9 +317,6 @@ def balance(
 
     Of all splits in which each stage fits its IPU, it takes one whose longest stage is the shortest. Where none fits, it
     takes the one whose fullest stage is the smallest, and `fits` is False.
-
-        proposal = pipelining.balance(model, 4, "Bow Pod16", batch_size=16)
-        model.set_pipeline_stage_assignment(proposal.assignment)
 
     Args:
       model_or_stages: A built and compiled Keras model of a strategy's scope; or the costs of pieces, times in seconds.

@@ -37,20 +37,14 @@ class StageCost:
     """What a stage, or one part of a concurrent stage, costs: times in any unit, sizes in bytes.
 
     Attributes:
-      forward: The time of a forward pass.
       backward: The time of a backward pass; twice `forward` if None.
       recompute_factor: The time of a recomputation, as a multiple of `forward`.
-      update: The time of the weight update.
-      load: The time of a load onto the chip, where there is one.
-      save: The time of a save off the chip, where there is one.
       activation_bytes: What a backward pass needs of one micro-batch's forward pass.
       input_bytes: The stage's inputs for one micro-batch: what is stashed where it recomputes, and what is exchanged.
-      weight_bytes: Its weights.
       accumulator_bytes: Where its gradients are summed, in training; as much as the weights if None.
       state_bytes: What its optimizer keeps, on the chip.
       off_chip_bytes: What its optimizer keeps off the chip; each update brings it and takes it back.
       temporary_bytes: The most that one of its passes takes besides, while it runs.
-      code_bytes: Its code.
       weight_shards: Among how many replicas its weights are divided: each pass gathers them over the links first.
       weights_off_chip: Whether each replica has its part of them off the chip.
     """
@@ -347,18 +341,15 @@ def _hold_weights(cost: StageCost, weights: _Amount, *, alone: bool, phased: boo
 
 @dataclass(frozen=True)
 class IpuCost:
-    """What a plan costs one IPU.
+    """What a plan costs one IPU: the most bytes on the chip, and what rests off it.
 
     Attributes:
-      ipu: Its number.
       busy: For how much of a pass's time it does anything.
       depths: For each stage of it, by letter, how many micro-batches its stash holds.
-      stash_bytes: The most that stashed and recomputed activations take on the chip.
-      weight_bytes: The most that weights, accumulated gradients and what optimizers keep take on the chip.
+      stash_bytes: Stashed and recomputed activations.
+      weight_bytes: Weights, accumulated gradients and what optimizers keep.
       link_bytes: What is kept for exchanges with other IPUs.
-      off_chip_bytes: What rests off the chip.
-      temporary_bytes: The most that a pass takes besides.
-      code_bytes: What code takes.
+      temporary_bytes: What a pass takes besides.
     """
 
     ipu: int
@@ -383,14 +374,11 @@ class PlanCost:
     """What a plan costs; shares are of the time of all IPUs together, and sum to 1.
 
     Attributes:
-      plan: The plan.
       time: The time of one pass, in the unit of the stages' times.
       section_times: The time of each section of the pass, by its name.
       utilisation: The share in forward and backward passes and updates.
-      recompute_share: The share in recomputation.
       transfer_share: The share in transfers between the chip and the memory off it.
       bubble_share: The share in which IPUs wait.
-      ipus: What it costs each IPU.
       exchange_share: The share in exchanges between IPUs; 0 where no machine was given.
     """
 

@@ -140,14 +140,8 @@ def draw_plan(
 ) -> None:
     """Draws a plan: a row is an IPU, a box a task, whose letter is the stage, number and colour the micro-batch.
 
-    A long plan is drawn with fewer micro-batches, and says so; its figures are those of the whole.
-
-    Args:
-      plan: The plan.
-      path: Where the picture goes; the ending names the format, for instance `.png`.
-      stage_costs: As for `plan_cost`; they give the boxes their lengths.
-      title: What stands above it; what the plan is if omitted.
-      machine: As for `plan_cost`. The axis is then one of seconds, and exchanges between IPUs are drawn too.
+    The ending of `path` names the format, such as `.png`. A long plan is drawn with fewer micro-batches, and says so; its
+    figures are those of the whole. Boxes are as long as `plan_cost` has it; with a machine, the axis is one of seconds.
 
     Raises:
       ImportError: matplotlib is missing.

@@ -38,12 +38,8 @@ def serial_phases_plan(
 
         IPU 0   LF0 | F0 SF0 | LF1 F1 | B1 SB1 | LB0 B0 | U0 SU0 | ...
 
-    Args:
-      device_mapping: For each phase its IPU, or the list of IPUs of its concurrent stages; the same in each phase.
-      micro_batches: How many micro-batches pass before the weights are updated.
-      training: Whether there are backward phases and a weight update.
-      repeat_count: How often that is run.
-      liveness: When phases leave the chip.
+    `device_mapping` has for each phase its IPU, or the list of IPUs of its concurrent stages; the same in each phase.
+    `repeat_count` passes of `micro_batches` each end with a weight update in training.
 
     Raises:
       ValueError: A number is out of range, or a phase has other IPUs than the first.
@@ -65,12 +61,7 @@ def parallel_phases_plan(
         IPU 0   LF0 | F0      | SF0 LF2 | F2      | ...
         IPU 1   .   | LF1     | F1      | SF1 LF3 | ...
 
-    Args:
-      device_mapping: As for `serial_phases_plan`, of phases 0, 2, 4, ... one group, of phases 1, 3, 5, ... the other.
-      micro_batches: How many micro-batches pass before the weights are updated.
-      training: Whether there are backward phases and a weight update.
-      repeat_count: How often that is run.
-      liveness: When phases leave the chip.
+    Arguments are those of `serial_phases_plan`, but phases 0, 2, 4, ... are on one group of IPUs, all others on another.
 
     Raises:
       ValueError: A number is out of range, or the phases do not alternate between two groups.

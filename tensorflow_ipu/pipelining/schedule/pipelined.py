@@ -110,12 +110,7 @@ def sharded_plan(
 ) -> Plan:
     """Plans a sharded model, whose shards are the stages: one IPU works at a time, as in a Sequential pipeline.
 
-    Args:
-      device_mapping: For each shard its IPU, or a list of IPUs for concurrent parts; at least one shard.
-      micro_batches: How many batches pass before the weights are updated.
-      training: Whether there are backward passes and a weight update.
-      recomputation_mode: How activations are recomputed; None where all are kept.
-      repeat_count: How often that is run.
+    Arguments are those of `pipeline_plan`; weights are updated after `micro_batches`.
 
     Raises:
       ValueError: A number is out of range, or there is no shard.

@@ -207,15 +207,10 @@ LINKS = (BufferKind.FORWARD_LINK, BufferKind.BACKWARD_LINK)
 
 @dataclass(frozen=True)
 class Buffer:
-    """A circular buffer in the memory of one IPU; links are written as a step ends, all others in the slot.
+    """A circular buffer of `depth` micro-batches in the memory of one IPU, which belongs to the stage that reads it.
 
-    Attributes:
-      kind: What it holds.
-      stage: The stage that reads it.
-      part: The part of the stage, or None.
-      ipu: The IPU that holds it.
-      depth: How many micro-batches it holds at once.
-      off_chip: Whether it rests off the chip between the instructions of its stage.
+    Links are written as a step ends, all others in the slot. With `off_chip` it rests off the chip between the
+    instructions of its stage.
     """
 
     kind: BufferKind
@@ -232,13 +227,9 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Effects:
-    """What an instruction does to buffers, at the position of its micro-batch, and to queues.
+    """What an instruction does to buffers, at the position of its micro-batch, and to the infeed and the outfeed.
 
-    Attributes:
-      reads: The buffers that it reads; all but links are free afterwards.
-      writes: The buffers that it writes; a link only as the step ends.
-      takes_infeed: Whether it takes the next element of the infeed.
-      gives_outfeed: Whether its outputs go to the outfeed.
+    All buffers but links are free once they were read; links are written as the step ends.
     """
 
     reads: tuple[Buffer, ...] = ()
@@ -274,16 +265,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Section:
-    """A stretch of a plan: some steps, repeated.
+    """A stretch of a plan, `ramp up`, `steady`, `ramp down` or `update`: some steps, repeated 0 or more times.
 
     In iteration `i`, an instruction for micro-batch `m` is for micro-batch `first + i * advance + m` of the plan.
-
-    Attributes:
-      name: `ramp up`, `steady`, `ramp down` or `update`.
-      steps: The steps of one iteration.
-      repeat: How many iterations there are; 0 or more.
-      first: The micro-batch that is 0 in the first iteration.
-      advance: By how many micro-batches an iteration is ahead of the one before.
     """
 
     name: str
@@ -305,14 +289,10 @@ class Plan:
       name: A title, such as `Grouped`, `Sharded` or `Serial phases`.
       mapping: For each stage the IPUs of its parts; a plain stage has one part.
       concurrent: For each stage whether its parts are numbered, that is whether it was given as a list.
-      micro_batches: How many micro-batches one pass has.
-      training: Whether there are backward passes and an update.
-      schedule: The pipeline's schedule.
       recomputation: The mode in use, never `Auto`; None where nothing is recomputed.
       repeat_count: How often the pass is run.
       batch_serialization_iterations: How many micro-batches in a row each stage runs before the next stage does.
       sections: `ramp up`, `steady`, `ramp down`, and in training `update`; those that would be empty have no steps.
-      buffers: Where the instructions keep what others need.
       liveness: When phases leave the chip; None for stages of a pipeline.
     """
 
@@ -386,11 +366,7 @@ class Plan:
         return self.micro_batches - steady.repeat * steady.advance
 
     def with_micro_batches(self, micro_batches: int) -> Plan:
-        """The same plan for another number of micro-batches: only the steady section is repeated otherwise.
-
-        Raises:
-          ValueError: The steady loop cannot come to that number.
-        """
+        """The same plan for another number of micro-batches; `ValueError` if the steady loop cannot come to it."""
         steady = self.section("steady")
         more, rest = divmod(micro_batches - self.micro_batches, steady.advance)
         if rest or steady.repeat + more < 0:

@@ -246,16 +246,10 @@ def order_of(
 
 
 def overlap_length(schedule: PipelineSchedule, mapping: Sequence[int | Sequence[int]], training: bool) -> int:
-    """What the number of micro-batches of a pipeline must be a multiple of.
+    """What the number of micro-batches of a pipeline must be a multiple of, by the IPU or IPUs of each stage.
 
-    Args:
-      schedule: The pipeline's schedule.
-      mapping: The IPU of each stage, or the IPUs of its parts.
-      training: Whether the pipeline trains.
-
-    Returns:
-      For `Grouped` the number of stages, twice in training; for `Interleaved` how many rotations of the list of IPUs
-      overlap without using an IPU twice at a time; for `Sequential` 1.
+    For `Grouped` it is the number of stages, twice in training; for `Interleaved` how many rotations of the list of IPUs
+    overlap without using an IPU twice at a time; for `Sequential` 1.
     """
     groups = [[item] if isinstance(item, int) else list(item) for item in mapping]
     return order_of(schedule, groups, training).multiple

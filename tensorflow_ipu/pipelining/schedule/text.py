@@ -23,17 +23,10 @@ _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
 @dataclass(frozen=True)
 class Table:
-    """The tasks of one pass of a plan, in the order of the steps; every array has shape `[tasks]` and dtype int32.
+    """The tasks of one pass of a plan, in the order of the steps, as arrays of shape `[tasks]` and dtype int32.
 
-    Attributes:
-      step: The number of the step.
-      slot: The slot within the step.
-      ipu: The IPU's number.
-      stage: The stage.
-      part: The part of the stage; 0 for a plain stage.
-      kind: The index of the instruction's kind in `KINDS`.
-      micro_batch: The micro-batch; -1 for updates and their transfers.
-      slots: The most slots of a step, no array.
+    `slot` is within the step, `part` 0 for a plain stage, `kind` an index of `KINDS`, and `micro_batch` -1 for updates and
+    their transfers. `slots`, a number, is the most slots of a step.
     """
 
     step: NDArray[np.int32]

@@ -275,10 +275,6 @@ def split_outputs(
     parts: Sequence[tuple[int | None, StagePart]], numbers: Sequence[int]
 ) -> list[tuple[int | None, list[int]]]:
     """Which of the numbered outputs of a stage each of its parts gives."""
-    found = []
-    begin = 0
-    for part, runner in parts:
-        end = begin + len(runner.output_specs)
-        found.append((part, [number for number in numbers if begin <= number < end]))
-        begin = end
-    return found
+    ends = itertools.accumulate((len(runner.output_specs) for _, runner in parts), initial=0)
+    ranges = zip(parts, itertools.pairwise(ends), strict=True)
+    return [(part, [one for one in numbers if begin <= one < end]) for (part, _), (begin, end) in ranges]
