@@ -75,8 +75,7 @@ def pipeline(
         number, or an integer scalar, which is checked when the program runs if it is known only then.
       gradient_accumulation_dtype: The type in which gradients are accumulated, and handed to the optimizer: None for that
         of the variable, a dtype, or a function from a variable to one.
-      gradient_accumulation_for_captured_grads: Whether captured gradients are summed over a pass, or those of its last
-        micro-batch.
+      gradient_accumulation_for_captured_grads: Whether captured gradients are summed over a pass, or its last ones.
       repeat_count: How often the pass is run.
       batch_serialization_iterations: How many elements of the infeed take the place of each micro-batch. With
         `PipelineSchedule.Sequential` on one IPU alone.
@@ -88,8 +87,7 @@ def pipeline(
       device_mapping: For each stage its IPU, or the list of the IPUs of its parts; -1 is all IPUs: such a stage may share
         variables with any other, and is planned on IPU 0. One after the other if omitted; all on IPU 0 with batch
         serialization; for phases their one group of IPUs, or two in turns.
-      pipeline_schedule: `PipelineSchedule.Grouped` if omitted; `Sequential` with batch serialization. With a
-        `PhasedExecution` the stages are phases, of which each has the chip for itself.
+      pipeline_schedule: `PipelineSchedule.Grouped` if omitted; `Sequential` with batch serialization.
       recomputation_mode: How activations are recomputed; all are stashed if omitted.
       forward_propagation_stages_poplar_options: For each stage its `PipelineStageOptions`. Recorded alone, as is each
         option that follows up to `offload_weights`.
@@ -103,8 +101,7 @@ def pipeline(
       offload_weights: Whether weights rest off the chip.
       continuous_weight_updates: Not supported.
       outfeed_loss: Whether the outfeed gets the loss in place of the outputs.
-      accumulate_outfeed: Whether results are summed over a pass, and enqueued once: in inference, in a list where it is a
-        single tensor.
+      accumulate_outfeed: Whether results are summed over a pass, and enqueued once: in inference, a single one in a list.
       accumulate_outfeed_dtype: The type of these sums: None for that of the results, a dtype, or a function to one.
       outfeed_mask: For each output of the last stage whether it is left out of the outfeed.
       reduction_method: How gradients of micro-batches become one: a `GradientAccumulationReductionMethod` or its name.

@@ -72,7 +72,7 @@ class OptimizerFunctionOutput:
           apply_gradients_kwargs: Its further keyword arguments.
           variables: The variables to train, with a Keras optimizer; all trainable ones of the stages if no `tape` says either.
           tape: A tape that watches the variables to train, in place of `variables`; the pipeline computes the gradients.
-          gradient_capture_context: The context whose `capture_upstream_gradients` the stages call, if `tape` is none.
+          gradient_capture_context: The context by which the stages capture gradients. A `GradientCaptureTape` as `tape` is one.
           captured_gradient_outfeed: The queue that gets the captured gradients of each pass, a dict by their tags.
 
         Raises:

@@ -44,8 +44,7 @@ _ATTRIBUTE = "_ipu_pipelines"
 class TracedPipeline:
     """A pipeline as a program runs it, with the bytes of each stage as traced, and default times.
 
-    For a count that is known at run time only, `plan` is the smallest with a steady section. `options` change nothing in
-    the emulator.
+    For a count that is known at run time only, `plan` is the smallest with a steady section.
     """
 
     name: str | None

@@ -70,11 +70,9 @@ def compare_plans(
     """Tries all schedules, with mappings that give each IPU consecutive stages, and names the fastest that fits.
 
     All such mappings are tried for up to 7 stages; for more, the most even ones over 1, 2, 4, 8, ... and all IPUs. Of
-    equally fast candidates the best needs the least memory, then the fewest IPUs. Other arguments are those of
-    `pipeline_plan` and `plan_cost`, which raise the other errors.
-
-    `ipus` is how many IPUs there are, one a stage if omitted; `recompute` whether activations are recomputed, None to try
-    both; `bytes_per_ipu` how much fits on an IPU, if omitted as much as one of `machine` has, or any number.
+    equally fast candidates the best needs the least memory, then the fewest IPUs. There are `ipus` of `bytes_per_ipu`: if
+    omitted one a stage, of the memory of `machine` or any. If `recompute` is None, both are tried. All else, errors too,
+    is as for `pipeline_plan` and `plan_cost`.
 
     Raises:
       ValueError: `ipus` is less than 1.
@@ -268,10 +266,7 @@ class Divisible(Protocol):
 
 @dataclass(frozen=True)
 class Balance:
-    """A proposal for the stages of a pipeline, one an IPU of `capacity` bytes: the stage of each piece, and all costs.
-
-    `assignment` is what `set_pipeline_stage_assignment` takes for a Keras model; else `stages` as a list.
-    """
+    """A proposal for the stages of a pipeline, with costs, and the `assignment` for `set_pipeline_stage_assignment`."""
 
     names: tuple[str, ...]
     stages: tuple[int, ...]

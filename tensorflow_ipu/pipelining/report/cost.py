@@ -118,10 +118,8 @@ Costs = dict[tuple[int, int | None], StageCost]
 
 def by_place(plan: Plan, stage_costs: StageCosts) -> Costs:
     """The cost of each part of each stage."""
-    if stage_costs is None:
-        stage_costs = StageCost()
-    if isinstance(stage_costs, StageCost):
-        stage_costs = [stage_costs] * plan.stages
+    if stage_costs is None or isinstance(stage_costs, StageCost):
+        stage_costs = [stage_costs or StageCost()] * plan.stages
     if not isinstance(stage_costs, list | tuple):
         raise TypeError(f"`stage_costs` must be a `StageCost` or a list of them, but is {stage_costs!r}")
     if len(stage_costs) != plan.stages:
@@ -324,19 +322,13 @@ def holdings_of(plan: Plan, ipu: int, costs: Costs, size_of: Callable[[Buffer], 
         state.add(own_state, stays=not alone)
         resting += cost.off_chip_bytes + (own_state if alone else 0.0)
         resting += cost.shard_bytes if alone or (leaving and stage < plan.stages - 1) else 0.0
-        resting += _hold_weights(cost, weights, alone=alone, phased=plan.phased)
+        weights.add(cost.weight_bytes, stays=not (alone or cost.weights_come_and_go))
+        if cost.weights_come_and_go and not alone:
+            if not cost.weights_off_chip:
+                weights.add(cost.shard_bytes, stays=True)
+            elif not plan.phased:
+                resting += cost.shard_bytes
     return Holdings(weights.most, accumulators.most, state.most, stash.most, links, resting)
-
-
-def _hold_weights(cost: StageCost, weights: _Amount, *, alone: bool, phased: bool) -> float:
-    """Adds the weights of a stage; returns what of them rests beside the chip for no phase."""
-    weights.add(cost.weight_bytes, stays=not (alone or cost.weights_come_and_go))
-    if alone or not cost.weights_come_and_go:
-        return 0.0
-    if not cost.weights_off_chip:
-        weights.add(cost.shard_bytes, stays=True)
-        return 0.0
-    return 0.0 if phased else cost.shard_bytes
 
 
 @dataclass(frozen=True)
@@ -349,7 +341,6 @@ class IpuCost:
       stash_bytes: Stashed and recomputed activations.
       weight_bytes: Weights, accumulated gradients and what optimizers keep.
       link_bytes: What is kept for exchanges with other IPUs.
-      temporary_bytes: What a pass takes besides.
     """
 
     ipu: int
@@ -426,14 +417,14 @@ class Span:
 def plan_cost(plan: Plan, stage_costs: StageCosts = None, *, machine: System | Machine | str | None = None) -> PlanCost:
     """Costs a plan: in each step all IPUs wait for the slowest, then exchange, which takes time on a machine only.
 
-    Buffers take their depth times the bytes of what they hold, all the time. What `RecomputeAndBackpropagateInterleaved`
-    recomputes is there for one stage at a time. Phases are on the chip as their `Liveness` says.
+    Buffers take their depth times the bytes of what they hold, all the time; what is recomputed within a backward pass,
+    for one stage at a time; phases, as their `Liveness` says.
 
     Args:
       plan: The plan.
       stage_costs: One for all stages, or one a stage (for a concurrent stage a list, one a part, or one for all parts).
-      machine: The machine that exchanges, loads and saves (in the place of the stages' `load` and `save`): a name such as
-        `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`. The times of `stage_costs` are then seconds.
+      machine: What exchanges, loads and saves (in the place of the stages' `load` and `save`), with times in seconds: a
+        name such as `"GC200"` or `"Bow Pod16"`, a `machine.Machine`, a `machine.System`.
 
     Raises:
       TypeError: `stage_costs` or `machine` is nothing of the above.

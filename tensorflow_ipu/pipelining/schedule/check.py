@@ -34,10 +34,9 @@ def check_plan(plan: Plan) -> None:
     """Checks a plan by its sections and buffers alone; of millions of tasks, fewer iterations of the steady loop.
 
     * Each IPU does at most one thing in a slot, and only what belongs to a stage that is mapped to it.
-    * Each micro-batch has each pass of each part of each stage once, in the order of the micro-batches.
+    * Each micro-batch has each pass of each part of each stage once, in order; then all weights are updated once.
     * What an instruction needs was made before: on the same IPU in an earlier slot, on another in an earlier step.
     * A place in a buffer is not written while it is needed, and no buffer is deeper than it needs to be.
-    * The weights of each stage are updated once, after all gradients.
     * What an instruction needs is on the chip, and what it left is saved before it is replaced.
 
     Raises:

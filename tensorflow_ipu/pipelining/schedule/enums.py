@@ -61,10 +61,9 @@ class Liveness(Enum):
     """When phases leave the chip, with their weights, activations, and sums of gradients.
 
     * `AlwaysLive`: never. Nothing is loaded or saved.
-    * `OffChipAfterFwd`: after the forward phase; they come back for the backward phase, and stay until the next forward
-      phase.
-    * `OffChipAfterEachPhase`: after the forward phase, the backward phase and the update. One phase is on the chip at a
-      time, for the most transfers. In inference this is the same as `OffChipAfterFwd`.
+    * `OffChipAfterFwd`: after the forward phase, until the backward phase.
+    * `OffChipAfterEachPhase`: after the forward phase, the backward phase and the update: one phase is on the chip at a
+      time. In inference this is the same as `OffChipAfterFwd`.
     """
 
     AlwaysLive = "always live"
@@ -77,8 +76,7 @@ class RecomputationMode(Enum):
 
     * `Auto`: the first of the two below that the schedule supports.
     * `RecomputeThenBackpropagate`: a pass in the step before the backward pass. For `Grouped` and `Interleaved`.
-    * `RecomputeAndBackpropagateInterleaved`: within the backward pass, so that each piece of the activations is freed as
-      soon as it was used. For `Grouped` and `Sequential`.
+    * `RecomputeAndBackpropagateInterleaved`: within the backward pass, freed as it is used. For `Grouped`, `Sequential`.
     """
 
     Auto = "Auto"

@@ -50,8 +50,7 @@ def pipeline_plan(
       training: Whether there are backward passes and a weight update.
       recomputation_mode: How activations are recomputed; None where all are kept.
       repeat_count: How often the pass is run.
-      batch_serialization_iterations: Into how many micro-batches each of `micro_batches` is cut; every stage works
-        through all of them before the next stage does. The plan then has that many times `micro_batches`.
+      batch_serialization_iterations: Into how many micro-batches, one after the other a stage, each of them is cut.
 
     Raises:
       ValueError: A number is out of range, or `device_mapping` has not one item a stage.
@@ -187,7 +186,14 @@ class _Work:
             Section("steady", self._steps(full_from, full_from + period, None), repeat, 0, advance),
             Section("ramp down", self._steps(full_from, None, micro_batches - done), 1, done),
         )
-        return (*sections, Section("update", (self._update(),))) if self._training else sections
+        if not self._training:
+            return sections
+        updates = (
+            (0, ipu, Update(stage, part if self._concurrent[stage] else None))
+            for stage, parts in enumerate(self._mapping)
+            for part, ipu in enumerate(parts)
+        )
+        return (*sections, Section("update", (_step(updates),)))
 
     def _steps(self, begin: int, end: int | None, micro_batches: int | None) -> tuple[Step, ...]:
         """The steps from `begin` up to `end`, or up to the last one that so many micro-batches need."""
@@ -245,13 +251,6 @@ class _Work:
         if kind is Forward:  # All IPUs run backward first in a Grouped step: that frees a place in the stash.
             return int(self._schedule is PipelineSchedule.Grouped), -stage
         return (0, 2 * stage) if self._mode is RecomputationMode.RecomputeAndBackpropagateInterleaved else (2, -stage)
-
-    def _update(self) -> Step:
-        return _step(
-            (0, ipu, Update(stage, part if self._concurrent[stage] else None))
-            for stage, parts in enumerate(self._mapping)
-            for part, ipu in enumerate(parts)
-        )
 
     def buffers(self) -> Iterator[Buffer]:
         """The buffers, as deep as the order of the passes makes them."""

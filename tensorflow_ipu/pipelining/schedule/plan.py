@@ -100,10 +100,9 @@ class _Transfer:
 
 @dataclass(frozen=True)
 class Load(_Transfer):
-    """`2LB0`: bring onto the chip what `2B0` needs there.
+    """`2LB0`: bring onto the chip what `2B0` needs there, in the place of what was saved.
 
-    A forward pass needs weights, a backward pass weights, activations and accumulators, an update weights, accumulators
-    and the optimizer's state. What a load replaces on the chip must have been saved.
+    Passes need weights, backward ones activations and sums too; updates weights, sums and the optimizer's state.
     """
 
     letter: ClassVar[str] = "L"
@@ -111,11 +110,7 @@ class Load(_Transfer):
 
 @dataclass(frozen=True)
 class Save(_Transfer):
-    """`2SF0`: bring off the chip what `2F0` left there.
-
-    A forward pass in training leaves activations, a backward pass accumulators, an update weights and the optimizer's
-    state.
-    """
+    """`2SF0`: bring off the chip what `2F0` left there: activations, accumulators, or weights and the optimizer's state."""
 
     letter: ClassVar[str] = "S"
 
@@ -183,14 +178,9 @@ def stage_letters(stage: int, part: int | None = None) -> str:
 
 
 class BufferKind(Enum):
-    """What a buffer holds, by who writes it and who reads it.
+    """What a buffer holds: activations or stage inputs from `F`, `RECOMPUTED` ones from `R`, links, accumulators.
 
-    * `ACTIVATIONS`: the stash, written by `F`, read and freed by `B`.
-    * `INPUTS`: the stash where a stage recomputes, written by `F`, read and freed by `R`.
-    * `RECOMPUTED`: activations that `R` leaves for `B`.
-    * `FORWARD_LINK`: the inputs of a stage, written by `F` of the stage before, read by `F`.
-    * `BACKWARD_LINK`: the gradients of a stage's outputs, written by `B` of the stage after, read by `B`.
-    * `ACCUMULATOR`: the sum of the gradients of the stage's weights, written by `B`, read and cleared by `U`.
+    A stage's `FORWARD_LINK` has its inputs, its `BACKWARD_LINK` the gradients of its outputs, from the stages beside it.
     """
 
     ACTIVATIONS = "activations"
@@ -207,10 +197,9 @@ LINKS = (BufferKind.FORWARD_LINK, BufferKind.BACKWARD_LINK)
 
 @dataclass(frozen=True)
 class Buffer:
-    """A circular buffer of `depth` micro-batches in the memory of one IPU, which belongs to the stage that reads it.
+    """A circular buffer of `depth` micro-batches in the memory of one IPU, for the stage that reads it.
 
-    Links are written as a step ends, all others in the slot. With `off_chip` it rests off the chip between the
-    instructions of its stage.
+    Links are written as a step ends, others in the slot; `off_chip` ones rest there between instructions of their stage.
     """
 
     kind: BufferKind
@@ -227,10 +216,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Effects:
-    """What an instruction does to buffers, at the position of its micro-batch, and to the infeed and the outfeed.
-
-    All buffers but links are free once they were read; links are written as the step ends.
-    """
+    """What an instruction does to buffers (all but links are free once read) and to the queues."""
 
     reads: tuple[Buffer, ...] = ()
     writes: tuple[Buffer, ...] = ()
@@ -333,10 +319,7 @@ class Plan:
 
     def section(self, name: str) -> Section:
         """A section by its name; `KeyError` if there is none."""
-        for section in self.sections:
-            if section.name == name:
-                return section
-        raise KeyError(name)
+        return {section.name: section for section in reversed(self.sections)}[name]
 
     @property
     def step_count(self) -> int:

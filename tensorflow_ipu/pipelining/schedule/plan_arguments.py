@@ -186,13 +186,7 @@ def _plain(mapping: Mapping) -> list[int | list[int]]:
 
 @dataclass(frozen=True)
 class Order:
-    """The way of a micro-batch, and when each one sets out.
-
-    A micro-batch visits `length` points, one a step: the stages forward, and in training the stages backward. In each
-    cycle of `length` steps, micro-batches set out at the steps `offsets`: one a step (Grouped), as many as never need an
-    IPU twice in a step (Interleaved), or one (Sequential). With batch serialization, `batch` micro-batches take the
-    place of one, and `batch` steps that of a step.
-    """
+    """When micro-batches set out, at `offsets` of each cycle of `length` steps, to visit `length` points, one a step."""
 
     length: int
     offsets: tuple[int, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 class Table:
     """The tasks of one pass of a plan, in the order of the steps, as arrays of shape `[tasks]` and dtype int32.
 
-    `slot` is within the step, `part` 0 for a plain stage, `kind` an index of `KINDS`, and `micro_batch` -1 for updates and
-    their transfers. `slots`, a number, is the most slots of a step.
+    `slot` is within the step, `part` 0 for a plain stage, `kind` an index of `KINDS`, `micro_batch` -1 without one;
+    `slots`, a number, is the most slots of a step.
     """
 
     step: NDArray[np.int32]
@@ -52,12 +53,8 @@ def kind_of(instruction: Instruction) -> str:
 
 def make_table(plan: Plan) -> Table:
     """The tasks of one pass of a plan."""
-    blocks = []
-    begin = 0
-    for section in plan.sections:
-        blocks.append(_rows(section, begin))
-        begin += len(section.steps) * section.repeat
-    columns = np.concatenate(blocks, axis=1)
+    begins = itertools.accumulate((len(section.steps) * section.repeat for section in plan.sections), initial=0)
+    columns = np.concatenate(list(map(_rows, plan.sections, begins)), axis=1)
     slots = max((step.slots for section in plan.sections for step in section.steps), default=1)
     return Table(*columns, slots=slots)
 

@@ -224,7 +224,7 @@ class StagePart:
         }
 
     def lines(self) -> dict[str, str]:
-        """The user's line behind each operation of the stage, by the operation's name."""
+        """The user's line of each operation of the stage, by the operation's name."""
         return user_lines(self._trace.graph)
 
     @property
