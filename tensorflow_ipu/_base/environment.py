@@ -89,17 +89,8 @@ _AUTO_REPORT = "autoReport."
 _EXAMPLE = '{"autoReport.all":"true","autoReport.directory":"reports"}'
 # Any of these asks for a report; the others say what is in one, and a prediction has what it has.
 _REPORTING = ("all", "outputGraphProfile", "outputExecutionProfile")
-_OTHER_REPORT_OPTIONS = frozenset(
-    {
-        "directory",
-        "executionProfileProgramRunCount",
-        "outputArchive",
-        "outputDebugInfo",
-        "outputLoweredVars",
-        "outputSerializedGraph",
-        "streamAtEachRun",
-    }
-)
+_OUTPUTS = ("outputArchive", "outputDebugInfo", "outputLoweredVars", "outputSerializedGraph")
+_OTHER_REPORT_OPTIONS = frozenset({"directory", "executionProfileProgramRunCount", "streamAtEachRun", *_OUTPUTS})
 _SYNTHETIC_CATEGORIES = frozenset({"seed", "infeed", "outfeed", "hostembedding", "parameters"})
 
 

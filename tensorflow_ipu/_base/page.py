@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -64,6 +66,14 @@ $script</body>
 """)
 
 
+_CODE = re.compile(r"`([^`]*)`")
+
+
+def prose(text: str) -> str:
+    """Text of the package, with what it sets in backticks as code."""
+    return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))
+
+
 def page(title: str, head: str, panels: str, looks: str, script: str = "") -> str:
     """Puts a page together."""
     return _PAGE.substitute(title=title, head=head, panels=panels, looks=_LOOKS + looks, script=script)
@@ -107,13 +117,10 @@ class SavedReport:
             raise ValueError(f"this is no report: {exc}") from exc
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report to a file: as JSON, which `load` reads, or as a page for a browser.
-
-        Args:
-          path: A path that ends in `.json` or `.html`.
+        """Writes the report to a `.json` file, which `load` reads, or as a page for a browser to an `.html` file.
 
         Raises:
-          ValueError: It ends otherwise.
+          ValueError: `path` ends otherwise.
           OSError: It cannot be written.
           ImportError: A page needs matplotlib, which is missing.
         """

@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -158,7 +158,6 @@ class Children:
         self._reader, writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(writer, False)
-        self._writer = writer
         self._selector.register(self._reader, selectors.EVENT_READ)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -168,7 +167,11 @@ class Children:
         """Starts all, and waits until all have ended."""
         try:
             for worker, (command, environment) in enumerate(zip(commands, environments, strict=True)):
-                self._start(worker, command, environment)
+                child = Child(worker, command, environment)
+                self._children.append(child)
+                for source in child.outputs:
+                    os.set_blocking(source.fileno(), False)
+                    self._selector.register(source, selectors.EVENT_READ, child)
             while self._running():
                 self._step()
         finally:
@@ -178,20 +181,11 @@ class Children:
                     self._read(child, source, at_end=True)
         return self._status()
 
-    def _start(self, worker: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        child = Child(worker, command, environment)
-        self._children.append(child)
-        for source in child.outputs:
-            os.set_blocking(source.fileno(), False)
-            self._selector.register(source, selectors.EVENT_READ, child)
-
     def _running(self) -> list[Child]:
         return [child for child in self._children if child.process.returncode is None]
 
     def _step(self) -> None:
-        wait = None
-        if self._pending:
-            wait = max(0.0, self._pending[0][0] - time.monotonic())
+        wait = max(0.0, self._pending[0][0] - time.monotonic()) if self._pending else None
         for key, _ in self._selector.select(wait):
             if key.data is None:
                 with suppress(BlockingIOError):
@@ -202,7 +196,9 @@ class Children:
             self._interrupt(self._caught.pop(0))
         for child in self._running():
             if child.has_ended() and child.code and self._failed is None:
-                self._fail(child)
+                self._failed = child
+                if self._ended_by is None:
+                    self._end_all(_TO_WRITE)
         while self._pending and self._pending[0][0] <= time.monotonic():
             self._send(self._pending.popleft()[1])
 
@@ -210,12 +206,8 @@ class Children:
         lines = child.outputs.get(source)
         if lines is None:
             return
-        data: bytes | None = None
         # Until there is no more: at the end of a process that is all that it wrote.
-        while True:
-            data = source.read(1 << 16)  # None where there is nothing now, empty at the end.
-            if not data:
-                break
+        while data := source.read(1 << 16):  # None where there is nothing now, empty at the end.
             lines.feed(data)
             if not at_end:
                 return
@@ -226,12 +218,6 @@ class Children:
             self._selector.unregister(source)
         source.close()
         del child.outputs[source]
-
-    def _fail(self, child: Child) -> None:
-        """Gives the others time to write what they saw of a failure, and to end."""
-        self._failed = child
-        if self._ended_by is None:
-            self._end_all(_TO_WRITE)
 
     def _interrupt(self, number: int) -> None:
         """Passes a signal on, and ends what does not end by it; at once at the second time."""
@@ -340,9 +326,9 @@ def addresses_of(hosts: Sequence[str], instances: int, port: int) -> tuple[str, 
 def hold_ports(instances: int, port: int | None) -> list[socket.socket]:
     """Holds ports of the loopback for so many workers: the sockets are bound, and workers may listen there."""
     held: list[socket.socket] = []
-    try:
+    with ExitStack() as stack:
         for index in range(instances):
-            one = socket.socket()
+            one = stack.enter_context(socket.socket())
             held.append(one)
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             wanted = 0 if port is None else port + index
@@ -353,10 +339,7 @@ def hold_ports(instances: int, port: int | None) -> list[socket.socket]:
                     f"port {wanted}, for worker {index}, cannot be used: {(exc.strerror or str(exc)).lower()}; choose"
                     f" another `--port`, or leave it out to have free ones chosen"
                 ) from exc
-    except BaseException:
-        for one in held:
-            one.close()
-        raise
+        stack.pop_all()
     return held
 
 

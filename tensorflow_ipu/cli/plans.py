@@ -221,12 +221,9 @@ def _costs(options: argparse.Namespace, stages: int) -> list[StageCost]:
     if options.machine is not None and options.transfer_times is not None:
         raise ValueError("`--transfer-times` is for plans without `--machine`, which tells what transfers take")
     times = spread("--times", options.times or [1.0])
-    backward = [2 * time for time in times]
-    if options.backward_times:
-        backward = spread("--backward-times", options.backward_times)
-    update = [0.5] * stages if options.machine is None else [time / 2 for time in times]
-    if options.update_times:
-        update = spread("--update-times", options.update_times)
+    backward = spread("--backward-times", options.backward_times or [2 * time for time in times])
+    updates = [0.5] if options.machine is None else [time / 2 for time in times]
+    update = spread("--update-times", options.update_times or updates)
     transfer = spread("--transfer-times", options.transfer_times or [0.5])
     activation = spread("--activation-bytes", options.activation_bytes)
     inputs = spread("--input-bytes", options.input_bytes)
@@ -254,15 +251,11 @@ def _time_text(options: argparse.Namespace) -> Callable[[float], str]:
 
 def _figures(cost: PlanCost, time_text: Callable[[float], str]) -> str:
     plan = cost.plan
-    shares = [f"utilisation {cost.utilisation:.1%}"]
-    shares += [f"recompute {cost.recompute_share:.1%}"] * bool(cost.recompute_share)
-    shares += [f"transfers {cost.transfer_share:.1%}"] * bool(cost.transfer_share)
-    shares += [f"exchanges {cost.exchange_share:.1%}"] * bool(cost.exchange_share)
-    first = (
-        f"time {time_text(cost.time)}, {time_text(cost.time_per_micro_batch)} a micro-batch; {', '.join(shares)}, bubble"
-        f" {cost.bubble_share:.1%}"
-    )
-    lines = [first]
+    parts = {"recompute": cost.recompute_share, "transfers": cost.transfer_share, "exchanges": cost.exchange_share}
+    shares = {"utilisation": cost.utilisation, **{name: share for name, share in parts.items() if share}}
+    shares["bubble"] = cost.bubble_share
+    text = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    lines = [f"time {time_text(cost.time)}, {time_text(cost.time_per_micro_batch)} a micro-batch; {text}"]
     if plan.training or cost.peak_bytes:
         for ipu in cost.ipus:
             stages = ", ".join(stage_letters(stage, part) for stage, part, at in plan.places() if at == ipu.ipu)

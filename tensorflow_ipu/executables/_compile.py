@@ -24,13 +24,12 @@ _own_folder: list[str] = []
 def compile(  # noqa: A001
     program: Callable[..., Nested], args: Sequence[Nested] = (), kwargs: Mapping[str, Nested] | None = None
 ) -> PreparedProgram:
-    """Compiles a program without running it: its first run, in this process, does not wait for the compiler.
+    """Compiles a program for the strategy whose scope is around, or else for `/device:IPU:0`, without running it.
 
-    Where executables are kept (`executables.set_cache`), other processes find this one. It is compiled for the strategy
-    whose scope is around, or else for `/device:IPU:0`.
+    Where executables are kept (`executables.set_cache`), other processes find this one.
 
     Args:
-      program: As `fn` of `IPUStrategy.run`.
+      program: As `fn` of `IPUStrategy.run`, whose `TypeError` and `ValueError` are raised here too.
       args: The arguments of later runs; of tensors and queues, types and shapes alone matter.
       kwargs: Keyword arguments, likewise.
 
@@ -39,17 +38,13 @@ def compile(  # noqa: A001
 
     Raises:
       RuntimeError: A graph is being built, where nothing is compiled.
-      ValueError: As for `IPUStrategy.run`.
-      TypeError: As for `IPUStrategy.run`.
       tf.errors.InvalidArgumentError: XLA cannot compile the program; the message says what, and a remedy.
     """
     strategy = current_strategy()
     prepared = strategy.prepare(program, args, kwargs)
     with tf.device(strategy.extended.ipu_device):
-        if executable_cache.folder() is not None:
-            replicas.compile_only(prepared._prepared)
-        else:
-            replicas.compile_only(prepared._prepared, _folder(), executable_cache.key())
+        own = () if executable_cache.folder() is not None else (_folder(), executable_cache.key())
+        replicas.compile_only(prepared._prepared, *own)
     return prepared
 
 
@@ -74,8 +69,7 @@ DEFAULT_MAX_BYTES = executable_cache.DEFAULT_MAX_BYTES
 def set_cache(folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MAX_BYTES) -> None:
     """Keeps compiled programs in a folder from now on, and looks for them there before it compiles.
 
-    Any number of processes can share a folder. An executable serves the same program, versions of TensorFlow and of this
-    package's kernels, and kind of processor. The folder replaces those of `IPUConfig.serialization_output_folder` and
+    Processes can share a folder. It replaces those of `IPUConfig.serialization_output_folder` and of
     `TF_POPLAR_FLAGS=--executable_cache_path=...`.
 
     Args:

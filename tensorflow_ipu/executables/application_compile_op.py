@@ -78,16 +78,11 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
     for at, tensor in enumerate([*inputs, *program.captured_inputs]):
         variable = variables.get(id(tensor))
         if variable is not None:
-            name = variable.name.removesuffix(":0")
-            shape = variable.shape.as_list()
-            arguments.append({"kind": "variable", "name": name, "dtype": variable.dtype.name, "shape": shape})
+            arguments.append(_described("variable", variable.name.removesuffix(":0"), variable))
             if frozen:
                 weights[at] = variable.numpy()
         elif tensor.dtype != tf.resource:
-            name = names[at] if at < len(names) else f"input_{at}"
-            arguments.append(
-                {"kind": "input", "name": name, "dtype": tensor.dtype.name, "shape": tensor.shape.as_list()}
-            )
+            arguments.append(_described("input", names[at] if at < len(names) else f"input_{at}", tensor))
         else:
             arguments.append(_state(tensor))
     kinds = [one["kind"] for one in arguments]
@@ -155,6 +150,10 @@ def load(path: str | os.PathLike[str]) -> Application:
         ) from exc
 
 
+def _described(kind: str, name: str, value: Any) -> dict[str, Any]:
+    return {"kind": kind, "name": name, "dtype": value.dtype.name, "shape": value.shape.as_list()}
+
+
 def _state(tensor: tf.Tensor) -> dict[str, Any]:
     known = stored_feeds.described(tensor)
     if known is not None and known["kind"] == "other":
@@ -184,13 +183,11 @@ def experimental_application_compile_op(
 ) -> tf.Tensor:
     """Compiles a function into a file, without running it.
 
-    The function is a program as `IPUStrategy.run` runs one: it takes elements of an infeed, in a loop or a pipeline, and
-    enqueues an answer to each to an outfeed. With several of these, a call brings an element of each infeed, and its answer
-    is an element of each outfeed. The data of these queues do not matter. It is compiled for the strategy whose scope is
-    around, or else for `/device:IPU:0`, and for as many IPUs as that has now.
+    It is compiled for the strategy whose scope is around, or else for `/device:IPU:0`, and for as many IPUs as that has now.
 
     Args:
-      func: The function.
+      func: A program as `IPUStrategy.run` runs one: it takes elements of one or more infeeds, whose data do not matter, in a
+        loop or a pipeline, and enqueues the answer to each to its outfeeds.
       inputs: Its arguments, tensors, of which types and shapes alone matter.
       output_path: The path of the file; in a new temporary folder if omitted.
       freeze_variables: Whether the values of variables go into the file. Otherwise they are passed at the start.

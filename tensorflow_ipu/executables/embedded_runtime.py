@@ -99,10 +99,8 @@ class Engine:
     def stop(self) -> None:
         """Ends the program, and fails the calls that it has not answered."""
         self._end(RuntimeError("the application was stopped: start it again"))
-        current = threading.current_thread()
-        for thread in self._threads:
-            if thread is not current:
-                thread.join()
+        for thread in set(self._threads) - {threading.current_thread()}:
+            thread.join()
         with self._condition:
             infeeds, self._infeeds = self._infeeds, []
         for infeed in infeeds:
@@ -314,8 +312,7 @@ def embedded_runtime_start(
     """Starts a program of `experimental_application_compile_op`: it runs until it is stopped.
 
     It runs on the device of the strategy whose scope is around, or else on `/device:IPU:0`, with as many IPUs as it was
-    compiled for; on a larger device, a program for one IPU runs as often at a time as there are IPUs. On another kind of
-    processor, or with other versions, it is compiled anew.
+    compiled for; a program for one IPU runs on each IPU of a larger device. Another processor or version compiles it anew.
 
     Args:
       executable_file: The path of the file.
@@ -323,9 +320,6 @@ def embedded_runtime_start(
       name: A name for it.
       timeout: How long a pipeline, or a program of several replicas, waits for the next call before it goes on without, in
         microseconds; 5000 if omitted. Others answer each call by itself.
-
-    Returns:
-      The context to call it by.
 
     Raises:
       FileNotFoundError: There is no such file.
@@ -363,8 +357,7 @@ def embedded_runtime_call(
     Args:
       inputs: What a call brings: `signature().streamed_inputs`, in order.
       context: What `embedded_runtime_start` returned.
-      timeout_seconds: How long to wait for the answer, in seconds; for ever if omitted. The SDK's function has no such
-        argument.
+      timeout_seconds: How long to wait for the answer, in seconds; for ever if omitted. The SDK's function lacks this.
 
     Returns:
       The answer: `signature().streamed_outputs`.
@@ -401,10 +394,7 @@ def embedded_runtime_start_and_call(
 ) -> tuple[list[tf.Tensor], RuntimeContext]:
     """Starts a program and calls it once: `embedded_runtime_start`, then `embedded_runtime_call`, with their errors.
 
-    `startup_inputs` are the `inputs` of the start, `call_inputs` those of the call.
-
-    Returns:
-      The answer, and the context to call the program by.
+    Returns the answer, and the context to call the program by.
     """
     context = embedded_runtime_start(executable_file, startup_inputs, name)
     return embedded_runtime_call(call_inputs, context), context

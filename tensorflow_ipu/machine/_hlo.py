@@ -212,7 +212,7 @@ def _computation(proto: Any, known: dict[int, Computation]) -> Computation:
     return Computation(proto.name, tuple(operations.values()), operations[proto.root_id])
 
 
-_shapes: dict[tuple[Any, ...], Shape] = {}
+_array_shape = functools.cache(Shape)
 
 
 @functools.cache
@@ -223,10 +223,7 @@ def _type_name(number: int) -> str:
 
 
 def _shape(proto: Any) -> Shape:
-    if _type_name(proto.element_type) == "tuple":
-        return Shape("tuple", (), tuple(_shape(part) for part in proto.tuple_shapes))
-    key = (proto.element_type, *proto.dimensions)
-    found = _shapes.get(key)
-    if found is None:
-        found = _shapes[key] = Shape(_type_name(proto.element_type), tuple(proto.dimensions))
-    return found
+    name = _type_name(proto.element_type)
+    if name == "tuple":
+        return Shape(name, (), tuple(_shape(part) for part in proto.tuple_shapes))
+    return _array_shape(name, tuple(proto.dimensions))

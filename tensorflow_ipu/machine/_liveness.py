@@ -302,11 +302,13 @@ class _Liveness:
         """The places in which a loop has its values: those that it is given, but for constants and what only names others."""
         if not isinstance(value, list):
             return _written(loop, value, loop.shape)
-        written: list[_Value] = []
-        for number, (part, shape) in enumerate(zip(value, loop.shape.parts, strict=True)):
-            is_here = self._placement is None or self._ipu in self._placement.of_element(loop, number)
-            written.append(_written(loop, part, shape) if is_here else _new(loop, shape, elsewhere=True))
-        return written
+        placement = self._placement
+        return [
+            _written(loop, part, shape)
+            if placement is None or self._ipu in placement.of_element(loop, number)
+            else _new(loop, shape, elsewhere=True)
+            for number, (part, shape) in enumerate(zip(value, loop.shape.parts, strict=True))
+        ]
 
 
 def _last_uses(

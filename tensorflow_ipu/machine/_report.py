@@ -57,8 +57,8 @@ class Report(SavedReport):
       assumptions: What the prediction takes for granted, a sentence each.
       overlaps_host: Whether data passes between host and chip while the chip computes.
       timeline: How a pipeline passes its time; None where the program has none, which does one operation after the other.
-      given_advice: What `advice` returned last, or the file had; None where nobody has asked yet.
-      asks: Gives further advice on this report, by reading the program again; it is told whether to trace as well.
+      given_advice: What `advice` returned last, or the file had; None before.
+      asks: Gives further advice; it is told whether to trace anew.
       again: Reads the program again; None where it is not at hand, as for a report from a file.
     """
 

@@ -38,15 +38,10 @@ class Placement:
         """The operands of an operation that other IPUs have, and send."""
         if operation.opcode in _STRUCTURE:
             return []
-        here = self.of(operation)
+        here = set(self.of(operation))
         stay = {operand for number in range(len(operation.shape.parts)) if (operand := _passed(operation, number))}
-        return [
-            operand
-            for operand in dict.fromkeys(operation.operands)
-            if operand not in stay
-            and operand.opcode not in ("constant", "iota")
-            and not set(self.of(operand)) & set(here)
-        ]
+        sent = [each for each in dict.fromkeys(operation.operands) if each not in stay]
+        return [each for each in sent if each.opcode not in ("constant", "iota") and not here & set(self.of(each))]
 
     def carried_over(self, loop: HloInstruction) -> list[tuple[tuple[int, ...], HloInstruction]]:
         """What the body of a `while` leaves on other IPUs than the next iteration uses it on, with those."""

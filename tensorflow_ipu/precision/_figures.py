@@ -115,7 +115,7 @@ def figures_of(single: npt.NDArray[Any], half: npt.NDArray[Any]) -> Figures:
         beyond=int(np.count_nonzero(finite >= _ROUNDS_UP)),
         infinite=int(narrow.size - np.count_nonzero(fits)),
         lost=int(np.count_nonzero(numbers <= _ROUNDS_DOWN)),
-        largest=float(numbers.max()) if numbers.size else 0.0,
+        largest=float(numbers.max(initial=0)),
         smallest=float(numbers.min()) if numbers.size else 0.0,
         exponents=tuple(np.bincount(exponents, minlength=HIGHEST - LOWEST + 1).tolist()),
     )

@@ -23,45 +23,12 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
 
 # These compute no number that was not there before.
-_MOVES = frozenset(
-    [
-        "BroadcastTo",
-        "Cast",
-        "ConcatV2",
-        "Const",
-        "ExpandDims",
-        "Fill",
-        "Gather",
-        "GatherV2",
-        "Identity",
-        "IdentityN",
-        "OnesLike",
-        "Pack",
-        "Pad",
-        "PadV2",
-        "Placeholder",
-        "PreventGradient",
-        "ReadVariableOp",
-        "Relu",
-        "Reshape",
-        "ResourceGather",
-        "Reverse",
-        "ReverseV2",
-        "Select",
-        "SelectV2",
-        "Slice",
-        "Snapshot",
-        "Split",
-        "SplitV",
-        "Squeeze",
-        "StopGradient",
-        "StridedSlice",
-        "Tile",
-        "Transpose",
-        "Unpack",
-        "ZerosLike",
-    ]
-)
+_NAMES = """
+    BroadcastTo Cast ConcatV2 Const ExpandDims Fill Gather GatherV2 Identity IdentityN OnesLike Pack Pad PadV2
+    Placeholder PreventGradient ReadVariableOp Relu Reshape ResourceGather Reverse ReverseV2 Select SelectV2
+    Slice Snapshot Split SplitV Squeeze StopGradient StridedSlice Tile Transpose Unpack ZerosLike
+"""
+_MOVES = frozenset(_NAMES.split())
 _OF_TAPES, _OF_GRADIENTS = "gradient_tape/", "gradients/"
 _NO_SCOPE = "(no scope)"
 
@@ -279,17 +246,13 @@ def precision_report(
     here. Others are compiled by XLA, whose float16 is that of IEEE 754.
 
     Args:
-      model: A Keras model that is compiled; its layers compute by their policies' counterparts of float32 and float16,
-        whatever those are, and it is left as it was. Or a `tf.function` of a step: see `docs/half_precision.md`.
+      model: A compiled Keras model, which is left as it was, or a `tf.function` of a step: see `docs/half_precision.md`.
       data: Batches: a dataset or another iterable of what a step takes, `(x, y)` or `(x, y, sample_weight)` for a model, and
         a tuple of arguments for a function. For a model also a tuple of arrays, of which batches are made.
       steps: The most steps to run.
       batch_size: Samples of a batch, where `data` is arrays.
       loss_scale: What the loss is multiplied by in float16, before it is differentiated. Of a function: what it multiplies
         its loss by itself, in both.
-
-    Returns:
-      The report.
 
     Raises:
       TypeError: `model` is neither, or `data` gives no tuples.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -35,10 +34,9 @@ def exponents(rows: Sequence[TensorRow], scale: float | None = None) -> str:
     for at, (row, total) in enumerate(zip(rows, totals, strict=True)):
         base = _ROW * (at + 1) - 2
         what = f"{row.kind} {row.name}".strip()
-        name = f"{row.layer}: {what}"
         parts.append(
             f'<text x="{_LEFT - 8}" y="{base - 5}" text-anchor="end">{escape(_short(row.layer, what))}'
-            f"<title>{escape(name)}</title></text>"
+            f"<title>{escape(f'{row.layer}: {what}')}</title></text>"
         )
         parts.append(f'<line x1="{_LEFT}" x2="{x(last + 1)}" y1="{base}" y2="{base}" stroke="var(--line)"/>')
         most = max(total.exponents) or 1
@@ -100,11 +98,14 @@ def over_steps(rows: Sequence[TensorRow]) -> str:
         parts.append(
             f'<text x="{right + 8}" y="{y(values[-1]) + 4:.1f}" style="fill:var(--{colour})">{name}: {values[-1]}</text>'
         )
-    for exponent in range(first - first % 8 + 8, last, 8):
-        parts.append(f'<text x="{left - 6}" y="{y(exponent) + 4:.1f}" text-anchor="end">2^{exponent}</text>')
-    every = max(1, steps // 10)
-    for step in range(0, steps, every):
-        parts.append(f'<text x="{x(step):.1f}" y="{height - 8}" text-anchor="middle">{step + 1}</text>')
+    parts += [
+        f'<text x="{left - 6}" y="{y(exponent) + 4:.1f}" text-anchor="end">2^{exponent}</text>'
+        for exponent in range(first - first % 8 + 8, last, 8)
+    ]
+    parts += [
+        f'<text x="{x(step):.1f}" y="{height - 8}" text-anchor="middle">{step + 1}</text>'
+        for step in range(0, steps, max(1, steps // 10))
+    ]
     return _svg(width, height, parts, "the largest and smallest gradients of each step", "narrow")
 
 
@@ -133,7 +134,7 @@ def _svg(width: float, height: float, parts: Sequence[str], label: str, kind: st
     return f'<svg{named} role="img" aria-label="{label}" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
 
 
-_CODE = re.compile(r"`([^`]*)`")
+_LINE = '<p class="soft">The lines are where float16 begins and ends with the loss scale {}.</p>'
 
 _LOOKS = """\
 :root { --zero: #fbe4cf; --subnormal: #fbf3d3; --beyond: #f9d5d7; --bad: #c22932; --good: #1b7f4b;
@@ -161,17 +162,12 @@ def _head(report: PrecisionReport, title: str) -> str:
     scales = report.scales
     bad = sum(row.total.infinite > 0 for row in report.rows)
     fits = f"{scale_text(scales.least)} to {scale_text(scales.greatest)}" if scales.fit else "none"
-    losses = report.losses[-1:] and f"{report.losses[-1][0]:.4g}, and {report.losses[-1][1]:.4g} in float16"
     figures = [
         (str(report.steps), "steps, each begun with the same weights"),
         (f'<span class="{"bad" if bad else "good"}">{bad} of {len(report.rows)}</span>', "tensors overflow in float16"),
         (scale_text(scales.advised), f"is the loss scale to take; {fits} fit"),
         (scale_text(report.loss_scale), "was the loss scale of float16"),
-        *(
-            [(escape(str(losses).partition(",")[0]), f"the last loss{escape(str(losses).partition(',')[2])}")]
-            if losses
-            else []
-        ),
+        *((f"{single:.4g}", f"the last loss and {half:.4g} in float16") for single, half in report.losses[-1:]),
     ]
     cells = "".join(f'<div><b>{figure}</b><span class="soft">{words}</span></div>' for figure, words in figures)
     where = f"Float32 beside float16 on {report.device}."
@@ -179,7 +175,7 @@ def _head(report: PrecisionReport, title: str) -> str:
 
 
 def _panels(report: PrecisionReport) -> Iterator[str]:
-    items = "".join(f"<li>{_prose(sentence)}</li>" for sentence in report.advice)
+    items = "".join(f"<li>{whole.prose(sentence)}</li>" for sentence in report.advice)
     if items:
         yield _panel("advice", "What to do", f"<ul>{items}</ul>")
     key = _key(("zero", "0 in float16"), ("subnormal", "subnormal, with fewer digits"), ("beyond", "beyond float16"))
@@ -194,19 +190,12 @@ def _panels(report: PrecisionReport) -> Iterator[str]:
             continue
         scale = report.scales.advised if kinds == _figures.GRADIENTS and report.scales.advised != 1 else None
         picture = f'<div class="scrolls">{exponents(rows, scale)}</div>'
-        line = (
-            f'<p class="soft">The lines are where float16 begins and ends with the loss scale {scale_text(scale)}.</p>'
-            if scale
-            else ""
-        )
+        line = "" if scale is None else _LINE.format(scale_text(scale))
         yield _panel(name, heading, words, picture, key, line)
     if report.steps > 1 and report.of(_figures.GRADIENTS):
-        yield _panel(
-            "steps",
-            "Gradients over the steps",
-            '<p class="soft">The exponents of the largest and of the smallest magnitude of all gradients, in float32.</p>',
-            f'<div class="scrolls">{over_steps(report.of(_figures.GRADIENTS))}</div>',
-        )
+        words = '<p class="soft">The exponents of the largest and of the smallest magnitude of all gradients, in float32.</p>'
+        picture = f'<div class="scrolls">{over_steps(report.of(_figures.GRADIENTS))}</div>'
+        yield _panel("steps", "Gradients over the steps", words, picture)
     yield _panel("tensors", "Tensors", f'<div class="scrolls">{_table(report.rows)}</div>')
 
 
@@ -221,16 +210,9 @@ def _key(*entries: tuple[str, str]) -> str:
 
 
 def _table(rows: Sequence[TensorRow]) -> str:
-    heads = (
-        ("layer", ""),
-        ("tensor", ""),
-        ("overflow", "n"),
-        ("to zero", "n"),
-        ("subnormal", "n"),
-        ("exponents", ""),
-        ("stuck", "n"),
-    )
-    first = "".join(f"<th{f' class={kind}' * bool(kind)}>{text}</th>" for text, kind in heads)
+    heads = ("layer", "tensor", "overflow", "to zero", "subnormal", "exponents", "stuck")
+    texts = ("layer", "tensor", "exponents")
+    first = "".join(f"<th{' class=n' * (head not in texts)}>{head}</th>" for head in heads)
     body = []
     for row in rows:
         total = row.total
@@ -246,8 +228,3 @@ def _table(rows: Sequence[TensorRow]) -> str:
 def _share(share: float, bad: float = 0.01) -> str:
     mark = " bad" if share > bad else ""
     return f'<td class="n{mark}">{f"{share:.2%}" if share else ""}</td>'
-
-
-def _prose(text: str) -> str:
-    """Text of the package, with what it sets in backticks as code."""
-    return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))

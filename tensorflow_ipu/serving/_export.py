@@ -277,7 +277,12 @@ def export_pipeline(
             raise TypeError(f"`computational_stages[{at}]` must be a function, but is {computational_stages[at]!r}")
     schedule = pipelining.PipelineSchedule.Grouped if pipeline_schedule is None else pipeline_schedule
     pipelining.pipeline_plan(len(stages), iterations, schedule, device_mapping=device_mapping, training=False)
-    _check_options(poplar_options, len(stages))
+    if poplar_options is not None:
+        kind: Any = pipelining.PipelineStageOptions
+        if not isinstance(poplar_options, (list, tuple)) or not all(isinstance(one, kind) for one in poplar_options):
+            raise TypeError(f"`poplar_options` must be a list of `PipelineStageOptions`, but is {poplar_options!r}")
+        if len(poplar_options) != len(stages):
+            raise ValueError(f"`poplar_options` has {len(poplar_options)} entries, and there are {len(stages)} stages")
     constants = [] if inputs is None else list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
 
     def predict(*values: tf.Tensor) -> Nested:
@@ -325,17 +330,6 @@ def _check_iterations(iterations: object) -> None:
         raise TypeError(f"`iterations` must be a whole number, but is {iterations!r}")
     if iterations < 1:  # pyright: ignore[reportOperatorIssue]
         raise ValueError(f"`iterations` must be 1 or more, but is {iterations}")
-
-
-def _check_options(options: object, stages: int) -> None:
-    if options is None:
-        return
-    if not isinstance(options, (list, tuple)) or not all(
-        isinstance(one, pipelining.PipelineStageOptions) for one in options
-    ):
-        raise TypeError(f"`poplar_options` must be a list of `PipelineStageOptions`, but is {options!r}")
-    if len(options) != stages:
-        raise ValueError(f"`poplar_options` has {len(options)} entries, and there are {stages} stages")
 
 
 def _call(stage: _Step, results: Nested) -> Nested:

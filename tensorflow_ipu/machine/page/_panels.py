@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from tensorflow_ipu._base.page import prose
 from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.machine._comparison import (
     PARTS,
@@ -21,7 +21,6 @@ from tensorflow_ipu.machine._comparison import (
 from tensorflow_ipu.machine.page import _pictures
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.machine._memory import Memory
     from tensorflow_ipu.machine._report import Report
     from tensorflow_ipu.machine._walk import OperationTime
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 _MOST_ROWS = 1500
 _MOST_IPUS = 8
 _MOST_ALIVE = 8  # The others are folded.
-_CODE = re.compile(r"`([^`]*)`")
 
 
 def summary(report: Report) -> tuple[str, str]:
@@ -41,28 +39,23 @@ def summary(report: Report) -> tuple[str, str]:
     rate = report.flops / report.seconds / 1e12 if report.seconds else 0.0
     ipus = report.replicas * report.ipus_per_replica
     several = f"{report.replicas} replica{'s' * (report.replicas > 1)} of {report.ipus_per_replica}"
+    share = f"{share_low} to {share_high} of the fullest IPU's memory"
     figures = (
-        (
-            f'<b class="{verdict.replace(" ", "-")}">{verdict}</b>',
-            f"{share_low} to {share_high} of the fullest IPU's memory",
-        ),
+        (f'<b class="{verdict.replace(" ", "-")}">{verdict}</b>', share),
         (f"<b>{format_seconds(report.step_seconds)}</b>", f"a step; between {low} and {high}"),
         (f"<b>{report.throughput(1):,.0f} /s</b>", "steps of all replicas; times the batch size, samples"),
         (f"<b>{rate:.1f} TFLOP/s</b>", f"of a replica; {count_text(report.flops / report.steps)}FLOP a step"),
         (f"<b>{ipus} IPU{'s' * (ipus > 1)}</b>", f"{several}; {report.steps} step{'s' * (report.steps > 1)} a run"),
     )
     cells = "".join(f'<div>{figure}<span class="soft">{escape(words)}</span></div>' for figure, words in figures)
-    return (
-        title,
-        f'<h1>{title}</h1>\n<p class="soft">A prediction; nothing was run.</p>\n<div class="figures">{cells}</div>',
-    )
+    said = '<p class="soft">A prediction; nothing was run.</p>'
+    return title, f'<h1>{title}</h1>\n{said}\n<div class="figures">{cells}</div>'
 
 
 def comparison(before: Report, after: Report) -> str:
     """A panel of what changed from one report to another."""
-    words = (
-        f"From {before.program} on {machine_text(before)}: {before.memory.verdict} there, {after.memory.verdict} here."
-    )
+    verdicts = f"{before.memory.verdict} there, {after.memory.verdict} here."
+    words = f"From {before.program} on {machine_text(before)}: {verdicts}"
 
     def rows(changes: Sequence[Change]) -> list[list[str]]:
         return [
@@ -87,12 +80,7 @@ def panels(report: Report) -> Iterator[str]:
     yield _told(report)
     if report.advice() or report.advice().not_asked:
         yield _advice(report)
-    yield _memory(report)
-    yield _time(report)
-    yield _liveness(report)
-    yield _host(report)
-    yield _timeline(report)
-    yield _operations(report)
+    yield from (panel(report) for panel in (_memory, _time, _liveness, _host, _timeline, _operations))
 
 
 def _panel(name: str, heading: str, *content: str, wide: bool = False) -> str:
@@ -110,16 +98,15 @@ def _key(*entries: tuple[str, str, str]) -> str:
 
 
 def _told(report: Report) -> str:
-    items = "".join(f"<li>{_prose(line)}</li>" for line in report.assumptions)
-    return _panel(
-        "assumptions", "What this cannot know, and takes for granted", f'<ul class="told">{items}</ul>', wide=True
-    )
+    items = "".join(f"<li>{prose(line)}</li>" for line in report.assumptions)
+    heading = "What this cannot know, and takes for granted"
+    return _panel("assumptions", heading, f'<ul class="told">{items}</ul>', wide=True)
 
 
 def _advice(report: Report) -> str:
     rows = [
         [
-            _prose(each.change),
+            prose(each.change),
             _number(each.speed, f"x {each.speed:.2f}"),
             _number(each.memory, f"{each.memory / report.memory.capacity:.0%}"),
             f'<td class="{each.verdict.replace(" ", "-")}">{each.verdict}</td>',
@@ -127,7 +114,7 @@ def _advice(report: Report) -> str:
         for each in report.advice()
     ]
     table = _table([("each change alone", ""), ("speed", "n"), ("memory", "n"), ("", "")], rows) if rows else ""
-    others = "".join(f"<li>{_prose(f'{each.change}: {each.why}')}</li>" for each in report.advice().not_asked)
+    others = "".join(f"<li>{prose(f'{each.change}: {each.why}')}</li>" for each in report.advice().not_asked)
     content = (
         f'<div class="scrolls">{table}</div>' if rows else '<p class="soft">Nothing that was asked.</p>',
         f'<p class="soft">Not asked:</p><ul class="told">{others}</ul>' if others else "",
@@ -148,12 +135,8 @@ def _memory(report: Report) -> str:
     if memory.off_chip:
         rows.append(["beside the chip (Streaming Memory)", _size(memory.off_chip)])
     whose = f"IPU {memory.ipu}, the fullest" if report.ipus_per_replica > 1 else "an IPU"
-    content = (
-        f"<figure>{_pictures.memory_picture(report, 1)}</figure>",
-        key,
-        _table([(whose, ""), ("size", "n")], rows),
-    )
-    return _panel("memory", "Memory", *content)
+    table = _table([(whose, ""), ("size", "n")], rows)
+    return _panel("memory", "Memory", f"<figure>{_pictures.memory_picture(report, 1)}</figure>", key, table)
 
 
 def _liveness(report: Report) -> str:
@@ -169,24 +152,19 @@ def _liveness(report: Report) -> str:
     if rest > 0:
         rows.append(["what the operation of that moment takes besides, and smaller values", _size(rest)])
     others = [each for each in report.memories if each.ipu != memory.ipu and each.liveness][: _MOST_IPUS - 1]
-    pictures = "".join(_other(each, 10 + at) for at, each in enumerate(others))
-    content = (
-        f"<figure>{_pictures.liveness_picture(memory, 2)}</figure>",
-        key,
-        _table([("alive at the peak", ""), ("size", "n")], rows),
-        _folded(f"{len(folded)} more", _table([("", ""), ("", "n")], folded) if folded else ""),
-        _folded("other IPUs", pictures),
+    pictures = "".join(
+        f"<figure>{_pictures.liveness_picture(each, at)}<figcaption>IPU {each.ipu}</figcaption></figure>"
+        for at, each in enumerate(others, start=10)
     )
-    return _panel("liveness", heading, *content)
+    table = _table([("alive at the peak", ""), ("size", "n")], rows)
+    more = _folded(f"{len(folded)} more", _table([("", ""), ("", "n")], folded) if folded else "")
+    figure = f"<figure>{_pictures.liveness_picture(memory, 2)}</figure>"
+    return _panel("liveness", heading, figure, key, table, more, _folded("other IPUs", pictures))
 
 
 def _folded(summary: str, content: str) -> str:
     """What a click on its summary shows; nothing without content."""
     return f"<details><summary>{summary}</summary>{content}</details>" if content else ""
-
-
-def _other(memory: Memory, number: int) -> str:
-    return f"<figure>{_pictures.liveness_picture(memory, number)}<figcaption>IPU {memory.ipu}</figcaption></figure>"
 
 
 def _time(report: Report) -> str:
@@ -215,9 +193,7 @@ def _timeline(report: Report) -> str:
     if timeline is None:
         if not report.seconds:
             return _panel("timeline", "Execution", '<p class="soft">Nothing takes time.</p>', wide=True)
-        words = "One operation after the other." + (
-            " Data passes beside the computation." if report.overlaps_host else ""
-        )
+        words = "One operation after the other." + " Data passes beside the computation." * report.overlaps_host
         picture, names = _pictures.step_picture(report, 3), [part for part in PARTS if report.part_seconds(part)]
         heading = "Execution of a step"
     else:
@@ -243,9 +219,8 @@ def _host(report: Report) -> str:
     system, steps = report.system, report.steps
     whole = sum(each.host_bytes for each in rows) / steps
     demand = whole / report.step_seconds
-    beside = "beside the computation"
-    if not report.overlaps_host:
-        beside = "while the chip waits: tiles for it (`io_tiles`) would overlap them"
+    waits = "while the chip waits: tiles for it (`io_tiles`) would overlap them"
+    beside = "beside the computation" if report.overlaps_host else waits
     words = (
         f"A step passes {format_bytes(whole)} {beside}. At its pace that is {count_text(demand)}B/s of an IPU, of the"
         f" {count_text(system.host_bytes_per_second)}B/s of its link, and {report.throughput(1):,.0f} elements/s of all"
@@ -255,7 +230,7 @@ def _host(report: Report) -> str:
         [escape(each.name), each.kind, _size(each.host_bytes / steps), _time_cell(each.host / steps)] for each in rows
     ]
     table = _table([("queue", ""), ("kind", ""), ("a step", "n"), ("time", "n")], cells)
-    return _panel("host", "Host input and output", f"<p>{_prose(words)}</p>", f'<div class="scrolls">{table}</div>')
+    return _panel("host", "Host input and output", f"<p>{prose(words)}</p>", f'<div class="scrolls">{table}</div>')
 
 
 def _operations(report: Report) -> str:
@@ -303,11 +278,6 @@ def _table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], sort
     first = "".join(head(*each) for each in heads)
     body = "\n".join(f"<tr>{''.join(cell(text, at) for at, text in enumerate(row))}</tr>" for row in rows)
     return f"<table{' class=sortable' * sortable}><thead><tr>{first}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _prose(text: str) -> str:
-    """Text of the package, with what it sets in backticks as code."""
-    return _CODE.sub(r"<code>\1</code>", escape(text, quote=False))
 
 
 def _wrapped(text: str) -> str:

@@ -42,20 +42,17 @@ def figure(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
             "a report as HTML needs matplotlib, which is not installed; `pip install 'tensorflow-ipu[report]'` brings it,"
             " and `save` under a name that ends in `.json` needs nothing"
         ) from exc
-    ink = COLOURS["ink"]
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "report",
         "font.size": _FONT_POINTS,
         "font.family": ["sans-serif"],
-        "text.color": ink,
-        "axes.edgecolor": ink,
-        "axes.labelcolor": ink,
         "axes.linewidth": 0.6,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "xtick.color": ink,
-        "ytick.color": ink,
+        **dict.fromkeys(
+            ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), COLOURS["ink"]
+        ),
         "grid.color": COLOURS["grid"],
         "grid.linewidth": 0.5,
         "hatch.linewidth": 0.6,
@@ -87,15 +84,7 @@ _WIDE = 8.6
 _MEBI = 2**20
 _BINS = 300
 _CHIP = ("compute", "exchange", "sync")
-_KINDS = {
-    "forward": "forward",
-    "backward": "backward",
-    "recompute": "recompute",
-    "update": "update",
-    "load": "move",
-    "save": "move",
-    "exchange": "move",
-}
+_COMPUTING = ("forward", "backward", "recompute", "update")  # Tasks of other kinds move data.
 _MEMORY = ("always", "data", "stash", "code")
 
 
@@ -110,16 +99,13 @@ def memory_picture(report: Report, number: int) -> str:
                 axes.barh(at, size / _MEBI, left=left, height=0.7, color=COLOURS[name])
                 left += size / _MEBI
             more = (memory.code_high - memory.code_low) / _MEBI
-            axes.barh(
-                at,
-                more,
-                left=left,
-                height=0.7,
-                facecolor="none",
-                edgecolor=COLOURS["code"],
-                hatch="////",
-                linewidth=0.6,
-            )
+            look: dict[str, Any] = {
+                "facecolor": "none",
+                "edgecolor": COLOURS["code"],
+                "hatch": "////",
+                "linewidth": 0.6,
+            }
+            axes.barh(at, more, left=left, height=0.7, **look)
         capacity = memories[0].capacity / _MEBI
         axes.axvline(capacity, color=COLOURS["limit"], linewidth=1.4)
         axes.set_yticks(range(len(memories)), [f"IPU {memory.ipu}" for memory in memories])
@@ -141,13 +127,12 @@ def liveness_picture(memory: Memory, number: int) -> str:
         highest = max(whole)
         at = whole.index(highest)
         right = at > len(places) / 2
-        axes.annotate(
+        peak, place, side = (
             f"peak {format_bytes(highest * _MEBI)}",
-            (places[at], highest),
             (-4 if right else 4, 3),
-            textcoords="offset points",
-            ha="right" if right else "left",
+            "right" if right else "left",
         )
+        axes.annotate(peak, (places[at], highest), place, textcoords="offset points", ha=side)
         axes.plot([places[at]], [highest], marker="o", markersize=4, color=COLOURS["ink"])
         capacity = memory.capacity / _MEBI
         if highest > capacity / 2:
@@ -222,12 +207,8 @@ def pipeline_picture(timeline: Timeline, number: int) -> str:
     with figure(_WIDE, 0.7 + 0.42 * len(ipus)) as (made, axes):
         for task in timeline.tasks:
             row = ipus.index(task.ipu)
-            axes.broken_barh(
-                [(task.begin, task.end - task.begin)],
-                (row - 0.4, 0.8),
-                facecolor=COLOURS[_KINDS.get(task.kind, "move")],
-                edgecolor="none",
-            )
+            span, colour = (task.begin, task.end - task.begin), task.kind if task.kind in _COMPUTING else "move"
+            axes.broken_barh([span], (row - 0.4, 0.8), facecolor=COLOURS[colour], edgecolor="none")
         _label(axes, timeline, ipus, end)
         ticks = [end * part / 4 for part in range(5)]
         axes.set_xticks(ticks, [format_seconds(tick) if tick else "0" for tick in ticks])
@@ -243,6 +224,5 @@ def _label(axes: Axes, timeline: Timeline, ipus: Sequence[int], end: float) -> N
     """Writes into each box what it is, where there is room."""
     for task in timeline.tasks:
         if (task.end - task.begin) / end > 0.008 * len(task.label):
-            axes.text(
-                (task.begin + task.end) / 2, ipus.index(task.ipu), task.label, ha="center", va="center", fontsize=7
-            )
+            middle = (task.begin + task.end) / 2
+            axes.text(middle, ipus.index(task.ipu), task.label, ha="center", va="center", fontsize=7)
