@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import keras
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.keras._keras_internals import Functional
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
-from tensorflow_ipu.keras.model.extension import seed_by_replica, share_statistics
+from tensorflow_ipu.ops import distributed_batch_norm, random_streams
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras.pipeline.stages import Assignment
@@ -123,3 +124,48 @@ class ModelExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods,
     """What a subclassed model is an instance of that was made in a strategy's scope."""
 
     _kind = staticmethod(lambda model: not isinstance(model, (keras.Sequential, Functional)))
+
+
+_IMAGES = 4  # The rank of what the IPU's layer normalizes by the fused operation.
+
+_Moments = tuple["tf.Tensor", "tf.Tensor"]
+
+
+def share_statistics() -> None:
+    """Has fused batch normalization that is not `synchronized` share mean and variance in training, from the next trace on."""
+    patches.KERAS_MOMENTS.by(_shared)
+
+
+def _shared(plain: Callable[..., _Moments]) -> Callable[..., _Moments]:
+    @functools.wraps(plain)
+    def moments(self: keras.layers.BatchNormalization, inputs: tf.Tensor, mask: tf.Tensor | None) -> _Moments:
+        rank = inputs.shape.rank
+        renorm = getattr(self, "renorm", False)  # Keras 3.12, the last for Python 3.10, has none.
+        fused = rank == _IMAGES and mask is None and not self.synchronized and not renorm
+        size = distributed_batch_norm.group_size() if fused else 1
+        if size == 1:
+            return plain(self, inputs, mask)
+        return distributed_batch_norm.shared_moments(inputs, [i for i in range(rank) if i != self.axis % rank], size)
+
+    return moments
+
+
+# 2**32 divided by the golden ratio: its multiples are far apart.
+_FAR = 0x9E3779B9
+
+
+def seed_by_replica() -> None:
+    """Has seeds of Keras in a program be the replica's own from the next trace on; replica 0 draws what plain Keras draws."""
+    patches.KERAS_SEEDS.by(_by_replica)
+
+
+def _by_replica(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    @functools.wraps(plain)
+    def by_replica(self: keras.random.SeedGenerator, ordered: bool = True) -> tf.Tensor:
+        value = plain(self, ordered)
+        if not replicas.is_tracing():
+            return value
+        own = tf.cast(random_streams.stream() * _FAR, tf.uint32)
+        return tf.bitwise.bitwise_xor(value, tf.cast(tf.stack([own, tf.zeros_like(own)]), value.dtype))
+
+    return by_replica
