@@ -10,12 +10,23 @@ import tensorflow as tf
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
+    from tensorflow_ipu._base.checks import Faults
     from tensorflow_ipu._base.types import DTypeLike, DTypeOf, Variable
 
 
 def is_function(dtype: object) -> TypeIs[Callable[..., DTypeLike | None]]:
     """Whether a `DTypeOf` is a function: dtypes and types can be called too."""
     return callable(dtype) and not isinstance(dtype, (tf.DType, type))
+
+
+def note_dtype(argument: str, value: Any, faults: Faults) -> None:
+    """Records a fault where a value is no `DTypeOf`: no dtype, no function that may return one, and not None."""
+    if value is None or is_function(value):
+        return
+    try:
+        tf.as_dtype(value)
+    except TypeError:
+        faults.add(TypeError, f"`{argument}` must be a dtype, a function that returns one, or None, but is {value!r}")
 
 
 def dtype_for(choice: DTypeOf, tensor: tf.Tensor | Variable) -> tf.DType:

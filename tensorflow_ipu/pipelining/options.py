@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import poplar_options
 from tensorflow_ipu._base.checks import Faults, as_int, is_int, note_bool
-from tensorflow_ipu._base.tensors import is_function
+from tensorflow_ipu._base.tensors import note_dtype
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining.schedule import plan_arguments
@@ -124,7 +124,8 @@ def checked_options(given: SimpleNamespace, stages: int | None, faults: Faults) 
     update = given.weight_update_poplar_options
     if update is not None and not isinstance(update, PipelineStageOptions):
         faults.add(TypeError, f"`weight_update_poplar_options` must be a `PipelineStageOptions`, but is {update!r}")
-    flags = {each.name: getattr(given, each.name) for each in fields(PipelineOptions) if each.type == "bool | None"}
+    names = [each.name for each in fields(PipelineOptions) if not each.name.endswith("_poplar_options")]
+    flags = {name: getattr(given, name) for name in names}
     for name, value in flags.items():
         note_bool(name, value, faults, optional=True)
     if given.replicated_optimizer_state_sharding and not given.offload_weight_update_variables:
@@ -177,16 +178,6 @@ def check_queues(given: SimpleNamespace, training: bool, faults: Faults) -> None
                 ValueError,
                 "To accumulate the outfeed, it must be in `IPUOutfeedMode.ALL`; make another `outfeed_queue`",
             )
-
-
-def check_dtype(name: str, value: DTypeOf, faults: Faults) -> None:
-    """Records a fault where `value` is no dtype, no function that may return one, and not None."""
-    if value is None or is_function(value):
-        return
-    try:
-        tf.as_dtype(value)
-    except TypeError:
-        faults.add(TypeError, f"`{name}` must be a dtype, a function that returns one, or None, but is {value!r}")
 
 
 @dataclass(frozen=True)
@@ -267,7 +258,7 @@ def checked(given: SimpleNamespace) -> Arguments:
         faults.add(TypeError, f"`optimizer_function` must be a function, but is {function!r}")
     check_queues(given, training, faults)
     for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
-        check_dtype(name, getattr(given, name), faults)
+        note_dtype(name, getattr(given, name), faults)
     options = checked_options(given, None if stages is None else len(stages), faults)
     faults.raise_any()
     assert stages is not None

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import Faults, as_int, note_bool, parse_method
-from tensorflow_ipu._base.tensors import is_function
+from tensorflow_ipu._base.tensors import note_dtype
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
@@ -154,17 +154,6 @@ def check_names(
     if unknown:
         names = ", ".join(f"`{name}`" for name in unknown)
         faults.add(TypeError, f"`{method}` has no option {names}; the options by name are {', '.join(sorted(known))}")
-
-
-def check_dtype(name: str, value: object, faults: Faults) -> None:
-    """Checks that an argument is a dtype, a function that returns one, or None."""
-    if value is None or is_function(value):
-        return
-    dtype: Any = value
-    try:
-        tf.as_dtype(dtype)
-    except TypeError:
-        faults.add(TypeError, f"`{name}` must be a dtype, a function that returns one, or None, but is {value!r}")
 
 
 def check_sharding(given: Mapping[str, Any], faults: Faults) -> None:
@@ -371,7 +360,7 @@ class PipeliningOptions(OptionGroup):
         parsed = check_method(method, faults)
         check_names("set_pipelining_options", kwargs, cls.further(), _REFUSED, faults)
         for name in ("accumulate_outfeed_dtype", "gradient_accumulation_dtype"):
-            check_dtype(name, kwargs.get(name), faults)
+            note_dtype(name, kwargs.get(name), faults)
         check_sharding(kwargs, faults)
         faults.raise_any()
         # The user's list may change; what the program is compiled by does not.
@@ -442,7 +431,7 @@ class GradientAccumulationOptions(OptionGroup):
                 " `gradient_accumulation_steps_per_replica` too",
             )
         check_names("set_gradient_accumulation_options", kwargs, cls.further(), _REFUSED_OF_ACCUMULATION, faults)
-        check_dtype("dtype", kwargs.get("dtype"), faults)
+        note_dtype("dtype", kwargs.get("dtype"), faults)
         for name in ("offload_weight_update_variables", "replicated_optimizer_state_sharding"):
             note_bool(name, kwargs.get(name), faults, optional=True)
         note_bool("verify_usage", kwargs.get("verify_usage", True), faults)
