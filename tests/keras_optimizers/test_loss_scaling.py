@@ -196,26 +196,24 @@ def test_sparse_gradients_are_unscaled_and_counted_and_the_global_step_counts_ca
 
 
 OWN = {
-    "sgd": (lambda: ALSOptimizerSGD(0.1, 0.9, initial_loss_scaling_factor=2), lambda: SGD(0.1, 0.9)),
-    "adam": (lambda: ALSOptimizerAdam(0.1, initial_loss_scaling_factor=2), lambda: keras.optimizers.Adam(0.1)),
-    "rmsprop": (
-        lambda: ALSOptimizerRMSProp(0.01, momentum=0.9, centered=True, initial_loss_scaling_factor=2),
-        lambda: keras.optimizers.RMSprop(0.01, momentum=0.9, centered=True),
-    ),
+    ALSOptimizerSGD: (SGD, {"learning_rate": 0.1, "momentum": 0.9}),
+    ALSOptimizerAdam: (keras.optimizers.Adam, {"learning_rate": 0.1}),
+    ALSOptimizerRMSProp: (keras.optimizers.RMSprop, {"learning_rate": 0.01, "momentum": 0.9, "centered": True}),
 }
 
 
 @pytest.mark.parametrize("kind", OWN)
 def test_the_optimizers_with_scaling_of_their_own_train_as_the_plain_ones_with_float32_state(kind):
-    ours, plain = (make() for make in OWN[kind])
+    plain, options = OWN[kind]
+    ours, plain = kind(**options, initial_loss_scaling_factor=2, update_frequency=2), plain(**options)
     first, second = keras.Variable([1.0, -2.0]), keras.Variable([1.0, -2.0])
-    for step in range(20):  # Over two changes of the scale.
+    for step in range(7):  # Over two changes of the scale.
         gradient = tf.constant([np.sin(step), 0.5], tf.float32)
         ours.apply_gradients([(ours.get_scaled_loss(gradient), first)])
         plain.apply_gradients([(gradient, second)])
     assert ours.loss_scaling_factor.numpy() == 8
     np.testing.assert_allclose(first.numpy(), second.numpy(), rtol=1e-5)
-    optimizer, weight = OWN[kind][0](), keras.Variable(1.0, dtype="float16")
+    optimizer, weight = kind(**options), keras.Variable(1.0, dtype="float16")
     optimizer.apply_gradients([(tf.constant(1.0, tf.float16), weight)])
     slots = [variable for variable in optimizer.inner_optimizer.variables if variable.name != "iteration"]
     assert {variable.dtype for variable in slots} == {"float32"}
@@ -275,13 +273,11 @@ def test_a_wrong_setting_is_refused_by_constructor_and_setter(name, value, messa
 
 def test_settings_can_be_changed():
     optimizer = ALSOptimizer(SGD(0.0))
-    optimizer.update_frequency = 1
-    optimizer.increase_factor = 4
-    optimizer.max_loss_scaling_factor = 64
-    optimizer.initial_loss_scaling_factor = 2
-    optimizer.ratio_threshold = 0.5
+    settings = {"update_frequency": 1, "increase_factor": 4, "max_loss_scaling_factor": 64, "ratio_threshold": 0.5}
+    for name, value in {**settings, "initial_loss_scaling_factor": 2}.items():
+        setattr(optimizer, name, value)
     optimizer.reset()
-    assert [scale for _, scale in applied(optimizer, [1.0], [1.0, 1e4][:1])] == [8, 32]
+    assert [scale for _, scale in applied(optimizer, [1.0], [1.0])] == [8, 32]
 
 
 def test_a_loss_is_not_scaled_twice():
@@ -304,17 +300,16 @@ def test_an_optimizer_is_made_anew_from_its_configuration_and_the_scale_from_a_c
     assert other.loss_scaling_factor.numpy() == 4
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_model_trains_as_without_it(trained_on, count):
+def test_replicas_train_as_without_it(trained_on):
     made = []
 
     def scaling():
-        made.append(ALSOptimizer(keras.optimizers.Adam(0.1), 4, update_frequency=2))
+        made.append(ALSOptimizer(keras.optimizers.Adam(0.1), 4, update_frequency=1))
         return made[0]
 
-    for ours, plain in zip(*trained_on(count, scaling, lambda: keras.optimizers.Adam(0.1)), strict=True):
+    for ours, plain in zip(*trained_on(2, scaling, lambda: keras.optimizers.Adam(0.1)), strict=True):
         np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-6)
-    assert made[0].loss_scaling_factor.numpy() == 4 * 2 ** (8 // count // 3)  # Each third changes it.
+    assert made[0].loss_scaling_factor.numpy() == 4 * 2**4
 
 
 def als_of_two():
@@ -398,11 +393,10 @@ class Noting(SGD):
         return super().apply_gradients(grads_and_vars)
 
 
-@pytest.fixture
-def captured_by_fit(strategy):
-    """Fits a linear model to 0 with x = 1, so that the captured gradients are 2 w / 2 in each of two rows."""
+def test_fit_hands_captured_gradients_to_the_optimizer(strategy):
+    """A linear model is fitted to 0 with x = 1, so that the captured gradients are 2 w / 2 in each of two rows."""
 
-    def fit(make, steps_per_update=1):
+    def fitted(make, steps_per_update=1):
         with strategy.scope():
             dense = keras.layers.Dense(1, use_bias=False, kernel_initializer=keras.initializers.Constant(3.0))
             model: Any = keras.Sequential([keras.Input([1]), CaptureUpstreamGradients(dense, tag="dense")])
@@ -412,24 +406,20 @@ def captured_by_fit(strategy):
         model.fit(np.ones([8, 1], np.float32), np.zeros([8, 1], np.float32), batch_size=2, verbose=0)
         return model.optimizer
 
-    return fit
-
-
-def test_fit_hands_captured_gradients_to_the_optimizer(captured_by_fit):
     # An update is a step, or two; then fit counts what each of them captured.
     for steps, alone, histogram in ((1, False, [12, 0]), (2, True, [8, 0])):
-        optimizer = captured_by_fit(lambda alone=alone: ALSOptimizer(SGD(0.0), 2, captured_grads_only=alone), steps)
+        optimizer = fitted(lambda alone=alone: ALSOptimizer(SGD(0.0), 2, captured_grads_only=alone), steps)
         np.testing.assert_array_equal(optimizer.histogram.numpy(), histogram)
         assert optimizer.iterations.numpy() == 4 // steps
-    assert captured_by_fit(lambda: Noting(0.1)).seen == [{"dense": [(2, 1)]}]  # Traced once.
+    assert fitted(lambda: Noting(0.1)).seen == [{"dense": [(2, 1)]}]  # Traced once.
     with pytest.raises(ValueError, match="takes captured gradients, of which each step has its own"):
-        captured_by_fit(lambda: Noting(0.1), 2)
+        fitted(lambda: Noting(0.1), 2)
 
 
-def test_sixteen_replicas_that_accumulate_scale_and_take_the_mean_stay_equal(replicas):
-    strategy = replicas(16)
+def test_replicas_that_accumulate_scale_and_take_the_mean_stay_equal(replicas):
+    strategy = replicas(4)
     with strategy.scope():
-        weights = [keras.Variable(np.full((2, 2), value, np.float32)) for value in (0.5, 1.0, 1.5)]
+        weight = keras.Variable(np.ones((2, 2), np.float32))
         als = ALSOptimizer(CrossReplicaOptimizer(keras.optimizers.Adam(0.01)), 2, update_frequency=1)
         optimizer = ALSGradientAccumulationOptimizer(als, 2)
         numbers = iter(tf.data.Dataset.range(10**6).map(lambda i: tf.cast(i % 7, tf.float32)))
@@ -440,18 +430,16 @@ def test_sixteen_replicas_that_accumulate_scale_and_take_the_mean_stay_equal(rep
             for _ in tf.range(4):
                 x = next(numbers)
                 with tf.GradientTape() as tape:
-                    loss = tf.add_n([tf.reduce_sum(tf.tanh(weight.value) * x) for weight in weights])
-                    loss = optimizer.get_scaled_loss(loss)
-                gradients = tape.gradient(loss, [weight.value for weight in weights])
-                optimizer.apply_gradients(zip(gradients, weights, strict=True))
-            results.enqueue((*(weight.value for weight in weights), als.loss_scaling_factor.value))
+                    loss = optimizer.get_scaled_loss(tf.reduce_sum(tf.tanh(weight.value) * x))
+                optimizer.apply_gradients([(tape.gradient(loss, weight.value), weight)])
+            results.enqueue((weight.value, als.loss_scaling_factor.value))
 
-        for _ in range(5):
+        for _ in range(3):
             strategy.run(program, args=(numbers,))
     for seen in results.dequeue():
-        np.testing.assert_array_equal(seen, np.repeat(seen[:, :1], 16, axis=1))
-    assert als.loss_scaling_factor.numpy() == 2 * 2**10
-    assert int(optimizer.iterations) == 10
+        np.testing.assert_array_equal(seen, np.repeat(seen[:, :1], 4, axis=1))
+    assert als.loss_scaling_factor.numpy() == 2 * 2**6
+    assert int(optimizer.iterations) == 6
 
 
 @pytest.mark.parametrize(

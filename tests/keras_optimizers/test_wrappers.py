@@ -29,19 +29,16 @@ def accumulating(inner, number=2, **options):
 # By the number of replicas: the optimizer, the plain one, the micro-batches of its updates and the share of each.
 TRAINED = {
     1: [
-        (accumulating(momentum), momentum, 2, 1.0),
         (accumulating(adam, reduction_method="mean"), adam, 2, 0.5),
         (accumulating(momentum, reduction_method="running_mean"), momentum, 2, 0.5),
         (accumulating(clipped, 4), clipped, 4, 1.0),  # Which clips and decays once an update.
-        (lambda: CrossReplicaOptimizer(adam()), adam, 1, 1.0),
         (lambda: MapGradientOptimizer(momentum(), lambda gradient, _: 3 * gradient), momentum, 1, 3.0),
     ],
     2: [
         (accumulating(momentum), momentum, 4, 1.0),
-        (accumulating(adam), adam, 4, 1.0),
         (accumulating(lambda: CrossReplicaOptimizer(adam())), adam, 4, 0.5),
+        (lambda: CrossReplicaOptimizer(momentum()), momentum, 2, 0.5),
     ],
-    4: [(lambda inner=inner: CrossReplicaOptimizer(inner()), inner, 4, 0.25) for inner in (momentum, adam)],
 }
 
 
@@ -84,9 +81,8 @@ def test_gradients_accumulate_in_the_type_asked_for_and_by_rows_and_where_there_
             for each in (None, tf.float32, lambda _: "float32")
         ]
         table, used, unused = keras.Variable(np.zeros((4, 2), np.float32)), keras.Variable(1.0), keras.Variable(1.0)
-        sparse = GradientAccumulationOptimizer(keras.optimizers.SGD(1.0), 2, reduction_method="MEAN")
-        partial = GradientAccumulationOptimizer(keras.optimizers.SGD(0.5), 2)
-        partial.build([unused, used])
+        partial = GradientAccumulationOptimizer(keras.optimizers.SGD(1.0), 2, reduction_method="MEAN")
+        partial.build([unused, table, used])
 
     @tf.function(jit_compile=True)
     def program(gradients, rows):
@@ -96,8 +92,7 @@ def test_gradients_accumulate_in_the_type_asked_for_and_by_rows_and_where_there_
         for at in tf.range(2):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(tf.gather(table.value, rows[at]))
-            sparse.apply_gradients([(tape.gradient(loss, table.value), table)])
-            partial.apply([None, tf.constant(1.0)])
+            partial.apply([None, tape.gradient(loss, table.value), tf.constant(1.0)])
 
     gradients = tf.constant([2048.0, 0.5, 0.5, 0.5, 0.5], tf.float16)  # They add up in float32 alone.
     strategy.run(program, args=(gradients, tf.constant([[0, 2, 2], [1, 2, 0]])))
@@ -106,30 +101,14 @@ def test_gradients_accumulate_in_the_type_asked_for_and_by_rows_and_where_there_
     assert (used.numpy(), unused.numpy()) == (0.0, 1.0)
 
 
-def test_a_model_trains_in_the_scope(strategy, regression):
+def test_a_model_trains_in_the_scope(strategy, regression, plainly_trained):
     inputs, targets = regression
-
-    def model_of():
-        return keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
-
     with strategy.scope():
-        model = model_of()
-        model.compile(GradientAccumulationOptimizer(keras.optimizers.SGD(0.1), 2), loss="mse")
-
-        @tf.function(jit_compile=True)
-        def program(inputs, targets):
-            for at in tf.range(8):
-                model.train_step((inputs[at], targets[at]))
-
-        strategy.run(program, args=(tf.constant(inputs), tf.constant(targets)))
-    plain, optimizer = model_of(), keras.optimizers.SGD(0.1)
-    for together in groups(2):
-        with tf.GradientTape() as tape:
-            loss = sum(tf.reduce_mean((plain(inputs[at]) - targets[at]) ** 2) for at in together)
-        optimizer.apply_gradients(
-            zip(tape.gradient(loss, plain.trainable_variables), plain.trainable_variables, strict=True)
-        )
-    assert_close(model.get_weights(), plain.get_weights())
+        model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1, kernel_initializer="ones")])
+        optimizer = GradientAccumulationOptimizer(keras.optimizers.SGD(0.1), 2)
+        model.compile(optimizer, "mse", steps_per_execution=8)
+    model.fit(inputs.reshape(-1, 3), targets.reshape(-1, 1), batch_size=4, shuffle=False, verbose=0)
+    assert_close(model.get_weights(), plainly_trained(keras.optimizers.SGD(0.1), groups(2)))
 
 
 def stepping(strategy):
