@@ -119,14 +119,11 @@ def imports_between_rooms():
             yield file, (own, room), (own, names[0]), names[1:]
 
 
-def test_every_module_of_a_package_with_rooms_is_in_a_room():
+def test_modules_of_packages_with_rooms_are_in_one_and_imports_run_downward_and_through_public_names():
     for package, rooms in ROOMS.items():
         paths = (ROOT / package).iterdir()
         found = {path.stem for path in paths if path.suffix == ".py" or (path / "__init__.py").exists()}
         assert found == set(rooms), package
-
-
-def test_imports_between_rooms_run_downward_and_through_public_names():
     for file, (package, own), target, names in imports_between_rooms():
         assert ROOMS[package][target[1]] < ROOMS[package][own], f"{file} imports from {'/'.join(target)}"
         assert not any(name.startswith("_") for name in names), f"{file} imports {'.'.join((*target, *names))}"

@@ -1,9 +1,5 @@
-"""The command, and the compatibility layer installed for one test."""
+"""The compatibility layer installed for one test, and what scripts print under it."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +8,6 @@ from tensorflow_ipu import compat
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 @pytest.fixture
 def installed():
@@ -21,27 +15,6 @@ def installed():
     compat.install()
     yield
     compat.uninstall()
-
-
-@pytest.fixture
-def command(tmp_path, quick_imports):
-    """Runs `python -m tensorflow_ipu` with these words in an empty folder: `command(*words, timeout=300)`."""
-
-    def run(*words, timeout=300):
-        folder = tmp_path / "empty"
-        folder.mkdir(exist_ok=True)
-        return subprocess.run(
-            [sys.executable, "-m", "tensorflow_ipu", *map(str, words)],
-            cwd=folder,
-            env={**os.environ, **quick_imports, "PYTHONUNBUFFERED": "1"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-        )
-
-    return run
 
 
 # Runs scripts one after the other as the command does each: in a process's main thread and module, and from a

@@ -51,9 +51,11 @@ def _script(folder, code):
     return path
 
 
-def test_script_finds_itself_as_under_python_and_its_traceback_is_its_own(command, quick_imports, tmp_path):
-    script = _script(tmp_path, _TELL + _FAIL)
-    done = command(script, "--force", "-h", "--", "x")
+def test_script_finds_itself_as_under_python_and_its_traceback_is_its_own(run_script, quick_imports, tmp_path):
+    script = tmp_path / "told.py"
+    script.write_text(_TELL + _FAIL)
+    command = "import sys\nfrom tensorflow_ipu import __main__\nsys.exit(__main__.main(sys.argv[1:]))"
+    done = run_script(command, str(script), "--force", "-h", "--", "x", check=False)
     plain = subprocess.run(
         [sys.executable, script, "--force", "-h", "--", "x"],
         env={**os.environ, **quick_imports},

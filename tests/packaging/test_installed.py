@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
-from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,6 @@ def distribution() -> importlib.metadata.Distribution:
     return importlib.metadata.distribution("tensorflow-ipu")
 
 
-@pytest.fixture(scope="module")
-def files(distribution: importlib.metadata.Distribution) -> list[str]:
-    """The files of the wheel; what the interpreter adds on its own is left out."""
-    return [str(path) for path in distribution.files or () if "__pycache__" not in path.parts]
-
-
-@pytest.fixture(scope="module")
-def metadata(distribution: importlib.metadata.Distribution) -> Message:
-    return distribution.metadata  # type: ignore[return-value]
-
-
 def test_the_tests_run_against_the_installed_package_not_the_source_tree():
     spec = importlib.util.find_spec("tensorflow_ipu")
     assert spec is not None
@@ -39,7 +27,8 @@ def test_the_tests_run_against_the_installed_package_not_the_source_tree():
     assert not Path(spec.origin).is_relative_to(Path(__file__).parents[2] / "tensorflow_ipu")
 
 
-def test_wheel_has_the_package_with_its_library_record_and_type_marker_and_no_sources(files):
+def test_wheel_has_the_package_with_its_library_record_and_type_marker_and_no_sources(distribution):
+    files = [str(path) for path in distribution.files or () if "__pycache__" not in path.parts]
     of_package = ("__init__.py", "kernels/libtensorflow_ipu.so", "kernels/build_info.json", "py.typed")
     assert {f"tensorflow_ipu/{name}" for name in of_package} <= set(files)
     tops = {file.partition("/")[0] for file in files}
@@ -65,7 +54,8 @@ def test_library_is_built_for_the_tensorflow_that_is_installed_and_names_no_fold
     assert library.plain_version(info["tensorflow"]) == library.plain_version(tf.__version__)
 
 
-def test_tensorflow_and_keras_are_extras_of_the_releases_that_the_package_knows(metadata):
+def test_tensorflow_and_keras_are_extras_of_the_releases_that_the_package_knows(distribution):
+    metadata = distribution.metadata
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist") or ()]
     assert [each.name for each in required if each.marker is None] == ["numpy"]
 
