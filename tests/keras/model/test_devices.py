@@ -36,11 +36,6 @@ class Sharded(keras.Model):
         return self.last(tf.tanh(self.first(x)))
 
 
-def functional():
-    inputs = keras.Input([6])
-    return keras.Model(inputs, Placed(1, 3)(layers.Activation("tanh")(Placed(0, 4)(inputs))))
-
-
 def compiled(make, **options):
     keras.utils.set_random_seed(2)
     model = make()
@@ -48,16 +43,15 @@ def compiled(make, **options):
     return model
 
 
-@pytest.mark.parametrize("make", [Sharded, functional])
-def test_replicas_of_a_sharded_model_fill_the_device(make, features, scoped, assert_same, configure):
+def test_replicas_of_a_sharded_model_fill_the_device(features, scoped, assert_same, configure):
     x, y = features, features[:, :3]
     configure(4)
-    model = scoped(lambda: compiled(make, steps_per_execution=6))
+    model = scoped(lambda: compiled(Sharded, steps_per_execution=6))
     model.set_replication_options("LIST")
     history = model.fit(x, y, batch_size=BATCH, verbose=0, shuffle=False).history
     assert history["loss"][0].shape == (2,)
     # The gradients of two batches are summed: twice those of both together.
-    plain = compiled(make)
+    plain = compiled(Sharded)
     plain.optimizer.learning_rate = 0.2
     plain.fit(x, y, batch_size=2 * BATCH, verbose=0, shuffle=False)
     assert_same(model.get_weights(), plain.get_weights())
@@ -86,9 +80,10 @@ def test_shards_that_do_not_fit_the_device_or_that_no_layer_has_are_refused(feat
 X, Y = np.ones([16, 4], np.float32), np.ones([16, 1], np.float32)
 
 
-def precompiled(configure, ipus, stages):
-    options = {"type": DeviceConnectionType.PRE_COMPILE, "version": "ipu2"}
-    configure(ipus, **{f"device_connection__{name}": value for name, value in options.items()})
+# Two IPUs are two replicas, or two stages.
+@pytest.mark.parametrize("stages", [None, [0, 1]])
+def test_model_that_only_compiles_returns_zeros_and_trains_nothing(stages, configure):
+    configure(2, device_connection__type=DeviceConnectionType.PRE_COMPILE, device_connection__version="ipu2")
     with ipu.IPUStrategy().scope():
         model = keras.Sequential([keras.Input([4]), layers.Dense(3), layers.Dense(1)])
         optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
@@ -96,14 +91,7 @@ def precompiled(configure, ipus, stages):
         if stages is not None:
             model.set_pipeline_stage_assignment(stages)
             model.set_pipelining_options(gradient_accumulation_steps_per_replica=4, accumulate_outfeed=True)
-    return model
-
-
-# Two IPUs are two replicas, or two stages.
-@pytest.mark.parametrize(("ipus", "stages"), [(2, None), (2, [0, 1])])
-def test_model_that_only_compiles_returns_zeros_and_trains_nothing(ipus, stages, configure):
-    model, seen = precompiled(configure, ipus, stages), []
-    before = model.get_weights()
+    before, seen = model.get_weights(), []
     options = {"batch_size": 2, "verbose": 0}
     history = model.fit(X, Y, epochs=2, validation_data=(X, Y), **options).history
     assert history == {name: [0, 0] for name in ("loss", "mae", "val_loss", "val_mae")}

@@ -1,7 +1,5 @@
 """`fit`, `evaluate` and `predict` in a scope run programs of many steps, and compute what Keras alone computes."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -18,16 +16,6 @@ class Subclassed(keras.Model):
 
     def call(self, x, training=False):
         return self.head(self.normalization(self.hidden(x), training=training))
-
-
-def subclassed():
-    return Subclassed()
-
-
-def functional():
-    inputs = keras.Input([6])
-    left, right = layers.Dense(3, activation="relu")(inputs), layers.Dense(3, activation="gelu")(inputs)
-    return keras.Model(inputs, layers.Dense(3)(layers.concatenate([left, right])))
 
 
 class Injected(keras.Model):
@@ -47,7 +35,11 @@ def nested():
 
 
 def dropping():
-    return keras.Sequential([layers.Dense(8), layers.Dropout(0.5, seed=7), layers.Dense(3)])
+    """Convolutions and pools, and dropout with a seed and without."""
+    parts = [layers.Conv2D(8, 2, activation="relu"), layers.MaxPooling2D(), layers.Dropout(0.5, seed=7)]
+    return keras.Sequential(
+        [layers.Dense(18), layers.Reshape([3, 3, 2]), *parts, layers.Flatten(), layers.Dropout(0.2), layers.Dense(3)]
+    )
 
 
 def sgd():
@@ -83,10 +75,10 @@ def trained(make, x, y, optimizer, validation=False, **options):
     return model, {**history, "state": state}
 
 
-@pytest.mark.parametrize("make", [subclassed, functional])
-def test_fit_evaluate_and_predict_equal_plain_keras(make, features, labels, scoped, assert_same):
-    plain, expected = trained(make, features, labels, sgd, validation=True)
-    model, results = scoped(lambda: trained(make, features, labels, sgd, validation=True, steps_per_execution=2))
+def test_fit_evaluate_and_predict_equal_plain_keras(features, labels, scoped, assert_same):
+    case = (Subclassed, features, labels, sgd, True)
+    plain, expected = trained(*case)
+    model, results = scoped(lambda: trained(*case, steps_per_execution=2))
     assert results.keys() == expected.keys()
     assert_same(results, expected)
     evaluated = [one.evaluate(features[:32], labels[:32], batch_size=8, verbose=0) for one in (model, plain)]
@@ -98,9 +90,7 @@ def test_fit_evaluate_and_predict_equal_plain_keras(make, features, labels, scop
 
 
 # A model that overrides `fit` trains on the device too.
-@pytest.mark.parametrize(
-    ("make", "optimizer"), [(nested, adam), (injected, scheduled), (injected, averaging), (dropping, sgd)]
-)
+@pytest.mark.parametrize(("make", "optimizer"), [(nested, adam), (injected, averaging), (dropping, scheduled)])
 def test_training_equals_plain_keras(make, optimizer, features, labels, scoped, assert_same):
     _, expected = trained(make, features, labels, optimizer, jit_compile=False)
     _, results = scoped(lambda: trained(make, features, labels, optimizer, steps_per_execution=2))
@@ -114,7 +104,7 @@ def test_two_models_of_a_scope_train_in_turn_whatever_jit_compile_is(features, l
     ]
     for _ in range(2):
         for model in (plain, *models):
-            model.fit(features, labels, batch_size=12, verbose=0, shuffle=False)
+            model.fit(features, labels, batch_size=12, class_weight={0: 1.0, 1: 2.0, 2: 0.5}, verbose=0, shuffle=False)
     for model in models:
         assert_same(model.get_weights(), plain.get_weights())
         assert model._ipu_extension.traces() == {"train": 1}
@@ -192,7 +182,8 @@ def test_several_inputs_outputs_and_losses_equal_plain_keras(features, labels, s
         )
         x = {"a": features[:, :4], "b": features[:, 4:]}
         y = {"p": labels, "q": features[:, :1]}
-        history = model.fit(x, y, batch_size=12, epochs=2, verbose=0, shuffle=False).history
+        dataset = tf.data.Dataset.from_tensor_slices((x, y)).batch(12, drop_remainder=True)
+        history = model.fit(dataset, epochs=2, verbose=0, shuffle=False).history
         return [history, model.evaluate(x, y, batch_size=12, verbose=0), model.predict(x, batch_size=12, verbose=0)]
 
     plain = use()
@@ -212,57 +203,3 @@ def test_eager_models_and_those_that_make_their_own_function_are_refused(feature
     model.compile(loss="mse")
     with pytest.raises(RuntimeError, match="`make_train_function` for the model .* has been overridden"):
         model.fit(features, features[:, :3], batch_size=12, verbose=0)
-
-
-STEPS = 100
-
-
-def small():
-    return [
-        keras.Input([12, 12, 1]),
-        layers.Conv2D(8, 3, activation="relu"),
-        layers.MaxPooling2D(),
-        layers.Conv2D(16, 3, activation="relu"),
-        layers.AveragePooling2D(2),
-    ]
-
-
-def digits():
-    """The network that is a first example everywhere."""
-    return [
-        keras.Input([28, 28, 1]),
-        layers.Conv2D(32, 3, activation="relu"),
-        layers.MaxPooling2D(),
-        layers.Conv2D(64, 3, activation="relu"),
-        layers.MaxPooling2D(),
-    ]
-
-
-def trained_network(convolutions, batch, rate, epochs=1, **options):
-    keras.utils.set_random_seed(7)
-    model = keras.Sequential([*convolutions(), layers.Flatten(), layers.Dropout(0.5), layers.Dense(10)])
-    random = np.random.default_rng(1)
-    shape: Any = model.input_shape
-    images = random.uniform(size=[STEPS * batch, *shape[1:]]).astype(np.float32)
-    labels = random.integers(0, 10, [STEPS * batch]).astype(np.int32)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(rate), loss, **options)
-    model.fit(images, labels, batch_size=batch, epochs=epochs, shuffle=False, verbose=0)
-    return model.get_weights()
-
-
-# Where a step is large, rounding decides ever more: with Adam, two runs of plain Keras on one thread and on two, which sum in
-# another order, differ by 0.02 after a hundred steps of the larger one; by SGD at this rate, by 3e-6.
-@pytest.mark.parametrize(
-    ("convolutions", "batch", "rate", "steps_per_execution"), [(small, 8, 0.05, 1), (digits, 64, 3e-3, 20)]
-)
-def test_network_with_dropout_trains_as_in_plain_keras_without_jit(
-    convolutions, batch, rate, steps_per_execution, strategy
-):
-    plain = trained_network(convolutions, batch, rate, jit_compile=False)
-    with strategy.scope():
-        mine = trained_network(convolutions, batch, rate, steps_per_execution=steps_per_execution)
-        begun = trained_network(convolutions, batch, rate, epochs=0)
-    for one, other, before in zip(mine, plain, begun, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
-        assert np.abs(one - before).max() > 1e-3  # Far more than the difference that is let pass.

@@ -32,12 +32,13 @@ def stages_of(leaves: Callable[[list[Any]], list[Any]]) -> Callable[[Any], list[
 
 @pytest.fixture
 def put(leaves: Callable[[list[Any]], list[Any]]) -> Callable[[Any, Mapping[str, int]], None]:
-    """`put(model, stages)` puts layers into stages by their names."""
+    """`put(model, stages)` puts layers that are in no stage into one by their names."""
 
     def assign(model: Any, stages: Mapping[str, int]) -> None:
         assignment = model.get_pipeline_stage_assignment()
         for one in leaves(assignment):
-            one.pipeline_stage = stages[one.layer.name]
+            if one.pipeline_stage is None:
+                one.pipeline_stage = stages[one.layer.name]
         model.set_pipeline_stage_assignment(assignment)
 
     return assign

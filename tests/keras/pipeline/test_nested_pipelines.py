@@ -33,10 +33,13 @@ STAGES = {"first": 0, "n0": 0, "n1": 2, "s0": 1, "s1": 2, "add": 2, "last": 2}
 
 
 def sequential():
-    inputs = keras.Input([6])
-    hidden = layers.Dense(5, activation="tanh", name="n0")(inputs)
-    nested = keras.Model(inputs, layers.Dense(4, name="n1")(hidden), name="nested")
-    return keras.Sequential([keras.Input([6]), nested, layers.Dense(3, name="last")])
+    inner = keras.Input([6])
+    hidden = layers.Dense(5, activation="tanh", name="n0")(inner)
+    nested = keras.Model(inner, layers.Dense(6, name="n1")(hidden), name="nested")
+    return keras.Sequential([keras.Input([6]), layers.Dense(6, name="first"), nested, layers.Dense(3, name="last")])
+
+
+CUT = {"shared": 0, "first": 0, "n0": 0, "n1": 1, "last": 1}
 
 
 def called_twice():
@@ -49,15 +52,13 @@ def called_twice():
     return keras.Model(inputs, {"p": layers.Dense(3, name="p")(again), "q": layers.Dense(3, name="q")(once)})
 
 
-@pytest.mark.parametrize(
-    ("make", "stages", "ipus"), [(functional, STAGES, 4), (sequential, {"n0": 0, "n1": 1, "last": 1}, 2)]
-)
+@pytest.mark.parametrize(("make", "stages", "ipus"), [(functional, STAGES, 4), (sequential, CUT, 2)])
 def test_a_pipeline_cut_through_nested_models_trains_as_plain_keras_does(
     make, stages, ipus, features, trained_pipeline, put, stages_of
 ):
     def prepare(model):
         put(model, stages)
-        assert dict(stages_of(model)) == stages
+        assert dict(stages_of(model)).items() <= stages.items()
 
     trained_pipeline(make, features, features[:, :3], 12, ipus=ipus, prepare=prepare, epochs=2)
 
@@ -117,8 +118,8 @@ def test_nested_assignments_say_what_they_are(scoped):
     model.print_pipeline_stage_assignment_summary(print_fn=lines.append)
     assert "Nested model: nested" in lines[0]
     assert "    Layer: s0, pipeline stage: None" in lines[0]
-    first = scoped(sequential).get_pipeline_stage_assignment()[0]
-    assert type(first) is SequentialNestedModelPipelineStageAssignment
+    nested = scoped(sequential).get_pipeline_stage_assignment()[1]
+    assert type(nested) is SequentialNestedModelPipelineStageAssignment
 
 
 def test_nested_assignments_that_do_not_fit_are_refused(scoped, leaves, stages_of):
@@ -142,9 +143,6 @@ def test_nested_assignments_that_do_not_fit_are_refused(scoped, leaves, stages_o
         assert {stage for _, stage in stages_of(model)} == {None}
 
 
-CUT = {"shared": 0, "first": 0, "n0": 0, "n1": 1, "last": 1}
-
-
 def cut_functional():
     """A layer that is called in two stages, and a nested model that is to be cut."""
     inputs, inner = keras.Input([6]), keras.Input([6])
@@ -158,31 +156,11 @@ def cut_functional():
         return keras.Model(inputs, layers.Dense(3, name="last")(shared(middle)))
 
 
-def cut_sequential():
-    nested = keras.Sequential([layers.Dense(5, name="n0"), layers.Dense(6, name="n1")], name="nested")
-    return keras.Sequential([keras.Input([6]), layers.Dense(6, name="first"), nested, layers.Dense(3, name="last")])
-
-
-@pytest.fixture
-def make_cut(leaves):
-    """`make_cut(make)` is such a model with all of its layers in stages."""
-
-    def cut(make):
-        model = make()
-        assignment = model.get_pipeline_stage_assignment()
-        for one in leaves(assignment):
-            if one.pipeline_stage is None:
-                one.pipeline_stage = CUT[one.layer.name]
-        model.set_pipeline_stage_assignment(assignment)
-        return model
-
-    return cut
-
-
-@pytest.mark.parametrize("make", [cut_functional, cut_sequential])
-def test_a_file_keeps_the_stages(make, make_cut, scoped, stages_of, tmp_path):
+@pytest.mark.parametrize("make", [cut_functional, sequential])
+def test_a_file_keeps_the_stages(make, put, scoped, stages_of, tmp_path):
     def use():
-        model, file = make_cut(make), tmp_path / "model.keras"
+        model, file = make(), tmp_path / "model.keras"
+        put(model, CUT)
         model.set_pipelining_options(4, device_mapping=[1, 0])
         model.save(file)
         again: Any = keras.models.load_model(file)
@@ -197,7 +175,7 @@ def test_a_file_keeps_the_stages(make, make_cut, scoped, stages_of, tmp_path):
 
 
 def test_a_loaded_pipeline_trains_on_and_plain_keras_reads_the_file(
-    features, make_cut, replicas, run_script, tmp_path, assert_same
+    features, put, replicas, run_script, tmp_path, assert_same
 ):
     file = tmp_path / "model.keras"
 
@@ -207,7 +185,8 @@ def test_a_loaded_pipeline_trains_on_and_plain_keras_reads_the_file(
 
     with replicas(2).scope():
         keras.utils.set_random_seed(4)
-        model = make_cut(cut_functional)
+        model = cut_functional()
+        put(model, CUT)
         model.compile(keras.optimizers.SGD(0.1, momentum=0.9), "mse", steps_per_execution=8)
         model.set_pipelining_options(4, gradient_accumulation_reduction_method="mean")
         use(model)

@@ -23,23 +23,6 @@ def nowhere(stage):
     return contextlib.nullcontext()
 
 
-class Flat(keras.Model):
-    """Calls a layer twice, a nested model, and an operation of Keras's."""
-
-    def __init__(self, stage):
-        super().__init__()
-        self.stage = stage
-        self.shared = layers.Activation("tanh", name="shared")
-        self.nested = keras.Sequential([layers.Dense(6, name="n0"), layers.Dropout(0.0, name="n1")], name="nested")
-        self.last = layers.Dense(3, name="last")
-
-    def call(self, x, training=None):
-        with self.stage(0):
-            hidden = self.nested(self.shared(x), training=training)
-        with self.stage(1):
-            return self.last(keras.ops.multiply(self.shared(hidden), 2.0))
-
-
 class Block(keras.Model):
     """A model for another one to call, in two stages."""
 
@@ -55,18 +38,25 @@ class Block(keras.Model):
             return self.second(hidden)
 
 
-class Around(keras.Model):
-    """Calls such a model, and a layer behind it."""
+class Whole(keras.Model):
+    """Calls a layer twice, nested models, and an operation of Keras's."""
 
     def __init__(self, stage):
         super().__init__()
         self.stage = stage
-        self.block, self.last = Block(stage), layers.Dense(3, name="last")
+        self.shared, self.block = layers.Activation("tanh", name="shared"), Block(stage)
+        self.nested = keras.Sequential([layers.Dense(6, name="n0"), layers.Dropout(0.0, name="n1")], name="nested")
+        self.last = layers.Dense(3, name="last")
 
-    def call(self, x):
-        hidden = self.block(x)
+    def call(self, x, training=None):
+        with self.stage(0):
+            hidden = self.nested(self.shared(x), training=training)
+        hidden = self.block(hidden)
         with self.stage(1):
-            return self.last(hidden)
+            return self.last(keras.ops.multiply(self.shared(hidden), 2.0))
+
+
+STAGES = [0, [0, 0], [0, 1], 1, 1, 1]
 
 
 def nested_stages_of(assignments):
@@ -91,33 +81,39 @@ def compiled(scoped, replicas):
 
 def test_a_subclassed_model_trains_in_stages_as_plain_keras_does(features, trained_pipeline, assert_same):
     x = features[:32]
-    model, plain = trained_pipeline(lambda: Flat(PipelineStage), x, x[:, :3], 4, plain=lambda: Flat(nowhere))
-    assert nested_stages_of(model.get_pipeline_stage_assignment()) == [0, [0, 0], 1, 1, 1]
+    model, plain = trained_pipeline(lambda: Whole(PipelineStage), x, x[:, :3], 4, plain=lambda: Whole(nowhere))
     assert_same(model.predict(x, batch_size=4, verbose=0), plain(x))
+    assignments = model.get_pipeline_stage_assignment()
+    assert nested_stages_of(assignments) == STAGES
+    assert assignments[2].nested_model is model.block
+    # As a list has it: the model in it layer by layer, or as one.
+    assignments[2].pipeline_stage_assignments[1].pipeline_stage = 0
+    for block in (assignments[2], ModelLayerPipelineStageAssignment(model.block, 0, 0)):
+        model.set_pipeline_stage_assignment([*assignments[:2], block, *assignments[3:]])
+        assert nested_stages_of(model.get_pipeline_stage_assignment()) == [0, [0, 0], [0, 0], 1, 1, 1]
 
 
 def test_a_subclassed_model_is_cut_by_a_list_and_a_reset_takes_stages_back(features, compiled, leaves):
     for stage in (nowhere, PipelineStage):
-        model = compiled(Flat, stage)
+        model = compiled(Whole, stage)
         if stage is nowhere:
             model(features)
             assignments = model.get_pipeline_stage_assignment()
-            for at, one in enumerate(assignments):
-                for leaf in leaves([one]):
-                    leaf.pipeline_stage = int(at > 1)
+            for leaf, number in zip(leaves(assignments), keras.tree.flatten(STAGES), strict=True):
+                leaf.pipeline_stage = number
             model.set_pipeline_stage_assignment(assignments)
         with pytest.raises(ValueError, match=UNSET):
             model.fit(features, features[:, :3], batch_size=6, verbose=0)
-        assert nested_stages_of(model.get_pipeline_stage_assignment()) == [0, [0, 0], 1, 1, 1]
+        assert nested_stages_of(model.get_pipeline_stage_assignment()) == STAGES
         model.reset_pipeline_stage_assignment()
-        assert set(nested_stages_of(model.get_pipeline_stage_assignment())[2:]) == {None}
+        assert {one.pipeline_stage for one in leaves(model.get_pipeline_stage_assignment())} == {None}
     model.set_replication_options("LIST")
     model.compile("sgd", "mse", steps_per_execution=4)
     assert model.fit(features, features[:, :3], batch_size=6, verbose=0).history["loss"][0].shape == (2,)
 
 
 def test_assignments_of_a_subclassed_model_say_what_they_are(compiled):
-    model = compiled(Flat, PipelineStage)
+    model = compiled(Whole, PipelineStage)
     for use in (model.get_pipeline_stage_assignment, lambda: model.set_pipeline_stage_assignment([])):
         with pytest.raises(RuntimeError, match="was not built: .* Build it"):
             use()
@@ -125,9 +121,9 @@ def test_assignments_of_a_subclassed_model_say_what_they_are(compiled):
     with pytest.warns(UserWarning, match="unbuilt state"):
         model.build([None, 6])
     assignments = model.get_pipeline_stage_assignment()
-    kind = ModelLayerPipelineStageAssignment
-    assert [type(one) for one in assignments] == [kind, NestedModelPipelineStageAssignment, kind, kind, kind]
-    assert [getattr(one, "node_index", None) for one in assignments] == [0, 0, 1, 0, 0]
+    kind, nested = ModelLayerPipelineStageAssignment, NestedModelPipelineStageAssignment
+    assert [type(one) for one in assignments] == [kind, nested, nested, kind, kind, kind]
+    assert [getattr(one, "node_index", None) for one in assignments] == [0, 0, 0, 1, 0, 0]
     assert [layer.name for layer in assignments[1].inbound_layers] == ["shared"]
     model.set_pipeline_stage_assignment([FunctionalLayerPipelineStageAssignment(model.shared, 0, 0), *assignments[1:]])
     for message, one in (
@@ -170,22 +166,6 @@ def test_calls_that_cannot_be_cut_are_refused(features, scoped, compiled):
     empty.build([None, 6])
     with pytest.raises(NotImplementedError, match="`call` for the model .* has not been implemented"):
         empty.get_pipeline_stage_assignment()
-
-
-def test_a_nested_subclassed_model_is_split_into_stages(features, trained_pipeline):
-    x = features[:32]
-    model, _ = trained_pipeline(lambda: Around(PipelineStage), x, x[:, :3], 4, plain=lambda: Around(nowhere))
-    assignments = model.get_pipeline_stage_assignment()
-    assert nested_stages_of(assignments) == [[0, 1], 1]
-    assert assignments[0].nested_model is model.block
-    # As a list has it: the model in it layer by layer, or as one.
-    assignments[0].pipeline_stage_assignments[1].pipeline_stage = 0
-    as_one = [ModelLayerPipelineStageAssignment(model.block, 0, 0), assignments[1]]
-    for given in (assignments, as_one):
-        model.set_pipeline_stage_assignment(given)
-        assert nested_stages_of(model.get_pipeline_stage_assignment()) == [[0, 0], 1]
-    model.reset_pipeline_stage_assignment()
-    assert nested_stages_of(model.get_pipeline_stage_assignment()) == [[None, None], None]
 
 
 def test_nested_models_that_cannot_be_cut_are_one_layer_and_say_why(features, compiled):
