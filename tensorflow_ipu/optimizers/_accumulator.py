@@ -76,41 +76,49 @@ class AccumulationOptions:
         return kind
 
 
+def check_sharding(given: Any, faults: Faults) -> None:
+    """Records a fault of options by which replicas share out a state of the optimizer that is not off the chip."""
+    if given.replicated_optimizer_state_sharding and not given.offload_weight_update_variables:
+        faults.add(
+            ValueError,
+            "To use `replicated_optimizer_state_sharding`, optimizer state must be offloaded by using"
+            f" `offload_weight_update_variables`, which is {given.offload_weight_update_variables!r}: make it True",
+        )
+
+
+def checked_method(name: str, value: object, faults: Faults) -> GradientAccumulationReductionMethod:
+    """The reduction method that an argument says."""
+    try:
+        return GradientAccumulationReductionMethod.parse(value)
+    except ValueError as exc:
+        faults.add(ValueError, f"`{name}` is no such method: {exc}")
+        return GradientAccumulationReductionMethod.SUM
+
+
 def checked_options(
-    num_mini_batches: int,
-    offload_weight_update_variables: bool | None = None,
-    replicated_optimizer_state_sharding: bool = False,
-    dtype: DTypeOf = None,
+    given: AccumulationOptions,
     reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
 ) -> AccumulationOptions:
-    """The options of an optimizer, from the arguments of its constructor."""
+    """Options that a constructor was given, with its reduction method, which may be a name."""
     faults = Faults()
+    num_mini_batches, dtype = given.num_mini_batches, given.dtype
     if not is_int(num_mini_batches):
         faults.add(TypeError, f"`num_mini_batches` must be an int, but is {num_mini_batches!r}")
     elif num_mini_batches < 1:
         faults.add(ValueError, f"`num_mini_batches` must be a positive number, at least 1, but is {num_mini_batches}")
     elif num_mini_batches > tf.int32.max:
         faults.add(ValueError, f"`num_mini_batches` must be at most {tf.int32.max}, but is {num_mini_batches}")
-    offloaded, sharded = offload_weight_update_variables, replicated_optimizer_state_sharding
-    note_bool("offload_weight_update_variables", offloaded, faults, optional=True)
-    if note_bool("replicated_optimizer_state_sharding", sharded, faults) and sharded and not offloaded:
-        faults.add(
-            ValueError,
-            "`replicated_optimizer_state_sharding` shards the optimizer state that is offloaded, and"
-            f" `offload_weight_update_variables` is {offloaded!r}: make it True",
-        )
+    note_bool("offload_weight_update_variables", given.offload_weight_update_variables, faults, optional=True)
+    note_bool("replicated_optimizer_state_sharding", given.replicated_optimizer_state_sharding, faults)
+    check_sharding(given, faults)
     if dtype is not None and not is_function(dtype) and _floating(dtype) is None:
         faults.add(
             TypeError,
             f"`dtype` must be a floating-point type, a function from a variable to one, or None, but is {dtype!r}",
         )
-    reduction = GradientAccumulationReductionMethod.SUM
-    try:
-        reduction = GradientAccumulationReductionMethod.parse(reduction_method)
-    except ValueError as exc:
-        faults.add(ValueError, str(exc))
+    reduction = checked_method("reduction_method", reduction_method, faults)
     faults.raise_any()
-    return AccumulationOptions(num_mini_batches, offloaded, sharded, dtype, reduction)
+    return dataclasses.replace(given, reduction_method=reduction)
 
 
 def _floating(dtype: Any) -> tf.DType | None:

@@ -132,11 +132,10 @@ class GradientAccumulationOptimizerV2(_Accumulating):
             to be sharded and not offloaded.
           TypeError: An argument is of a wrong type.
         """
-        options = checked_options(
-            num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype,
-            reduction_method,
-        )  # fmt: skip
-        super().__init__(opt, options, True, name)
+        options = AccumulationOptions(
+            num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype
+        )
+        super().__init__(opt, checked_options(options, reduction_method), True, name)
 
 
 class CrossReplicaGradientAccumulationOptimizerV2(GradientAccumulationOptimizerV2):
@@ -181,7 +180,7 @@ class GradientAccumulationOptimizer(_Accumulating):
         `num_mini_batches`. Without, gradients that are left over wait for the next run.
         """
         check_bool("verify_usage", verify_usage)
-        super().__init__(opt, checked_options(num_mini_batches), verify_usage, name)
+        super().__init__(opt, checked_options(AccumulationOptions(num_mini_batches)), verify_usage, name)
 
 
 class CrossReplicaGradientAccumulationOptimizer(GradientAccumulationOptimizer):

@@ -1,6 +1,12 @@
 """What optimizer wrappers are made of, for those of Keras, which live on a higher layer."""
 
-from tensorflow_ipu.optimizers._accumulator import Accumulator, accumulated, checked_options
+from tensorflow_ipu.optimizers._accumulator import (
+    Accumulator,
+    accumulated,
+    check_sharding,
+    checked_method,
+    checked_options,
+)
 from tensorflow_ipu.optimizers._ipu_optimizer import as_they_are, mean
 from tensorflow_ipu.optimizers._loop_check import note as must_be_in_loop
 from tensorflow_ipu.optimizers._memory import accumulators_of, bytes_of, state_of
@@ -11,6 +17,8 @@ __all__ = [
     "accumulators_of",
     "as_they_are",
     "bytes_of",
+    "check_sharding",
+    "checked_method",
     "checked_options",
     "mean",
     "must_be_in_loop",

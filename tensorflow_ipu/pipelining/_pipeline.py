@@ -12,7 +12,6 @@ from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining.options import PipelineStageOptions
-from tensorflow_ipu.pipelining.program.build import build
 from tensorflow_ipu.pipelining.schedule.enums import (
     Liveness,
     PhasedExecution,
@@ -20,12 +19,11 @@ from tensorflow_ipu.pipelining.schedule.enums import (
     RecomputationMode,
     Results,
 )
-from tensorflow_ipu.pipelining.stages.splitting import CHECKPOINT
-from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 from tensorflow_ipu.replicas import tracebacks
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeOf, Nested, Number, TensorLike
+    from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 
 
 def pipeline(
@@ -120,6 +118,8 @@ def pipeline(
       FailedPreconditionError: Of `tf.errors`; the number of micro-batches is no such multiple.
     """
     given = SimpleNamespace(**locals())  # The signature alone declares the arguments.
+    from tensorflow_ipu.pipelining.program.build import build  # It takes time to import.
+
     try:
         return build(given)
     except Exception as exc:
@@ -128,6 +128,8 @@ def pipeline(
 
 def recomputation_checkpoint(tensors: Nested, name: str | None = None) -> Nested:
     """Marks tensors, one or a structure, as stashed even where their stage recomputes, and returns the same tensors."""
+    from tensorflow_ipu.pipelining.stages.splitting import CHECKPOINT
+
     mark = {CHECKPOINT: tf.compat.v1.AttrValue(b=True)}
 
     def marked(tensor: TensorLike) -> tf.Tensor:

@@ -15,6 +15,7 @@ from tensorflow_ipu._base.checks import Faults, as_int, is_int, note_bool
 from tensorflow_ipu._base.tensors import note_dtype
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+from tensorflow_ipu.optimizers.parts import check_sharding, checked_method
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import (
     Liveness,
@@ -115,8 +116,10 @@ class PipelineOptions:
     offload_weights: bool | None
 
 
-def checked_options(given: SimpleNamespace, stages: int | None, faults: Faults) -> PipelineOptions:
-    """Records what is wrong with these arguments."""
+def checked_options(given: Any, stages: int | None, faults: Faults) -> PipelineOptions:
+    """What `given` has of them. Records what is wrong with them, and with the dtypes."""
+    for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
+        note_dtype(name, getattr(given, name), faults)
     lists: dict[str, tuple[PipelineStageOptions, ...] | None] = {}
     for direction in ("forward", "backward"):
         name = f"{direction}_propagation_stages_poplar_options"
@@ -128,12 +131,7 @@ def checked_options(given: SimpleNamespace, stages: int | None, faults: Faults) 
     flags = {name: getattr(given, name) for name in names}
     for name, value in flags.items():
         note_bool(name, value, faults, optional=True)
-    if given.replicated_optimizer_state_sharding and not given.offload_weight_update_variables:
-        faults.add(
-            ValueError,
-            "To use `replicated_optimizer_state_sharding`, optimizer state must be offloaded by using"
-            f" `offload_weight_update_variables`, which is {given.offload_weight_update_variables!r}: make it True",
-        )
+    check_sharding(given, faults)
     return PipelineOptions(**lists, weight_update_poplar_options=update, **flags)
 
 
@@ -220,10 +218,7 @@ def checked(given: SimpleNamespace) -> Arguments:
     count = _count(given.gradient_accumulation_count, faults)
     method = GradientAccumulationReductionMethod.SUM
     if training:
-        try:
-            method = GradientAccumulationReductionMethod.parse(given.reduction_method)
-        except ValueError as exc:
-            faults.add(ValueError, f"`reduction_method` must be SUM, MEAN or RUNNING_MEAN: {exc}")
+        method = checked_method("reduction_method", given.reduction_method, faults)
     serialization = given.batch_serialization_iterations
     plan_arguments.checked_count("batch_serialization_iterations", serialization, faults)
     plan_arguments.checked_count("repeat_count", given.repeat_count, faults)
@@ -257,8 +252,6 @@ def checked(given: SimpleNamespace) -> Arguments:
     if function is not None and not callable(function):
         faults.add(TypeError, f"`optimizer_function` must be a function, but is {function!r}")
     check_queues(given, training, faults)
-    for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
-        note_dtype(name, getattr(given, name), faults)
     options = checked_options(given, None if stages is None else len(stages), faults)
     faults.raise_any()
     assert stages is not None

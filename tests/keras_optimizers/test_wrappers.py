@@ -178,7 +178,7 @@ def test_arguments_are_checked_and_have_the_defaults_of_the_original():
     assert (options.offload_weight_update_variables, options.dtype) == (None, None)
     with pytest.raises(ValueError, match="`num_mini_batches` must be a positive number, at least 1, but is 0"):
         GradientAccumulationOptimizer(sgd, 0)
-    with pytest.raises(ValueError, match="`offload_weight_update_variables` is None: make it True"):
+    with pytest.raises(ValueError, match="`offload_weight_update_variables`, which is None: make it True"):
         GradientAccumulationOptimizer(sgd, 2, replicated_optimizer_state_sharding=True)
     with pytest.raises(TypeError, match="`gradient_mapping_function` must be a function, but is 3"):
         MapGradientOptimizer(sgd, 3)

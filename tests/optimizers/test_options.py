@@ -47,7 +47,7 @@ def test_arguments_have_the_names_the_order_and_the_defaults_of_the_original_and
     assert options.replicated_optimizer_state_sharding is True
     assert options.reduction_method is GradientAccumulationReductionMethod.RUNNING_MEAN
     for offload in (None, False):
-        with pytest.raises(ValueError, match=f"`offload_weight_update_variables` is {offload}: make it True"):
+        with pytest.raises(ValueError, match=f"`offload_weight_update_variables`, which is {offload}: make it True"):
             kind(SGD(0.1), 2, offload, True)
 
 

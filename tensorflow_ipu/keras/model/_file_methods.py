@@ -19,6 +19,7 @@ from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras.options.options import OptionGroup, Options, ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras.pipeline.graph import StageAssignment
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+from tensorflow_ipu.pipelining import PipelineStageOptions
 from tensorflow_ipu.serving import serving_steps
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _read_group(default: OptionGroup, written: object, faults: Faults, unknown: 
     try:
         given = {name: _decode(name, value) for name, value in _object(written).items()}
         unknown += [name for name in given if name not in known]
-        return default.of({name: value for name, value in given.items() if name in known})
+        return default.of(**{name: value for name, value in given.items() if name in known})
     except (TypeError, ValueError) as exc:
         faults.add(ValueError, f"{default.title}: {exc}")
         return default
@@ -113,7 +114,7 @@ def _encode(name: str, value: object) -> object:
         return {"enum": type(value).__name__, "name": value.name}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) and not any(isinstance(part, PipelineStageOptions) for part in value):
         return [_encode(name, part) for part in value]
     if isinstance(value, dict):
         return {"dict": {key: _encode(key, part) for key, part in value.items()}}

@@ -56,13 +56,13 @@ class OptionMethods:
 
         Raises `ValueError` for what is out of range or set by the model, `TypeError` for what is unknown or of a wrong kind.
         """
-        group = GradientAccumulationOptions.checked(
-            gradient_accumulation_steps_per_replica,
-            gradient_accumulation_reduction_method,
-            use_v2_gradient_accumulation_optimizer,
-            gradient_accumulation_optimizer_kwargs,
+        group = GradientAccumulationOptions.of(
+            gradient_accumulation_steps_per_replica=gradient_accumulation_steps_per_replica,
+            gradient_accumulation_reduction_method=gradient_accumulation_reduction_method,
+            use_v2_gradient_accumulation_optimizer=use_v2_gradient_accumulation_optimizer,
+            **gradient_accumulation_optimizer_kwargs,
         )
-        self._ipu_extension.options.set_accumulation(group)
+        self._ipu_extension.options.set_updates("accumulation", group)
         self._ipu_extension.reset()
 
     def print_gradient_accumulation_options(self, print_fn: Callable[[str], object] | None = None) -> None:
@@ -95,14 +95,14 @@ class OptionMethods:
 
         Raises `ValueError` for what is out of range or set by the model, `TypeError` for what is unknown or of a wrong kind.
         """
-        group = PipeliningOptions.checked(
-            gradient_accumulation_steps_per_replica,
-            device_mapping,
-            accumulate_outfeed,
-            gradient_accumulation_reduction_method,
-            pipelining_kwargs,
+        group = PipeliningOptions.of(
+            gradient_accumulation_steps_per_replica=gradient_accumulation_steps_per_replica,
+            device_mapping=device_mapping,
+            accumulate_outfeed=accumulate_outfeed,
+            gradient_accumulation_reduction_method=gradient_accumulation_reduction_method,
+            **pipelining_kwargs,
         )
-        self._ipu_extension.options.set_pipelining(group)
+        self._ipu_extension.options.set_updates("pipelining", group)
         self._ipu_extension.reset()
 
     def print_pipelining_options(self, print_fn: Callable[[str], object] | None = None) -> None:
@@ -120,7 +120,7 @@ class OptionMethods:
 
         Raises `ValueError` for what is out of range or set by the model, `TypeError` for what is unknown or of a wrong kind.
         """
-        self._ipu_extension.options.infeed = InfeedOptions.checked(kwargs)
+        self._ipu_extension.options.infeed = InfeedOptions.of(**kwargs)
 
     def print_infeed_queue_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""
@@ -135,7 +135,7 @@ class OptionMethods:
 
         Raises `ValueError` for what is out of range or set by the model, `TypeError` for what is unknown or of a wrong kind.
         """
-        self._ipu_extension.options.outfeed = OutfeedOptions.checked(kwargs)
+        self._ipu_extension.options.outfeed = OutfeedOptions.of(**kwargs)
         self._ipu_extension.reset()
 
     def print_outfeed_queue_options(self, print_fn: Callable[[str], object] | None = None) -> None:
@@ -152,7 +152,8 @@ class OptionMethods:
         self, replicated_metric_reduction_method: str | ReplicatedMetricReductionMethod = "NONE"
     ) -> None:
         """Sets by a `ReplicatedMetricReductionMethod`, or its name in any case, what logs show; else raises `ValueError`."""
-        self._ipu_extension.options.replication = ReplicationOptions.checked(replicated_metric_reduction_method)
+        group = ReplicationOptions.of(replicated_metric_reduction_method=replicated_metric_reduction_method)
+        self._ipu_extension.options.replication = group
 
     def print_replication_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""

@@ -43,12 +43,12 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
 
         See `tensorflow_ipu.optimizers.GradientAccumulationOptimizerV2` for the other arguments, and for what is raised.
         """
-        options = parts.checked_options(
-            num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype,
-            reduction_method,
-        )  # fmt: skip
+        options = AccumulationOptions(
+            num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype
+        )
+        checked = parts.checked_options(options, reduction_method)
         super().__init__(opt, name)
-        self._options = options
+        self._options = checked
         self._totals: list[keras.Variable] = []
 
     @staticmethod

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import enum
+import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, make_dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,16 +18,15 @@ from tensorflow_ipu._base.checks import Faults, as_int, note_bool, parse_method
 from tensorflow_ipu._base.tensors import note_dtype
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
+from tensorflow_ipu.optimizers.parts import check_sharding, checked_method
+from tensorflow_ipu.pipelining import pipeline
+from tensorflow_ipu.pipelining.options import checked_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from typing_extensions import Self
 
     from tensorflow_ipu._base.types import DTypeOf
     from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation
-    from tensorflow_ipu.pipelining import PipelineStageOptions
 
 
 def print_text(text: str, print_fn: Callable[[str], object] | None) -> None:
@@ -67,30 +68,42 @@ class OptionGroup:
 
     title: ClassVar[str]
     explicit: ClassVar[tuple[str, ...]] = ()
+    refused: ClassVar[Mapping[str, str]] = {}
     unset: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """The names of the options, in the order in which they are shown."""
-        return tuple(field.name for field in fields(cls))
+        return *cls.explicit, *cls.further()
 
     @classmethod
     def further(cls) -> list[str]:
         """The names of the options that the method takes as keyword arguments alone."""
-        return [name for name in cls.names() if name not in cls.explicit]
+        return [field.name for field in fields(cls) if field.name not in cls.explicit]
 
     @classmethod
-    def checked(cls, *args: Any, **kwargs: Any) -> Self:
-        """The options that the arguments of the method that sets them say; each group has a method of its own."""
+    def of(cls, /, **given: Any) -> Self:
+        """The group in which these options are set, or all that is wrong with them."""
+        faults = Faults()
+        for name, reason in cls.refused.items():
+            if name in given:
+                faults.add(ValueError, f"`{name}` cannot be set here: {reason}")
+        unknown = sorted(given.keys() - cls.names() - cls.refused.keys())
+        if unknown:
+            names, method = ", ".join(f"`{name}`" for name in unknown), f"set_{cls.title.replace(' ', '_')}"
+            known = ", ".join(sorted(cls.further()))
+            faults.add(TypeError, f"`{method}` has no option {names}; the options by name are {known}")
+        group = cls(**{name: given[name] for name in cls.names() if name in given})
+        try:
+            group = group.checked(faults)
+        except (TypeError, ValueError) as exc:
+            faults.add(type(exc), str(exc))
+        faults.raise_any()
+        return group
+
+    def checked(self, faults: Faults) -> Self:
+        """The group as it is used; records, or raises, what is wrong with it."""
         raise NotImplementedError
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """The group in which these options are set, checked as the method that sets them does."""
-        default = cls()
-        explicit = [given.get(name, getattr(default, name)) for name in cls.explicit]
-        rest = {name: value for name, value in given.items() if name not in cls.explicit}
-        return cls.checked(*explicit, rest)
 
     def changed(self) -> dict[str, Any]:
         """The options that differ from the defaults, by name."""
@@ -109,83 +122,15 @@ class OptionGroup:
         return assignments(f'Model "{model_name}": {self.title}', rows)
 
 
-NORMALIZATION = {
-    "experimental_normalize_gradients": "set `gradient_accumulation_reduction_method` to 'sum', 'mean' or 'running_mean'"
-    " instead"
-}
-
-
-def check_steps(steps: object, faults: Faults) -> int | None:
-    """Checks `gradient_accumulation_steps_per_replica`, and gives it as an int or None."""
-    if steps is None:
-        return None
-    count = as_int(steps)
-    if count is None or count < 1:
-        message = f"Expected `gradient_accumulation_steps_per_replica` to be a positive integer, but got {steps!r}"
-        faults.add(ValueError, message)
-        return None
-    if count > tf.int32.max:
-        faults.add(
-            ValueError, f"`gradient_accumulation_steps_per_replica` must be at most {tf.int32.max}, but is {steps}"
-        )
-        return None
-    return count
-
-
-def check_method(
-    method: GradientAccumulationReductionMethod | str, faults: Faults
-) -> GradientAccumulationReductionMethod:
-    """Checks `gradient_accumulation_reduction_method`, and gives it parsed."""
-    try:
-        return GradientAccumulationReductionMethod.parse(method)
-    except ValueError as exc:
-        faults.add(ValueError, f"`gradient_accumulation_reduction_method` is no such method: {exc}")
-        return GradientAccumulationReductionMethod.SUM
-
-
-def check_names(
-    method: str, given: Iterable[str], known: Iterable[str], refused: Mapping[str, str], faults: Faults
-) -> None:
-    """Checks which options are given by name."""
-    for name in given:
-        if name in refused:
-            faults.add(ValueError, f"`{name}` cannot be set here: {refused[name]}")
-    unknown = sorted(set(given) - set(known) - set(refused))
-    if unknown:
-        names = ", ".join(f"`{name}`" for name in unknown)
-        faults.add(TypeError, f"`{method}` has no option {names}; the options by name are {', '.join(sorted(known))}")
-
-
-def check_sharding(given: Mapping[str, Any], faults: Faults) -> None:
-    """Checks that the optimizer's state is shared out by replicas only where it is off the chip."""
-    if given.get("replicated_optimizer_state_sharding") and not given.get("offload_weight_update_variables"):
-        faults.add(
-            ValueError,
-            "`replicated_optimizer_state_sharding=True` wants the optimizer's state offloaded: set"
-            " `offload_weight_update_variables=True` too",
-        )
-
-
-def check_queue(make: Callable[[], object], faults: Faults) -> None:
-    """Has a queue check its arguments, by making one."""
-    try:
-        make()
-    except (TypeError, ValueError) as exc:
-        faults.add(type(exc), str(exc))
-
-
-_OF_INFEED = {
-    **dict.fromkeys(("dataset", "infeed_spec", "element_spec"), "the model sets it"),
-    "device_ordinal": "the strategy has the device",
-}
-_OF_OUTFEED = {"outfeed_mode": "the model sets it", "device_ordinal": "the strategy has the device"}
-
-
 @dataclass(frozen=True)
 class InfeedOptions(OptionGroup):
     """What a model's infeeds are made with, as `IPUInfeedQueue` has it."""
 
     title: ClassVar[str] = "infeed queue options"
+    refused: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("dataset", "infeed_spec", "element_spec"), "the model sets it"),
+        "device_ordinal": "the strategy has the device",
+    }
 
     prefetch_depth: int | None = None
     optimise_latency: bool = False
@@ -194,14 +139,11 @@ class InfeedOptions(OptionGroup):
         """All options by name, with the depth that a queue takes where none is set."""
         return {**super().in_effect(), "prefetch_depth": _infeed(super().in_effect()).prefetch_depth}
 
-    @classmethod
-    def checked(cls, kwargs: Mapping[str, Any]) -> InfeedOptions:
-        """The options that the arguments of `set_infeed_queue_options` say."""
-        faults = Faults()
-        check_names("set_infeed_queue_options", kwargs, cls.names(), _OF_INFEED, faults)
-        check_queue(lambda: _infeed({name: kwargs[name] for name in cls.names() if name in kwargs}), faults)
-        faults.raise_any()
-        return cls(**kwargs)
+    def checked(self, faults: Faults) -> Self:
+        """The group itself, since a queue checks its arguments."""
+        del faults
+        _infeed(vars(self))
+        return self
 
 
 @dataclass(frozen=True)
@@ -209,19 +151,19 @@ class OutfeedOptions(OptionGroup):
     """What a model's outfeeds are made with, as `IPUOutfeedQueue` has it."""
 
     title: ClassVar[str] = "outfeed queue options"
+    refused: ClassVar[Mapping[str, str]] = {
+        "outfeed_mode": "the model sets it",
+        "device_ordinal": "the strategy has the device",
+    }
 
     buffer_depth: int = 3
     optimise_latency: bool = False
 
-    @classmethod
-    def checked(cls, kwargs: Mapping[str, Any]) -> OutfeedOptions:
-        """The options that the arguments of `set_outfeed_queue_options` say."""
-        faults = Faults()
-        check_names("set_outfeed_queue_options", kwargs, cls.names(), _OF_OUTFEED, faults)
-        given: dict[str, Any] = {name: kwargs[name] for name in cls.names() if name in kwargs}
-        check_queue(lambda: IPUOutfeedQueue(device_ordinal=0, **given), faults)
-        faults.raise_any()
-        return cls(**kwargs)
+    def checked(self, faults: Faults) -> Self:
+        """The group itself, since a queue checks its arguments."""
+        del faults
+        IPUOutfeedQueue(device_ordinal=0, **vars(self))
+        return self
 
 
 def _infeed(options: Mapping[str, Any]) -> IPUInfeedQueue:
@@ -261,31 +203,66 @@ class ReplicationOptions(OptionGroup):
 
     replicated_metric_reduction_method: ReplicatedMetricReductionMethod = ReplicatedMetricReductionMethod.NONE
 
-    @classmethod
-    def checked(cls, method: object) -> ReplicationOptions:
-        """The options that the argument of `set_replication_options` says."""
-        return cls(ReplicatedMetricReductionMethod.parse(method))
+    def checked(self, faults: Faults) -> Self:
+        """The group with its method parsed."""
+        del faults
+        return type(self)(ReplicatedMetricReductionMethod.parse(self.replicated_metric_reduction_method))
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> ReplicationOptions:
-        """The group in which these options are set; see the class above."""
-        return cls.checked(given.get("replicated_metric_reduction_method", ReplicatedMetricReductionMethod.NONE))
+
+_NORMALIZATION = {
+    "experimental_normalize_gradients": "set `gradient_accumulation_reduction_method` to 'sum', 'mean' or 'running_mean'"
+    " instead"
+}
+
+
+@dataclass(frozen=True)
+class UpdateOptions(OptionGroup):
+    """The options of all models whose updates are of several steps."""
+
+    gradient_accumulation_steps_per_replica: int | None = None
+    gradient_accumulation_reduction_method: GradientAccumulationReductionMethod = (
+        GradientAccumulationReductionMethod.SUM
+    )
+
+    def checked(self, faults: Faults) -> Self:
+        """The group with the steps as an int, and the method parsed."""
+        name, steps = "gradient_accumulation_steps_per_replica", self.gradient_accumulation_steps_per_replica
+        count = as_int(steps)
+        if steps is not None and (count is None or count < 1):
+            faults.add(ValueError, f"Expected `{name}` to be a positive integer, but got {steps!r}")
+        elif count is not None and count > tf.int32.max:
+            faults.add(ValueError, f"`{name}` must be at most {tf.int32.max}, but is {steps}")
+        name = "gradient_accumulation_reduction_method"
+        method = checked_method(name, self.gradient_accumulation_reduction_method, faults)
+        return replace(
+            self, gradient_accumulation_steps_per_replica=count, gradient_accumulation_reduction_method=method
+        )
 
 
 _AUTOMATIC = ("computational_stages", "repeat_count", "inputs", "infeed_queue", "outfeed_queue", "optimizer_function")
 _NEVER = ("outfeed_loss", "outfeed_mask", "batch_serialization_iterations")
 _REFUSED = {
-    **NORMALIZATION,
+    **_NORMALIZATION,
     "gradient_accumulation_count": "set `gradient_accumulation_steps_per_replica` instead",
     "reduction_method": "set `gradient_accumulation_reduction_method` instead",
     **dict.fromkeys(_AUTOMATIC, "the model sets it"),
     **dict.fromkeys(_NEVER, "a Keras model has no use for it"),
 }
+# The arguments of `pipeline` that are options, with its defaults.
+_Arguments: Any = make_dataclass(
+    "_Arguments",
+    [
+        (name, Any, parameter.default)
+        for name, parameter in sorted(inspect.signature(pipeline).parameters.items())
+        if name not in _REFUSED
+    ],
+    frozen=True,
+)
 
 
 @dataclass(frozen=True)
-class PipeliningOptions(OptionGroup):
-    """How a model with pipeline stages runs. Behind the first four are arguments of `pipeline`, with its defaults."""
+class PipeliningOptions(_Arguments, UpdateOptions):
+    """How a model with pipeline stages runs."""
 
     title: ClassVar[str] = "pipelining options"
     explicit: ClassVar[tuple[str, ...]] = (
@@ -294,6 +271,7 @@ class PipeliningOptions(OptionGroup):
         "accumulate_outfeed",
         "gradient_accumulation_reduction_method",
     )
+    refused: ClassVar[Mapping[str, str]] = _REFUSED
     unset: ClassVar[Mapping[str, str]] = {
         "gradient_accumulation_steps_per_replica": "to be set before `fit`",
         "device_mapping": "as the schedule has it",
@@ -305,78 +283,32 @@ class PipeliningOptions(OptionGroup):
         "recomputation_mode": "nothing is recomputed",
     }
 
-    gradient_accumulation_steps_per_replica: int | None = None
     device_mapping: list[int] | None = None
     accumulate_outfeed: bool | None = None
-    gradient_accumulation_reduction_method: GradientAccumulationReductionMethod = (
-        GradientAccumulationReductionMethod.SUM
-    )
-    accumulate_outfeed_dtype: DTypeOf = None
-    backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = None
-    continuous_weight_updates: bool = False
-    forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = None
-    gradient_accumulation_dtype: DTypeOf = None
-    gradient_accumulation_for_captured_grads: bool = True
-    name: str | None = None
-    offload_activations: bool | None = None
-    offload_gradient_accumulation_buffers: bool | None = None
-    offload_weight_update_variables: bool | None = None
-    offload_weights: bool | None = None
-    phase_liveness: Liveness | None = None
-    pipeline_schedule: PipelineSchedule | PhasedExecution | None = None
-    recomputation_mode: RecomputationMode | None = None
-    replicated_optimizer_state_sharding: bool | None = False
-    replicated_weight_sharding: bool | None = None
-    weight_update_poplar_options: PipelineStageOptions | None = None
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `pipeline` that are here, but for counts, IPUs and whether results are summed."""
-        given = {name: value for name, value in self.in_effect().items() if name not in self.explicit}
+        given = {name: getattr(self, name) for name in self.further()}
         return {**given, "reduction_method": self.gradient_accumulation_reduction_method}
 
-    @classmethod
-    def checked(
-        cls,
-        steps: int | None,
-        device_mapping: list[int] | None,
-        accumulate_outfeed: bool | None,
-        method: GradientAccumulationReductionMethod | str,
-        kwargs: Mapping[str, Any],
-    ) -> PipeliningOptions:
-        """The options that the arguments of `set_pipelining_options` say."""
-        faults = Faults()
-        count = check_steps(steps, faults)
-        if device_mapping is not None and not (
-            isinstance(device_mapping, list) and all(type(device) is int for device in device_mapping)
-        ):
-            faults.add(ValueError, f"Expected `device_mapping` to be a list of integers, but it is {device_mapping!r}")
-        elif not all(-1 <= device < environment.MOST_IPUS for device in device_mapping or ()):
+    def checked(self, faults: Faults) -> Self:
+        """The group with a mapping of its own: the user's list may change, what the program is compiled by does not."""
+        group, mapping = super().checked(faults), self.device_mapping
+        if mapping is not None and not (isinstance(mapping, list) and all(type(device) is int for device in mapping)):
+            faults.add(ValueError, f"Expected `device_mapping` to be a list of integers, but it is {mapping!r}")
+        elif not all(-1 <= device < environment.MOST_IPUS for device in mapping or ()):
             faults.add(
                 ValueError,
                 f"Expected `device_mapping` to have numbers of IPUs, from 0 to {environment.MOST_IPUS - 1} or -1 for all of"
-                f" them, but it is {device_mapping!r}",
+                f" them, but it is {mapping!r}",
             )
-        note_bool("accumulate_outfeed", accumulate_outfeed, faults, optional=True)
-        parsed = check_method(method, faults)
-        check_names("set_pipelining_options", kwargs, cls.further(), _REFUSED, faults)
-        for name in ("accumulate_outfeed_dtype", "gradient_accumulation_dtype"):
-            note_dtype(name, kwargs.get(name), faults)
-        check_sharding(kwargs, faults)
-        faults.raise_any()
-        # The user's list may change; what the program is compiled by does not.
-        mapping = None if device_mapping is None else list(device_mapping)
-        return cls(count, mapping, accumulate_outfeed, parsed, **kwargs)
-
-
-_REFUSED_OF_ACCUMULATION = {
-    "opt": "the optimizer is the one that the model is compiled with",
-    "num_mini_batches": "set `gradient_accumulation_steps_per_replica` instead",
-    **NORMALIZATION,
-}
+        note_bool("accumulate_outfeed", self.accumulate_outfeed, faults, optional=True)
+        checked_options(self, None, faults)
+        return replace(group, device_mapping=copy.copy(mapping))
 
 
 @dataclass(frozen=True)
-class GradientAccumulationOptions(OptionGroup):
+class GradientAccumulationOptions(UpdateOptions):
     """How `fit` accumulates gradients. All but the first two and `dtype` change nothing in the emulator."""
 
     title: ClassVar[str] = "gradient accumulation options"
@@ -385,15 +317,16 @@ class GradientAccumulationOptions(OptionGroup):
         "gradient_accumulation_reduction_method",
         "use_v2_gradient_accumulation_optimizer",
     )
+    refused: ClassVar[Mapping[str, str]] = {
+        **_NORMALIZATION,
+        "opt": "the optimizer is the one that the model is compiled with",
+        "num_mini_batches": "set `gradient_accumulation_steps_per_replica` instead",
+    }
     unset: ClassVar[Mapping[str, str]] = {
         "gradient_accumulation_steps_per_replica": "each step updates the weights",
         "dtype": "that of each variable",
     }
 
-    gradient_accumulation_steps_per_replica: int | None = None
-    gradient_accumulation_reduction_method: GradientAccumulationReductionMethod = (
-        GradientAccumulationReductionMethod.SUM
-    )
     use_v2_gradient_accumulation_optimizer: bool = False
     dtype: DTypeOf = None
     name: str | None = None
@@ -411,33 +344,25 @@ class GradientAccumulationOptions(OptionGroup):
 
         return StepAccumulation(steps, self.gradient_accumulation_reduction_method, self.dtype)
 
-    @classmethod
-    def checked(
-        cls,
-        steps: int | None,
-        method: GradientAccumulationReductionMethod | str,
-        use_v2: bool,
-        kwargs: Mapping[str, Any],
-    ) -> GradientAccumulationOptions:
-        """The options that the arguments of `set_gradient_accumulation_options` say."""
-        faults = Faults()
-        count = check_steps(steps, faults)
-        parsed = check_method(method, faults)
-        note_bool("use_v2_gradient_accumulation_optimizer", use_v2, faults)
-        if use_v2 is True and steps is None:
+    def checked(self, faults: Faults) -> Self:
+        """See the class above."""
+        group = super().checked(faults)
+        note_bool("use_v2_gradient_accumulation_optimizer", self.use_v2_gradient_accumulation_optimizer, faults)
+        if self.use_v2_gradient_accumulation_optimizer is True and self.gradient_accumulation_steps_per_replica is None:
             faults.add(
                 ValueError,
                 "`use_v2_gradient_accumulation_optimizer` may only be set to True when gradients are accumulated: set"
                 " `gradient_accumulation_steps_per_replica` too",
             )
-        check_names("set_gradient_accumulation_options", kwargs, cls.further(), _REFUSED_OF_ACCUMULATION, faults)
-        note_dtype("dtype", kwargs.get("dtype"), faults)
+        note_dtype("dtype", self.dtype, faults)
         for name in ("offload_weight_update_variables", "replicated_optimizer_state_sharding"):
-            note_bool(name, kwargs.get(name), faults, optional=True)
-        note_bool("verify_usage", kwargs.get("verify_usage", True), faults)
-        check_sharding(kwargs, faults)
-        faults.raise_any()
-        return cls(count, parsed, use_v2, **kwargs)
+            note_bool(name, getattr(self, name), faults, optional=True)
+        note_bool("verify_usage", self.verify_usage, faults)
+        check_sharding(self, faults)
+        return group
+
+
+_OTHER = {"accumulation": "pipelining", "pipelining": "accumulation"}
 
 
 @dataclass
@@ -457,21 +382,16 @@ class Options:
             if isinstance(getattr(self, one.name), OptionGroup):
                 yield one.name, getattr(self, one.name)
 
-    def set_accumulation(self, group: GradientAccumulationOptions) -> None:
-        """Sets a group, and for pipelines the reduction method that it has: the latest call says it for both."""
-        self.accumulation = group
-        self._reduce_by(group.gradient_accumulation_reduction_method, "pipelining")
-
-    def set_pipelining(self, group: PipeliningOptions) -> None:
-        """Sets a group, and for gradient accumulation the reduction method that it has: the latest call says it for both."""
-        self.pipelining = group
-        self._reduce_by(group.gradient_accumulation_reduction_method, "accumulation")
+    def set_updates(self, name: str, group: UpdateOptions) -> None:
+        """Sets a group, and for the other one the reduction method that it has: the latest call says it for both."""
+        setattr(self, name, group)
+        self._reduce_by(group.gradient_accumulation_reduction_method, _OTHER[name])
 
     def reset(self, name: str) -> bool:
         """Puts a group back to its defaults."""
         before = replace(self)
         setattr(self, name, type(getattr(self, name))())
-        other = {"accumulation": "pipelining", "pipelining": "accumulation"}.get(name)
+        other = _OTHER.get(name)
         # A group without steps has a reduction method only of the other one.
         if other is not None and getattr(self, other).gradient_accumulation_steps_per_replica is None:
             self._reduce_by(GradientAccumulationReductionMethod.SUM, other)

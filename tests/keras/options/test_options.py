@@ -14,6 +14,7 @@ from keras import layers
 import tensorflow_ipu as ipu
 from tensorflow_ipu.keras import ReplicatedMetricReductionMethod
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+from tensorflow_ipu.pipelining import PipelineStageOptions
 
 BATCH = 4
 
@@ -110,6 +111,7 @@ def given(*args, **options):
     return args, options
 
 
+SHARDED_ALONE = "`offload_weight_update_variables`, which is None: make it True"
 REFUSED = {
     "gradient_accumulation": [
         (given(0), ValueError, "positive integer, but got 0"),
@@ -121,10 +123,10 @@ REFUSED = {
         (given(2, dtypes="float32"), TypeError, "no option `dtypes`"),
         (given(use_v2_gradient_accumulation_optimizer=True), ValueError, "may only be set to True when"),
         (given(2, dtype="floaty"), TypeError, "`dtype`"),
-        (given(2, replicated_optimizer_state_sharding=True), ValueError, "`offload_weight_update_variables=True`"),
+        (given(2, replicated_optimizer_state_sharding=True), ValueError, SHARDED_ALONE),
     ],
     "pipelining": [
-        (given(2, replicated_optimizer_state_sharding=True), ValueError, "`offload_weight_update_variables=True`"),
+        (given(2, replicated_optimizer_state_sharding=True), ValueError, SHARDED_ALONE),
         (given(-1), ValueError, "positive integer, but got -1"),
         (given(2**31), ValueError, "per_replica` must be at most 2147483647, but is 2147483648"),
         (given(2, [0, 65536]), ValueError, r"from 0 to 65535 or -1 .* but it is \[0, 65536\]"),
@@ -135,6 +137,8 @@ REFUSED = {
         (given(outfeed_loss=True), ValueError, "`outfeed_loss` cannot be set here"),
         (given(schedule=1), TypeError, "no option `schedule`"),
         (given(2, gradient_accumulation_dtype="floaty"), TypeError, "accumulation_dtype`"),
+        (given(2, offload_weights=1), TypeError, "`offload_weights` must be True, False or None, but is 1"),
+        (given(2, weight_update_poplar_options={}), TypeError, "must be a `PipelineStageOptions`, but is {}"),
     ],
     "infeed_queue": [
         (given(dataset=None), ValueError, "`dataset` cannot be set here"),
@@ -225,11 +229,17 @@ def test_options_that_no_file_can_keep_and_those_of_a_file_that_are_not_known_ar
     tiny, make_tiny, tmp_path, all_printed, printed
 ):
     tiny.set_gradient_accumulation_options(2, dtype=lambda variable: variable.dtype)
-    with pytest.warns(UserWarning, match="the option `dtype` of the model is .* cannot be saved; set it again"):
+    tiny.set_pipelining_options(2, forward_propagation_stages_poplar_options=[PipelineStageOptions()] * 2)
+    with pytest.warns(UserWarning, match="cannot be saved; set it again") as told:
         tiny.save_assets(tmp_path)
+    assert [str(one.message).split("`")[1] for one in told] == [
+        "dtype",
+        "forward_propagation_stages_poplar_options",
+    ]
     again = make_tiny()
     again.load_assets(tmp_path)
     tiny.set_gradient_accumulation_options(2)
+    tiny.set_pipelining_options(2)
     assert all_printed(again) == all_printed(tiny)
     written = {"infeed": {"prefetch_depth": 9, "colour": "blue"}, "weather": {"rain": True}}
     (tmp_path / "ipu_options.json").write_text(json.dumps(written))
