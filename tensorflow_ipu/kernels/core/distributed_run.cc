@@ -116,7 +116,7 @@ std::string Seconds(std::chrono::nanoseconds time) {
 std::string DescribeEnd(const Report& report, const std::string& worker, const Program& run, const std::string& where) {
   if (run.IsExchange()) return worker + " gave up " + where + ": " + report.words;
   const std::string& program = run.name;
-  const std::string crossed = std::to_string(report.crossed) + (report.crossed == 1 ? " collective" : " collectives");
+  const std::string crossed = Counted(static_cast<std::size_t>(report.crossed), "collective");
   if (static_cast<Code>(report.code) == Code::kOk) {
     return worker + " ended its run of `" + program + "` after " + crossed + ", and this worker waits for it in " +
            where + ". Have all workers run equally many steps, and take the same branches.";
@@ -329,33 +329,24 @@ void DistributedRun::Ask(int64_t worker) {
                               if (!status.ok()) return self->OnMessageFailed(worker, "a collective", status);
                               self->OnGreeting(worker, *greeting);
                             });
-  AskForEnd(worker);
-  if (host_exchanges_.has_value()) AskForExchange(worker);
+  AskFor<Report>(worker, name_ + ":" + kEnd, [](Peer& peer, const Report& report) { peer.ended = report; });
+  if (!host_exchanges_.has_value()) return;
+  // The next one cannot begin before this run has ended, since this worker would have to take part.
+  AskFor<ExchangeNotice>(worker, ExchangeNotice::Key(name_, *host_exchanges_ + 1),
+                         [](Peer& peer, const ExchangeNotice& exchange) { peer.elsewhere = exchange.words; });
 }
 
-void DistributedRun::AskForEnd(int64_t worker) {
-  const auto report = std::make_shared<Message>(sizeof(Report));
-  workers_.network->Receive(calls_, worker, name_ + ":" + kEnd, report,
-                            [weak = weak_from_this(), worker, report](const Status& status) {
+// Receives what a worker may report later.
+template <typename T, typename Note>
+void DistributedRun::AskFor(int64_t worker, const std::string& key, Note note) {
+  const auto report = std::make_shared<Message>(sizeof(T));
+  workers_.network->Receive(calls_, worker, key, report,
+                            [weak = weak_from_this(), worker, report, note](const Status& status) {
                               const auto self = weak.lock();
                               if (self == nullptr || !status.ok()) return;
                               const Lock lock(self->mutex_);
                               Peer& peer = self->peers_[worker];
-                              peer.ended = ValueOf<Report>(*report);
-                              peer.reported_at = Clock::now();
-                            });
-}
-
-// The next one cannot begin before this run has ended, since this worker would have to take part.
-void DistributedRun::AskForExchange(int64_t worker) {
-  const auto exchange = std::make_shared<Message>(sizeof(ExchangeNotice));
-  workers_.network->Receive(calls_, worker, ExchangeNotice::Key(name_, *host_exchanges_ + 1), exchange,
-                            [weak = weak_from_this(), worker, exchange](const Status& status) {
-                              const auto self = weak.lock();
-                              if (self == nullptr || !status.ok()) return;
-                              const Lock lock(self->mutex_);
-                              Peer& peer = self->peers_[worker];
-                              peer.elsewhere = ValueOf<ExchangeNotice>(*exchange).words;
+                              note(peer, ValueOf<T>(*report));
                               peer.reported_at = Clock::now();
                             });
 }

@@ -69,11 +69,6 @@ struct ExchangeNotice {
   static std::string Key(const std::string& run, int64_t number);
 };
 
-template <typename T>
-std::shared_ptr<Message> MessageOf(const T& value);
-template <typename T>
-T ValueOf(const Message& message);
-
 std::shared_ptr<Message> MessageOfText(const std::string& text);
 std::string TextOf(const Message& message);
 
@@ -139,8 +134,8 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   std::string DescribeLate(int64_t worker) const IPU_REQUIRES(mutex_);
 
   void Ask(int64_t worker) IPU_EXCLUDES(mutex_);
-  void AskForEnd(int64_t worker) IPU_EXCLUDES(mutex_);
-  void AskForExchange(int64_t worker) IPU_EXCLUDES(mutex_);
+  template <typename T, typename Note>
+  void AskFor(int64_t worker, const std::string& key, Note note) IPU_EXCLUDES(mutex_);
   void OnGreeting(int64_t worker, const Message& greeting) IPU_EXCLUDES(mutex_);
   void CheckAlive(int64_t worker) IPU_EXCLUDES(mutex_);
   void Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message);

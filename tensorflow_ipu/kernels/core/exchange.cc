@@ -10,10 +10,6 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
-}
-
 int64_t CeilOf(int64_t count, int64_t parts) { return (count + parts - 1) / parts; }
 
 }  // namespace
@@ -65,21 +61,11 @@ Exchange::Exchange(const Collective& collective, std::vector<Contribution> contr
   for (std::size_t operand = 0; operand < first.size(); ++operand) {
     const int64_t count = first[operand].count;
     bytes_ += static_cast<std::size_t>(count * size) * SizeOf(first[operand].type);
-    switch (collective_.kind) {
-      case Kind::kAllReduce:
-      case Kind::kBroadcast:
-        Cut(operand, 1, count);
-        break;
-      case Kind::kAllGather:
-        Cut(operand, size, count);
-        break;
-      case Kind::kReduceScatter:
-        Cut(operand, size, CeilOf(count, size));
-        break;
-      case Kind::kAllToAll:
-        Cut(operand, size, count / size);
-        break;
-    }
+    const bool whole = collective_.kind == Kind::kAllReduce || collective_.kind == Kind::kBroadcast;
+    int64_t length = count;
+    if (collective_.kind == Kind::kReduceScatter) length = CeilOf(count, size);
+    if (collective_.kind == Kind::kAllToAll) length = count / size;
+    Cut(operand, whole ? 1 : size, length);
   }
 }
 
@@ -105,18 +91,9 @@ bool Exchange::DoSome() {
 }
 
 void Exchange::Do(const Piece& piece) const {
-  switch (collective_.kind) {
-    case Kind::kAllReduce:
-      return AllReduce(piece);
-    case Kind::kAllGather:
-      return AllGather(piece);
-    case Kind::kReduceScatter:
-      return ReduceScatter(piece);
-    case Kind::kAllToAll:
-      return AllToAll(piece);
-    case Kind::kBroadcast:
-      return Broadcast(piece);
-  }
+  constexpr void (Exchange::* kByKind[])(const Piece&) const = {
+      &Exchange::AllReduce, &Exchange::AllGather, &Exchange::ReduceScatter, &Exchange::AllToAll, &Exchange::Broadcast};
+  (this->*kByKind[static_cast<std::size_t>(collective_.kind)])(piece);
 }
 
 void Exchange::AllReduce(const Piece& piece) const {

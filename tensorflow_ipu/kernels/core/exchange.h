@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/groups.h"
@@ -49,6 +50,11 @@ using Contribution = std::vector<Operand>;
 Status CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution);
 
 bool Match(const Contribution& a, const Contribution& b);
+
+// Copies elements, unless they stay where they are.
+inline void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
 
 // The work of one collective, in pieces with disjoint outputs that any thread may do. DoSome is thread-safe.
 class Exchange {

@@ -22,7 +22,7 @@ constexpr char kSuffix[] = ".ipu_executable";
 constexpr char kTraces[] = ".ipu_trace";
 constexpr char kUnfinished[] = ".tmp";
 constexpr std::string_view kMagic = "IPUEXE01";
-// Unfinished files that a process left behind.
+// Unfinished files that a process left.
 constexpr std::chrono::hours kAbandoned{1};
 
 // FNV-1a, eight bytes at a time.

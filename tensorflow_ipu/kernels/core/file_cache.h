@@ -21,8 +21,6 @@ class FileCache {
   // False where the file cannot be written, which is no error for a cache.
   bool Write(const std::string& name, std::string_view contents) const;
 
-  const std::string& folder() const { return folder_; }
-
  private:
   std::string PathOf(const std::string& name) const;
   void Trim(const std::string& newest) const;

@@ -260,10 +260,17 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
       spins_ns_.fetch_add((end - begin).count(), std::memory_order_relaxed);
       Metrics::Global().infeed_waits.Add(end, end - begin);
     } else {
-      unsuccessful_spin_ns_.store((end - begin).count(),
-                                  std::memory_order_relaxed);  // The wait continues in TakeLater.
+      // The wait continues in TakeLater.
+      unsuccessful_spin_ns_.store((end - begin).count(), std::memory_order_relaxed);
     }
     return came;
+  }
+
+  // A Take, and another one if an element comes within a moment.
+  Took TakeOrSpin(int64_t replica, int64_t replicas, Element* element, Status* why) IPU_EXCLUDES(mutex_) {
+    const Took took = Take(replica, replicas, element, why);
+    if (took != Took::kNothing || !SpinForNext(replica)) return took;
+    return Take(replica, replicas, element, why);
   }
 
   // Calls back with the next element: at once if it is ready, else on a thread of the executor, or with an error when
@@ -323,7 +330,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     ForEachCache([&](int64_t replica, ReplicaCache<Element>* cache) IPU_REQUIRES(cache->mutex) {
       const Lock lock(mutex_);
       if (!open_) return;
-      for (int64_t behind = furthest - rows_.RowOf(replica) + cache->count(); behind > 0; --behind) {
+      for (int64_t missing = furthest - rows_.RowOf(replica) + cache->count(); missing > 0; --missing) {
         Element dropped;
         if (cache->count() > 0) {
           cache->Take(&dropped);

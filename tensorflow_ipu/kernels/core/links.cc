@@ -1,6 +1,5 @@
 #include "tensorflow_ipu/kernels/core/links.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

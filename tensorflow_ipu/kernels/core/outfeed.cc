@@ -184,34 +184,9 @@ void Outfeed::Align() {
   }
 }
 
-int64_t Outfeed::layout() const {
-  const Lock lock(mutex_);
-  return layout_;
-}
-
-int64_t Outfeed::replicas() const {
-  const Lock lock(mutex_);
-  return static_cast<int64_t>(replicas_.size());
-}
-
-int64_t Outfeed::ready() const {
-  const Lock lock(mutex_);
-  return Ready();
-}
-
-Passed Outfeed::passed() const {
-  const Lock lock(mutex_);
-  return {appended_, appended_ * static_cast<int64_t>(row_bytes_), 0, 0};
-}
-
 bool Outfeed::Holds() const {
   if (mode_ == Mode::kLast) return false;
   return std::any_of(replicas_.begin(), replicas_.end(), [](const Replica& replica) { return replica.count > 0; });
-}
-
-int64_t Outfeed::woken_ns() const {
-  const Lock lock(mutex_);
-  return woken_ns_;
 }
 
 int64_t Outfeed::Ready() const {

@@ -69,18 +69,33 @@ class Outfeed {
   void Align() IPU_EXCLUDES(mutex_);
 
   // 0 before the first element.
-  int64_t layout() const IPU_EXCLUDES(mutex_);
+  int64_t layout() const IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return layout_;
+  }
 
   // Replicas of the program that enqueued last; 0 before the first element.
-  int64_t replicas() const IPU_EXCLUDES(mutex_);
+  int64_t replicas() const IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return static_cast<int64_t>(replicas_.size());
+  }
 
   // Whole rows that are ready.
-  int64_t ready() const IPU_EXCLUDES(mutex_);
+  int64_t ready() const IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return Ready();
+  }
 
-  Passed passed() const IPU_EXCLUDES(mutex_);
+  Passed passed() const IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return {appended_, appended_ * static_cast<int64_t>(row_bytes_), 0, 0};
+  }
 
   // When the latest row came that a reader waited for, in nanoseconds of the monotonic clock; 0 before the first.
-  int64_t woken_ns() const IPU_EXCLUDES(mutex_);
+  int64_t woken_ns() const IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return woken_ns_;
+  }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -98,7 +113,7 @@ class Outfeed {
   // Null without memory.
   Rows* PieceWithRoom(Replica* replica) IPU_REQUIRES(mutex_);
   bool HasMemoryFor(std::size_t bytes) IPU_REQUIRES(mutex_);
-  std::size_t UnreadBytes() const IPU_REQUIRES(mutex_);  // In bytes.
+  std::size_t UnreadBytes() const IPU_REQUIRES(mutex_);
   Status Full() const IPU_REQUIRES(mutex_);
 
   const std::string name_;

@@ -8,10 +8,6 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
-}
-
 std::size_t Size(int64_t count) { return static_cast<std::size_t>(count); }
 
 }  // namespace
@@ -24,6 +20,10 @@ Packer::Packer(const Collective& collective, std::vector<Contribution> local, st
 
 bool Packer::Reduces() const {
   return collective_.kind == Kind::kAllReduce || collective_.kind == Kind::kReduceScatter;
+}
+
+bool Packer::HasRoot(const Share& share) const {
+  return share.first <= collective_.root && collective_.root < share.first + share.count;
 }
 
 bool Packer::KeepsOwn() const { return Reduces() && collective_.reduction == Reduction::kLocal; }
@@ -66,25 +66,11 @@ std::vector<Chunk> Packer::Cut(std::size_t bytes) const {
 
 std::size_t Packer::Bytes(const Chunk& chunk, std::size_t from, std::size_t to) const {
   if (KeepsOwn()) return 0;
+  const Kind kind = collective_.kind;
   int64_t copies = 1;
-  switch (collective_.kind) {
-    case Kind::kAllReduce:
-      break;
-    case Kind::kReduceScatter:
-      copies = shares_[to].count;
-      break;
-    case Kind::kAllGather:
-      copies = shares_[from].count;
-      break;
-    case Kind::kAllToAll:
-      copies = shares_[from].count * shares_[to].count;
-      break;
-    case Kind::kBroadcast: {
-      const int64_t rank = collective_.root - shares_[from].first;
-      copies = rank >= 0 && rank < shares_[from].count ? 1 : 0;
-      break;
-    }
-  }
+  if (kind == Kind::kAllGather || kind == Kind::kAllToAll) copies *= shares_[from].count;
+  if (kind == Kind::kReduceScatter || kind == Kind::kAllToAll) copies *= shares_[to].count;
+  if (kind == Kind::kBroadcast && !HasRoot(shares_[from])) copies = 0;
   std::size_t bytes = 0;
   for (const Segment& segment : chunk) bytes += TravellingBytes(segment) * Size((segment.end - segment.begin) * copies);
   return bytes;
@@ -224,8 +210,8 @@ void Packer::Unpack(const Chunk& chunk, const std::vector<const std::byte*>& mes
         break;
       case Kind::kBroadcast:
         for (std::size_t share = 0; share < shares_.size(); ++share) {
+          if (!HasRoot(shares_[share])) continue;
           const int64_t rank = collective_.root - shares_[share].first;
-          if (rank < 0 || rank >= shares_[share].count) continue;
           const std::byte* const from = next(share, [&] { return input(rank, segment.begin); });
           for (const Contribution& to : local_) {
             Copy(to[segment.operand].output + Size(segment.begin) * each, from, bytes);

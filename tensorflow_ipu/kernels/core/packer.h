@@ -72,6 +72,7 @@ class Packer {
  private:
   const Operand& First(const Segment& segment) const { return local_.front()[segment.operand]; }
   bool Reduces() const;
+  bool HasRoot(const Share& share) const;
   bool KeepsOwn() const;
   void KeepOwn(const Chunk& chunk) const;
   std::size_t TravellingBytes(const Segment& segment) const;  // Of one element.

@@ -25,7 +25,7 @@ enum class Element { kHalf, kFloat };
 //   right  filter[0] x filter[1] x filter[2] x channels x features, likewise
 //   out    images x out[0] x out[1] x out[2] x features, likewise
 //
-// Each of the `images`, places and (in the filter) channels begins `..._stride` elements behind the one before.
+// Each of the `images`, places and (in the filter) channels begins `..._stride` elements after the one before.
 //
 // The sum of an element of the result goes over the filter's places and the channels, in blocks of kBlockOfProducts:
 //

@@ -1,14 +1,15 @@
 #include "tensorflow_ipu/kernels/core/process.h"
 
-#include <dirent.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
+#include <system_error>
 
 namespace tensorflow_ipu::core {
 
@@ -17,7 +18,7 @@ namespace {
 constexpr std::size_t kUnknown = std::numeric_limits<std::size_t>::max();
 
 // The number after the word `name`.
-std::optional<std::size_t> NumberBehind(const char* path, const std::string& name) {
+std::optional<std::size_t> NumberAfter(const char* path, const std::string& name) {
   std::ifstream file(path);
   for (std::string word; file >> word;) {
     std::size_t number;
@@ -35,9 +36,9 @@ std::optional<std::size_t> NumberIn(const char* path) {
 }
 
 std::size_t OfMachine() {
-  const auto available = NumberBehind("/proc/meminfo", "MemAvailable:");
+  const auto available = NumberAfter("/proc/meminfo", "MemAvailable:");
   if (!available.has_value()) return kUnknown;
-  return 1024 * (*available + NumberBehind("/proc/meminfo", "SwapFree:").value_or(0));
+  return 1024 * (*available + NumberAfter("/proc/meminfo", "SwapFree:").value_or(0));
 }
 
 std::size_t OfContainer() {
@@ -45,8 +46,8 @@ std::size_t OfContainer() {
   const auto used = NumberIn("/sys/fs/cgroup/memory.current");
   if (!limit.has_value() || !used.has_value()) return kUnknown;
   // The page cache, which the system gives up first.
-  const std::size_t files = NumberBehind("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0) +
-                            NumberBehind("/sys/fs/cgroup/memory.stat", "active_file").value_or(0);
+  const std::size_t files = NumberAfter("/sys/fs/cgroup/memory.stat", "inactive_file").value_or(0) +
+                            NumberAfter("/sys/fs/cgroup/memory.stat", "active_file").value_or(0);
   const std::size_t swap = NumberIn("/sys/fs/cgroup/memory.swap.max").value_or(0);
   return swap + *limit - std::min(*limit, *used - std::min(*used, files));
 }
@@ -69,21 +70,15 @@ char StateOf(const std::string& thread) {
 }  // namespace
 
 bool OthersCompute() {
-  DIR* const threads = opendir("/proc/self/task");
-  if (threads == nullptr) return false;
   const std::string own = std::to_string(syscall(SYS_gettid));
-  bool some = false;
-  while (const dirent* const entry = readdir(threads)) {
-    const std::string thread = entry->d_name;
-    if (thread == own || thread.front() == '.') continue;
-    const char state = StateOf(thread);
-    if (state == 'R' || state == 'D') {
-      some = true;
-      break;
-    }
+  std::error_code error;
+  std::filesystem::directory_iterator thread("/proc/self/task", error);
+  for (const std::filesystem::directory_iterator end; !error && thread != end; thread.increment(error)) {
+    const std::string name = thread->path().filename().string();
+    const char state = name == own ? 'S' : StateOf(name);
+    if (state == 'R' || state == 'D') return true;
   }
-  closedir(threads);
-  return some;
+  return false;
 }
 
 }  // namespace tensorflow_ipu::core

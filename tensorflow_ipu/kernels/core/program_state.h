@@ -1,8 +1,10 @@
 // The state of a program's use of a feed, a call site or random streams.
 #pragma once
 
+#include <cinttypes>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -17,10 +19,18 @@ struct ProgramState {
   int64_t count;  // Uses so far: makes each use depend on the one before.
 
   // The name of the variable that holds this state before its first use, from which it can be restored.
-  std::string VariableName() const;
+  std::string VariableName() const {
+    return "ipu_state_" + std::to_string(number) + "_replica_" + std::to_string(replica) + "_of_" +
+           std::to_string(replicas);
+  }
 
   // Nothing for a variable that is no state.
-  static std::optional<ProgramState> OfVariable(const std::string& name);
+  static std::optional<ProgramState> OfVariable(const std::string& name) {
+    ProgramState state{};
+    constexpr char kFormat[] = "ipu_state_%" SCNd64 "_replica_%" SCNd64 "_of_%" SCNd64;
+    if (std::sscanf(name.c_str(), kFormat, &state.number, &state.replica, &state.replicas) != 3) return std::nullopt;
+    return state;
+  }
 };
 
 constexpr int64_t kProgramStateSize = sizeof(ProgramState) / sizeof(int64_t);

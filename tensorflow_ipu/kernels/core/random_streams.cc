@@ -50,9 +50,4 @@ uint64_t RandomStreams::DrawRounding(int64_t replica, uint64_t* shared) {
   return identical_ ? *shared : Mixed(run + kGolden * static_cast<uint64_t>(replica + 1));
 }
 
-int64_t RandomStreams::StreamOf(int64_t replica) const {
-  const Lock lock(mutex_);
-  return identical_ ? 0 : replica;
-}
-
 }  // namespace tensorflow_ipu::core

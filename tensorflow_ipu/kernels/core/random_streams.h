@@ -30,7 +30,10 @@ class RandomStreams {
   // The key of the roundings of a run; `shared` is the same for all replicas. Draw is not affected.
   uint64_t DrawRounding(int64_t replica, uint64_t* shared) IPU_EXCLUDES(mutex_);
 
-  int64_t StreamOf(int64_t replica) const IPU_EXCLUDES(mutex_);
+  int64_t StreamOf(int64_t replica) const IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return identical_ ? 0 : replica;
+  }
 
  private:
   mutable Mutex mutex_;

@@ -208,26 +208,8 @@ class Ieee754Floats {
 }  // namespace
 
 std::size_t SizeOf(DataType type) {
-  switch (type) {
-    case DataType::kBool:
-    case DataType::kS8:
-    case DataType::kU8:
-      return 1;
-    case DataType::kF16:
-    case DataType::kBF16:
-    case DataType::kS16:
-    case DataType::kU16:
-      return 2;
-    case DataType::kF32:
-    case DataType::kS32:
-    case DataType::kU32:
-      return 4;
-    case DataType::kF64:
-    case DataType::kS64:
-    case DataType::kU64:
-      return 8;
-  }
-  return 0;
+  constexpr std::size_t kSizes[] = {1, 2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8};
+  return kSizes[static_cast<int>(type)];
 }
 
 const char* NameOf(DataType type) {

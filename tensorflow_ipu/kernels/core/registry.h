@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <unordered_map>
 #include <utility>
@@ -61,13 +62,37 @@ class Registry {
     const Lock lock(mutex_);
     std::vector<std::shared_ptr<T>> all;
     all.reserve(objects_.size());
-    for (const auto& entry : objects_) all.push_back(entry.second);
+    for (const auto& [number, object] : objects_) all.push_back(object);
     return all;
   }
 
  private:
   mutable Mutex mutex_;
   std::unordered_map<int64_t, std::shared_ptr<T>> objects_ IPU_GUARDED_BY(mutex_);
+};
+
+// Objects by device, made at their first use. Thread-safe.
+template <typename T>
+class ByDevice {
+ public:
+  template <typename Make>
+  std::shared_ptr<T> Of(int64_t device, Make make) {
+    const Lock lock(mutex_);
+    std::shared_ptr<T>& object = objects_[device];
+    if (object == nullptr) object = make();
+    return object;
+  }
+
+  std::vector<std::shared_ptr<T>> All() const {
+    const Lock lock(mutex_);
+    std::vector<std::shared_ptr<T>> all;
+    for (const auto& [device, object] : objects_) all.push_back(object);
+    return all;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<int64_t, std::shared_ptr<T>> objects_ IPU_GUARDED_BY(mutex_);
 };
 
 // Caches the last look-up of a thread until an object is removed: programs ask for the same object thousands of times.

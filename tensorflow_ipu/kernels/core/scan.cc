@@ -31,36 +31,29 @@ template <typename Signed, typename Word>
 }
 
 #if defined(__x86_64__)
-
-__attribute__((target("avx2"))) bool HasByAvx2(uint16_t limit, const uint16_t* words, int64_t count) {
-  return Has<int16_t>(limit, words, count);
+template <typename Signed, typename Word>
+__attribute__((target("avx2"))) bool HasByAvx2(Word limit, const Word* words, int64_t count) {
+  return Has<Signed>(limit, words, count);
 }
-
-__attribute__((target("avx2"))) bool HasByAvx2(uint32_t limit, const uint32_t* words, int64_t count) {
-  return Has<int32_t>(limit, words, count);
-}
-
-bool KnowsAvx2() {
-  static const bool knows = __builtin_cpu_supports("avx2") != 0;
-  return knows;
-}
-
 #endif
+
+template <typename Signed, typename Word>
+bool HasByBest(Word limit, const Word* words, int64_t count) {
+#if defined(__x86_64__)
+  static const bool knows_avx2 = __builtin_cpu_supports("avx2") != 0;
+  if (knows_avx2) return HasByAvx2<Signed>(limit, words, count);
+#endif
+  return Has<Signed>(limit, words, count);
+}
 
 }  // namespace
 
 bool HasHalvesFrom(uint16_t limit, const uint16_t* halves, int64_t count) {
-#if defined(__x86_64__)
-  if (KnowsAvx2()) return HasByAvx2(limit, halves, count);
-#endif
-  return Has<int16_t>(limit, halves, count);
+  return HasByBest<int16_t>(limit, halves, count);
 }
 
 bool HasFloatsFrom(uint32_t limit, const uint32_t* floats, int64_t count) {
-#if defined(__x86_64__)
-  if (KnowsAvx2()) return HasByAvx2(limit, floats, count);
-#endif
-  return Has<int32_t>(limit, floats, count);
+  return HasByBest<int32_t>(limit, floats, count);
 }
 
 }  // namespace tensorflow_ipu::core

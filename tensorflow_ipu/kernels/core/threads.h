@@ -48,7 +48,7 @@ class Deadlines {
   bool started_ IPU_GUARDED_BY(mutex_) = false;
 };
 
-// A task may run for long (it can be the rest of a training loop), so no task queues behind another one: the pool
+// A task may run for long (it can be the rest of a training loop), so no task waits for another one: the pool
 // starts a thread for it. If the system has no thread, the task is called with that status on the thread of the
 // deadlines. Thread-safe. Never destroyed, since detached threads may outlive static destructors.
 class Executor {
