@@ -100,19 +100,13 @@ TEST(programs_of_small_steps_go_on_where_they_are_answered) {
   CHECK(programs.last_code.load() == Code::kOk);
 }
 
-TEST(programs_of_large_steps_go_on_elsewhere) {
-  Programs programs;
-  RunCallbacks(programs.Callbacks(), RunTimeOf(1000000000));
-  programs.CheckOnce();
-  CHECK_EQ(programs.here.load(), 0);
-}
-
-TEST(programs_of_which_nothing_is_known_go_on_elsewhere) {
-  Programs programs;
-  const auto run_time = std::make_shared<RunningMedian>();
-  RunCallbacks(programs.Callbacks(), run_time);
-  programs.CheckOnce();
-  CHECK_EQ(programs.here.load(), 0);
+TEST(programs_of_large_or_unknown_steps_go_on_elsewhere) {
+  for (const auto& run_time : {RunTimeOf(1000000000), std::make_shared<RunningMedian>()}) {
+    Programs programs;
+    RunCallbacks(programs.Callbacks(), run_time);
+    programs.CheckOnce();
+    CHECK_EQ(programs.here.load(), 0);
+  }
 }
 
 TEST(answers_within_an_answer_go_elsewhere) {
@@ -190,12 +184,8 @@ TEST(the_run_time_is_that_of_the_programs) {
 TEST(what_an_answer_holds_goes_with_it) {
   for (const int64_t nanoseconds : {100, 1000000000}) {
     Count gone;
-    auto held = std::shared_ptr<int>(new int(0), [&gone](const int* number) {
-      delete number;
-      gone.Add();
-    });
     std::vector<Callback> callbacks;
-    callbacks.push_back([kept = std::move(held)](const Status&) {});
+    callbacks.push_back([kept = check::Held(gone)](const Status&) {});
     RunCallbacks(std::move(callbacks), RunTimeOf(nanoseconds));
     CHECK(gone.Await());
   }

@@ -41,12 +41,12 @@ Rows Exchanged(const Collective& collective, const Rows& inputs, std::size_t out
   return outputs;
 }
 
-TEST(all_reduce_gives_everyone_the_reduced_elements) {
+TEST(each_kind_moves_its_elements) {
   CHECK((Exchanged({}, {{1, 2}, {10, 20}, {100, 200}}, 2) == Rows{{111, 222}, {111, 222}, {111, 222}}));
-}
-
-TEST(all_gather_gives_everyone_all_in_order_of_ranks) {
   CHECK((Exchanged(Of(Kind::kAllGather), {{1, 2}, {3, 4}}, 4) == Rows{{1, 2, 3, 4}, {1, 2, 3, 4}}));
+  CHECK((Exchanged(Of(Kind::kAllToAll), {{1, 2, 3, 4}, {5, 6, 7, 8}}, 4) == Rows{{1, 2, 5, 6}, {3, 4, 7, 8}}));
+  CHECK((Exchanged(Of(Kind::kBroadcast, Reduction::kSum, 0, /*root=*/1), {{1, 2}, {3, 4}, {5, 6}}, 2) ==
+         Rows{{3, 4}, {3, 4}, {3, 4}}));
 }
 
 TEST(reduce_scatter_fills_up_with_zeros) {
@@ -58,15 +58,6 @@ TEST(reduce_scatter_fills_up_with_zeros) {
 TEST(local_keeps_what_is_the_replicas_own) {
   CHECK((Exchanged(Of(Kind::kReduceScatter, Reduction::kLocal), {{1, 2, 3}, {4, 5, 6}}, 2) == Rows{{1, 2}, {6, 0}}));
   CHECK((Exchanged(Of(Kind::kAllReduce, Reduction::kLocal), {{1, 2}, {4, 5}}, 2) == Rows{{1, 2}, {4, 5}}));
-}
-
-TEST(all_to_all_is_a_transposition_of_parts) {
-  CHECK((Exchanged(Of(Kind::kAllToAll), {{1, 2, 3, 4}, {5, 6, 7, 8}}, 4) == Rows{{1, 2, 5, 6}, {3, 4, 7, 8}}));
-}
-
-TEST(broadcast_gives_everyone_the_roots) {
-  CHECK((Exchanged(Of(Kind::kBroadcast, Reduction::kSum, 0, /*root=*/1), {{1, 2}, {3, 4}, {5, 6}}, 2) ==
-         Rows{{3, 4}, {3, 4}, {3, 4}}));
 }
 
 TEST(a_replica_that_is_alone_keeps_what_it_has) {

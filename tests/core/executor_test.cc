@@ -1,4 +1,4 @@
-// The executor: no task waits behind another, and each runs once.
+// The executor: no task waits for another, and each runs once.
 #include "tensorflow_ipu/kernels/core/threads.h"
 
 #include <atomic>
@@ -65,20 +65,16 @@ TEST(many_tasks_that_wait_for_each_other_all_run) {
 
 // Repeated: a thread that has done its task takes another one a little later.
 TEST(a_thread_that_has_nothing_to_do_gets_the_next_task) {
-  const auto end = std::chrono::steady_clock::now() + check::kDeadline;
   std::set<std::thread::id> threads;
-  bool again = false;
-  while (!again && std::chrono::steady_clock::now() < end) {
+  CHECK(check::Becomes([&] {
     check::Count done;
     std::thread::id thread;
     Executor::Global().Run([&](const Status&) {
       thread = std::this_thread::get_id();
       done.Add();
     });
-    if (!CHECK(done.Await())) return;
-    again = !threads.insert(thread).second;
-  }
-  CHECK(again);
+    return CHECK(done.Await()) && !threads.insert(thread).second;
+  }));
 }
 
 #if defined(__x86_64__)
@@ -106,10 +102,7 @@ TEST(tasks_flush_subnormal_numbers_whoever_hands_them_in) {
 
 TEST(what_a_task_holds_goes_when_it_has_run) {
   check::Count gone;
-  Executor::Global().Run([held = std::shared_ptr<int>(new int(0), [&gone](const int* number) {
-                            delete number;
-                            gone.Add();
-                          })](const Status&) {});
+  Executor::Global().Run([held = check::Held(gone)](const Status&) {});
   CHECK(gone.Await());
 }
 
@@ -140,9 +133,7 @@ TEST(what_is_to_run_after_a_task_runs_then_in_order_on_its_thread) {
 // Repeated: a thread of an earlier test may come first.
 TEST(a_thread_that_spins_takes_the_next_task) {
   if (std::thread::hardware_concurrency() < 2) return;
-  const auto end = std::chrono::steady_clock::now() + check::kDeadline;
-  bool same = false;
-  while (!same && std::chrono::steady_clock::now() < end) {
+  CHECK(check::Becomes([] {
     check::Count ran;
     std::thread::id first;
     std::thread::id second;
@@ -158,14 +149,8 @@ TEST(a_thread_that_spins_takes_the_next_task) {
       ran.Add();
     });
     CHECK(ran.Await(2));
-    same = first == second;
-  }
-  CHECK(same);
-}
-
-TEST(waiting_for_a_thread_that_spins_has_an_end) {
-  CHECK(Executor::Global().AwaitIdle(check::kDeadline));
-  Executor::Global().AwaitSpinningThread(check::kMoment);
+    return first == second;
+  }));
 }
 
 TEST(a_task_that_gets_no_thread_learns_that_and_idle_is_reached) {
@@ -199,6 +184,7 @@ TEST(idle_is_when_no_task_is_left) {
   CHECK(!Executor::Global().AwaitIdle(check::kMoment));
   go.Add();
   CHECK(Executor::Global().AwaitIdle(check::kDeadline));
+  Executor::Global().AwaitSpinningThread(check::kMoment);  // No thread spins, and the wait has an end.
 }
 
 }  // namespace

@@ -8,10 +8,9 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "tests/core/check.h"
+#include "tests/core/threads.h"
 
 namespace {
 
@@ -112,17 +111,13 @@ TEST(a_folder_that_cannot_be_written_is_no_error) {
 TEST(threads_see_whole_files) {
   const Folder folder;
   const FileCache cache(folder.below(), 200000);
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < 4; ++thread) {
-    threads.emplace_back([&cache, thread] {
-      for (int i = 0; i < 50; ++i) {
-        const std::string name = std::to_string(i % 5);
-        if (const auto found = cache.Read(name)) CHECK(*found == std::string(10000, (*found)[0]));
-        CHECK(cache.Write(name, std::string(10000, static_cast<char>('a' + thread))));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  check::OnThreads(4, [&](int thread) {
+    for (int i = 0; i < 50; ++i) {
+      const std::string name = std::to_string(i % 5);
+      if (const auto found = cache.Read(name)) CHECK(*found == std::string(10000, (*found)[0]));
+      CHECK(cache.Write(name, std::string(10000, static_cast<char>('a' + thread))));
+    }
+  });
   CHECK_EQ(FilesIn(folder.below()), 5);
 }
 

@@ -22,11 +22,8 @@ std::vector<std::vector<int64_t>> Members(const Grouping& grouping, int64_t repl
   return groups;
 }
 
-TEST(consecutive_groups_are_of_neighbours) {
+TEST(groups_are_of_neighbours_or_as_far_apart_as_there_are_groups) {
   CHECK((Members({2, false}, 8) == std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
-}
-
-TEST(orthogonal_groups_are_as_far_apart_as_there_are_groups) {
   CHECK((Members({2, true}, 8) == std::vector<std::vector<int64_t>>{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
   CHECK((Members({4, true}, 8) == std::vector<std::vector<int64_t>>{{0, 2, 4, 6}, {1, 3, 5, 7}}));
 }

@@ -15,45 +15,33 @@
 namespace {
 
 using check::Count;
-using check::Element;
-using check::Later;
-using check::MakeQueue;
-using check::Push;
-using check::Taken;
+using namespace check;
 using std::chrono::hours;
 using std::chrono::milliseconds;
-using std::chrono::nanoseconds;
 using namespace tensorflow_ipu::core;
 
 TEST(push_waits_at_the_depth_until_an_element_is_taken) {
   constexpr int kDepth = 2;
   const auto queue = MakeQueue(kDepth);
-  Count pushed;
-  check::Threads threads;
-  threads.Start([&] {
-    for (int i = 0; i < 6; ++i) {
-      CHECK(Push(*queue, i).ok());
-      pushed.Add();
-    }
-  });
+  Pusher pusher(*queue, 6);
   for (int i = 0; i < 4; ++i) {
-    CHECK(pushed.Await(i + kDepth));
-    CHECK(!pushed.Await(i + kDepth + 1, check::kMoment));
+    CHECK(pusher.pushed.Await(i + kDepth));
+    CHECK(!pusher.pushed.Await(i + kDepth + 1, kMoment));
     CHECK_EQ(Taken(*queue), i);
   }
-  CHECK(pushed.Await(6));
+  CHECK(pusher.pushed.Await(6));
 }
 
 TEST(close_ends_a_push_that_waits_and_all_later_ones) {
   const auto queue = MakeQueue(1);
   CHECK(Push(*queue, 0).ok());
   Count ended;
-  check::Threads threads;
+  Threads threads;
   threads.Start([&] {
     CHECK(Push(*queue, 1).code == Code::kCancelled);
     ended.Add();
   });
-  CHECK(!ended.Await(1, check::kMoment));
+  CHECK(!ended.Await(1, kMoment));
   queue->Close();
   CHECK(ended.Await());
   const Status after = Push(*queue, 2);
@@ -65,61 +53,39 @@ TEST(close_ends_a_push_that_waits_and_all_later_ones) {
 bool GetsMoreRoom(std::size_t bytes, int rounds) {
   const auto queue = MakeQueue(1);
   Count pushed;
-  check::Threads threads;
+  Threads threads;
   threads.Start([&] {
     while (Push(*queue, 0, bytes).ok()) pushed.Add();
   });
   bool more = false;
   int64_t taken = 0;
   for (int round = 0; round < rounds && !more; ++round) {
-    more = pushed.Await(taken + 2, check::kMoment);
-    while (Taken(*queue) != check::kNothing) ++taken;
+    more = pushed.Await(taken + 2, kMoment);
+    while (Taken(*queue) != kNothing) ++taken;
   }
   queue->Close();
   return more;
 }
 
 TEST(small_elements_get_more_room_than_the_depth_where_the_queue_runs_full_and_empty) {
-  CHECK(GetsMoreRoom(4, check::kDeadline / check::kMoment));
-  CHECK(!GetsMoreRoom(check::kLargeBytes, 5));
+  CHECK(GetsMoreRoom(4, kDeadline / kMoment));
+  CHECK(!GetsMoreRoom(kLargeBytes, 5));
 }
 
 // The pump refills by halves; an incomplete row can be more than half, and nobody takes it.
 TEST(a_pump_that_waits_goes_on_where_no_whole_row_is_left) {
   constexpr int64_t kReplicas = 4;
   const auto queue = MakeQueue(1);
-  Count pushed;
-  check::Threads threads;
-  threads.Start([&] {
-    for (int i = 0; i < 2 * kReplicas; ++i) {
-      CHECK(Push(*queue, i).ok());
-      pushed.Add();
-    }
-  });
-  const auto later = Later(*queue, 0, kReplicas);
-  CHECK(later->done.Await());
-  CHECK_EQ(*later->element, 0);
+  Pusher pusher(*queue, 2 * kReplicas);
+  CHECK(Later(*queue, 0, kReplicas)->Gets(0));
   for (int64_t replica = 1; replica < kReplicas; ++replica) {
-    CHECK(pushed.Await(kReplicas + replica));
+    CHECK(pusher.pushed.Await(kReplicas + replica));
     CHECK_EQ(Taken(*queue, replica, kReplicas), replica);
   }
-  CHECK(pushed.Await(2 * kReplicas));
+  CHECK(pusher.pushed.Await(2 * kReplicas));
   for (int64_t replica = 0; replica < kReplicas; ++replica)
     CHECK_EQ(Taken(*queue, replica, kReplicas), kReplicas + replica);
 }
-
-class WaitLimit {
- public:
-  explicit WaitLimit(nanoseconds limit) { tensorflow_ipu::core::wait_limit_ns = limit.count(); }
-  ~WaitLimit() { tensorflow_ipu::core::wait_limit_ns = 0; }
-};
-
-// All feeds refuse use while it lives, as after Ctrl-C.
-class Interrupted {
- public:
-  Interrupted() { tensorflow_ipu::core::interrupted = true; }
-  ~Interrupted() { tensorflow_ipu::core::interrupted = false; }
-};
 
 TEST(a_wait_for_use_ends_with_the_first_take_or_with_the_queue) {
   for (const bool used : {true, false}) {
@@ -133,7 +99,7 @@ TEST(a_wait_for_use_ends_with_the_first_take_or_with_the_queue) {
     });
     CHECK(begun.Await());
     CHECK_EQ(ended.value(), 0);
-    std::shared_ptr<check::Delivery> waits;
+    std::shared_ptr<Delivery> waits;
     if (used) {
       waits = Later(*queue);
     } else {
@@ -143,8 +109,7 @@ TEST(a_wait_for_use_ends_with_the_first_take_or_with_the_queue) {
     CHECK_EQ(queue->AwaitUse(), used);
     if (used) {
       CHECK(Push(*queue, 7).ok());
-      CHECK(waits->done.Await());
-      CHECK_EQ(*waits->element, 7);
+      CHECK(waits->Gets(7));
     }
   }
 }
@@ -156,38 +121,35 @@ TEST(the_end_leaves_what_is_ready_and_fails_those_who_wait_and_come_later) {
   CHECK_EQ(Taken(*queue), 0);
   const auto later = Later(*queue);
   CHECK_EQ(later->done.value(), 1);
-  CHECK(later->why.code == Code::kInvalidArgument);
+  CHECK(later->Fails(Code::kInvalidArgument));
   CHECK_EQ(later->why.message, "the map failed");
 
   const auto other = MakeQueue(2);
   const auto waits = Later(*other);
   const auto waits_too = Later(*other);
   other->End(Status::OutOfRange("over"));
-  CHECK(waits->done.Await());
-  CHECK(waits_too->done.Await());
-  CHECK(waits->why.code == Code::kOutOfRange);
-  CHECK(waits_too->why.code == Code::kOutOfRange);
+  CHECK(waits->Fails(Code::kOutOfRange));
+  CHECK(waits_too->Fails(Code::kOutOfRange));
 }
 
 TEST(an_end_before_the_first_take_is_told_to_all_replicas) {
   const auto queue = MakeQueue(2);
   queue->End(Status::OutOfRange("over"));
-  for (int replica = 0; replica < 3; ++replica) CHECK(Later(*queue, replica, 3)->why.code == Code::kOutOfRange);
+  for (int replica = 0; replica < 3; ++replica) CHECK(Later(*queue, replica, 3)->Fails(Code::kOutOfRange));
 }
 
 TEST(close_drops_what_is_ready_and_fails_those_who_wait_and_come_later) {
   const auto queue = MakeQueue(2);
   auto element = std::make_shared<const int64_t>(7);
   const std::weak_ptr<const int64_t> alive = element;
-  CHECK(queue->Push(std::move(element), check::kLargeBytes).ok());
-  CHECK_EQ(Taken(*queue, 0, 2), check::kNothing);
+  CHECK(queue->Push(std::move(element), kLargeBytes).ok());
+  CHECK_EQ(Taken(*queue, 0, 2), kNothing);
   const auto later = Later(*queue, 1, 2);
   queue->Close();
   CHECK(alive.expired());
-  CHECK(later->done.Await());
-  CHECK(later->why.code == Code::kCancelled);
+  CHECK(later->Fails(Code::kCancelled));
   queue->End(Status::OutOfRange("over"));
-  CHECK(Later(*queue, 0, 2)->why.code == Code::kCancelled);
+  CHECK(Later(*queue, 0, 2)->Fails(Code::kCancelled));
   queue->Close();
   CHECK_EQ(queue->ready(), 0);
 }
@@ -200,7 +162,7 @@ TEST(close_drops_elements_outside_of_its_lock) {
     delete number;
     ready_in_the_element = queue->ready();
   });
-  CHECK(queue->Push(std::move(element), check::kLargeBytes).ok());
+  CHECK(queue->Push(std::move(element), kLargeBytes).ok());
   queue->Close();
   CHECK_EQ(ready_in_the_element, 0);
 }
@@ -209,15 +171,12 @@ TEST(an_interrupt_fails_those_who_wait_and_keeps_the_elements) {
   const auto queue = MakeQueue(4);
   const auto later = Later(*queue);
   {
-    const Interrupted interrupted;
+    const check::Interrupted now;
     queue->Interrupt();
-    CHECK(later->done.Await());
-    CHECK(later->why.code == Code::kCancelled);
+    CHECK(later->Fails(Code::kCancelled));
     CHECK(Push(*queue, 0).ok());
-    Status why;
-    CHECK_EQ(Taken(*queue, 0, 1, &why), check::kFailed);
-    CHECK(why.code == Code::kCancelled);
-    CHECK(Later(*queue)->why.code == Code::kCancelled);
+    CHECK(Failure(*queue).code == Code::kCancelled);
+    CHECK(Later(*queue)->Fails(Code::kCancelled));
   }
   CHECK_EQ(Taken(*queue), 0);
 }
@@ -228,8 +187,7 @@ TEST(a_wait_that_reaches_the_limit_fails_and_loses_no_element) {
     const WaitLimit limit(milliseconds(5));
     const auto start = std::chrono::steady_clock::now();
     const auto later = Later(*queue);
-    CHECK(later->done.Await());
-    CHECK(later->why.code == Code::kDeadlineExceeded);
+    CHECK(later->Fails(Code::kDeadlineExceeded));
     CHECK(later->why.message.find("5 ms") != std::string::npos);
     CHECK(std::chrono::steady_clock::now() - start >= milliseconds(5));
     CHECK_EQ(queue->waiting(), 0);
@@ -245,12 +203,10 @@ TEST(the_limit_of_a_wait_fails_that_wait_alone) {
     const WaitLimit limit(milliseconds(1));
     return Later(*queue);
   }();
-  CHECK(hasty->done.Await());
-  CHECK(hasty->why.code == Code::kDeadlineExceeded);
+  CHECK(hasty->Fails(Code::kDeadlineExceeded));
   CHECK_EQ(queue->waiting(), 1);
   CHECK(Push(*queue, 0).ok());
-  CHECK(patient->done.Await());
-  CHECK_EQ(*patient->element, 0);
+  CHECK(patient->Gets(0));
 }
 
 TEST(what_is_delivered_holds_on_to_nothing_afterwards) {
@@ -261,7 +217,7 @@ TEST(what_is_delivered_holds_on_to_nothing_afterwards) {
   queue->TakeLater(0, 1, [&done, held](Status, Element) { done.Add(); });
   CHECK(Push(*queue, 0).ok());
   CHECK(done.Await());
-  CHECK(check::SpinUntilTrue([&] { return held.use_count() == 1; }));
+  CHECK(Becomes([&] { return held.use_count() == 1; }));
 }
 
 TEST(a_queue_that_goes_answers_those_who_wait_and_its_deadlines_do_no_harm) {
@@ -274,8 +230,7 @@ TEST(a_queue_that_goes_answers_those_who_wait_and_its_deadlines_do_no_harm) {
   CHECK(other->done.Await());
   CHECK(later->why.code == Code::kCancelled || later->why.code == Code::kDeadlineExceeded);
   Count past;
-  tensorflow_ipu::core::Deadlines::Global().Add(std::chrono::steady_clock::now() + milliseconds(4),
-                                                [&] { past.Add(); });
+  Deadlines::Global().Add(std::chrono::steady_clock::now() + milliseconds(4), [&] { past.Add(); });
   CHECK(past.Await());
   CHECK_EQ(later->done.value(), 1);
   CHECK_EQ(other->done.value(), 1);

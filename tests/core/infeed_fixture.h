@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "tensorflow_ipu/kernels/core/infeed.h"
+#include "tests/core/check.h"
 #include "tests/core/threads.h"
 
 namespace check {
@@ -19,7 +20,6 @@ using Queue = tensorflow_ipu::core::Infeed<Element>;
 constexpr std::size_t kLargeBytes = std::size_t{1} << 24;
 
 constexpr int64_t kNothing = -1;
-constexpr int64_t kFailed = -2;
 
 inline std::shared_ptr<Queue> MakeQueue(int64_t depth) { return std::make_shared<Queue>("queue", depth); }
 
@@ -27,19 +27,46 @@ inline tensorflow_ipu::core::Status Push(Queue& queue, int64_t number, std::size
   return queue.Push(std::make_shared<const int64_t>(number), bytes);
 }
 
-// The number that a Take gets, or kNothing or kFailed.
-inline int64_t Taken(Queue& queue, int64_t replica = 0, int64_t replicas = 1,
-                     tensorflow_ipu::core::Status* why_not = nullptr) {
+// The number that a Take gets, or kNothing.
+inline int64_t Taken(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   Element element;
   tensorflow_ipu::core::Status why;
   const Queue::Took took = queue.Take(replica, replicas, &element, &why);
-  if (why_not != nullptr) *why_not = why;
-  if (took == Queue::Took::kElement) return *element;
-  return took == Queue::Took::kNothing ? kNothing : kFailed;
+  CHECK(took != Queue::Took::kFailed);
+  return took == Queue::Took::kElement ? *element : kNothing;
 }
+
+// Why a Take fails.
+inline tensorflow_ipu::core::Status Failure(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
+  Element element;
+  tensorflow_ipu::core::Status why;
+  CHECK(queue.Take(replica, replicas, &element, &why) == Queue::Took::kFailed);
+  return why;
+}
+
+// A thread that pushes 0, 1, and so on.
+class Pusher {
+ public:
+  Pusher(Queue& queue, int64_t count) {
+    thread_.Start([this, &queue, count] {
+      for (int64_t i = 0; i < count; ++i) {
+        CHECK(Push(queue, i).ok());
+        pushed.Add();
+      }
+    });
+  }
+
+  Count pushed;
+
+ private:
+  Threads thread_;
+};
 
 // What a TakeLater got, once `done` is 1.
 struct Delivery {
+  bool Gets(int64_t number) { return done.Await() && why.ok() && *element == number; }
+  bool Fails(tensorflow_ipu::core::Code code) { return done.Await() && why.code == code && element == nullptr; }
+
   Count done;
   tensorflow_ipu::core::Status why;
   Element element;
@@ -55,15 +82,6 @@ inline std::shared_ptr<Delivery> Later(Queue& queue, int64_t replica = 0, int64_
     delivery->done.Add();
   });
   return delivery;
-}
-
-// For events without a notification.
-template <typename Done>
-bool SpinUntilTrue(Done done) {
-  return tensorflow_ipu::core::SpinUntil(kDeadline, [&] {
-    std::this_thread::yield();
-    return done();
-  });
 }
 
 }  // namespace check

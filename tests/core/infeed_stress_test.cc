@@ -15,10 +15,7 @@
 namespace {
 
 using check::Count;
-using check::Element;
-using check::MakeQueue;
-using check::Push;
-using check::Queue;
+using namespace check;
 using namespace tensorflow_ipu::core;
 
 // Takes one replica's elements as a program does: at once, after a spin, or later. It retries a failed wait, unless the
@@ -32,10 +29,7 @@ class Program : public std::enable_shared_from_this<Program> {
     while (true) {
       Element element;
       Status why;
-      Queue::Took took = queue_->Take(replica_, replicas_, &element, &why);
-      if (took == Queue::Took::kNothing && queue_->SpinForNext(replica_))
-        took = queue_->Take(replica_, replicas_, &element, &why);
-      if (took == Queue::Took::kNothing) {
+      if (queue_->TakeOrSpin(replica_, replicas_, &element, &why) == Queue::Took::kNothing) {
         queue_->TakeLater(replica_, replicas_, [self = shared_from_this()](Status late_why, Element late) {
           if (self->Accept(late_why, late)) self->Run();
         });
@@ -90,7 +84,7 @@ void PushThrough(int64_t depth, int64_t replicas, int64_t elements, std::size_t 
   std::atomic<bool> over{false};
   std::vector<std::shared_ptr<Program>> programs;
   {
-    check::Threads threads;
+    Threads threads;
     threads.Start([&] {
       for (int64_t i = 0; i < elements; ++i) CHECK(Push(*queue, i, bytes).ok());
       queue->End(Status::OutOfRange("over"));
@@ -114,7 +108,7 @@ void PushThrough(int64_t depth, int64_t replicas, int64_t elements, std::size_t 
 }
 
 TEST(one_program_gets_every_element_once_and_in_order) {
-  PushThrough(3, 1, 20000, check::kLargeBytes, [](Queue& queue) {
+  PushThrough(3, 1, 20000, kLargeBytes, [](Queue& queue) {
     CHECK(queue.ready() <= 3);
     std::this_thread::yield();
   });
@@ -128,7 +122,7 @@ TEST(small_elements_pass_as_surely_when_the_queue_makes_them_more_room) {
 }
 
 TEST(sixteen_programs_get_every_row_once_and_in_order) {
-  for (const std::size_t bytes : {check::kLargeBytes, std::size_t{4}}) {
+  for (const std::size_t bytes : {kLargeBytes, std::size_t{4}}) {
     PushThrough(2, 16, 16 * 500 + 7, bytes, [](Queue& queue) {
       CHECK(queue.waiting() <= 16);
       std::this_thread::yield();
@@ -138,7 +132,7 @@ TEST(sixteen_programs_get_every_row_once_and_in_order) {
 
 TEST(interrupts_lose_no_element) {
   for (const int64_t replicas : {1, 4}) {
-    for (const std::size_t bytes : {check::kLargeBytes, std::size_t{4}}) {
+    for (const std::size_t bytes : {kLargeBytes, std::size_t{4}}) {
       PushThrough(1, replicas, 3000, bytes, [](Queue& queue) {
         queue.Interrupt();
         std::this_thread::yield();
@@ -149,28 +143,28 @@ TEST(interrupts_lose_no_element) {
 
 TEST(limits_of_waits_that_race_with_elements_lose_none) {
   for (const int64_t replicas : {1, 4}) {
-    for (const std::size_t bytes : {check::kLargeBytes, std::size_t{4}}) {
+    for (const std::size_t bytes : {kLargeBytes, std::size_t{4}}) {
       PushThrough(1, replicas, 3000, bytes, [limit = int64_t{0}](Queue&) mutable {
-        tensorflow_ipu::core::wait_limit_ns = 1 + limit++ % 20000;
+        wait_limit_ns = 1 + limit++ % 20000;
         std::this_thread::yield();
       });
     }
   }
-  tensorflow_ipu::core::wait_limit_ns = 0;
+  wait_limit_ns = 0;
 }
 
 // The life of a queue that is restarted again and again while programs use it.
 TEST(whenever_a_queue_is_closed_its_pump_and_programs_end) {
   constexpr int kRounds = 300;
   for (int round = 0; round < kRounds; ++round) {
-    tensorflow_ipu::core::wait_limit_ns = round % 3 == 0 ? 10000 : 0;
+    wait_limit_ns = round % 3 == 0 ? 10000 : 0;
     const int64_t replicas = 1 + round % 2;
-    const std::size_t bytes = round % 4 < 2 ? check::kLargeBytes : 4;
+    const std::size_t bytes = round % 4 < 2 ? kLargeBytes : 4;
     auto queue = MakeQueue(1 + round % 3);
     Count ended;
     Count pushed;
     {
-      check::Threads threads;
+      Threads threads;
       threads.Start([queue, &pushed, bytes] {
         for (int64_t i = 0; Push(*queue, i, bytes).ok(); ++i) pushed.Add();
       });
@@ -183,7 +177,7 @@ TEST(whenever_a_queue_is_closed_its_pump_and_programs_end) {
       if (!CHECK(ended.Await(replicas))) return;
     }
   }
-  tensorflow_ipu::core::wait_limit_ns = 0;
+  wait_limit_ns = 0;
 }
 
 }  // namespace

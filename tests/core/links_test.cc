@@ -18,31 +18,17 @@
 
 namespace {
 
-using check::Code;
-using check::Links;
-using check::Message;
-using check::Network;
-using check::Status;
+using namespace check;
 namespace core = tensorflow_ipu::core;
 
 // A call, which may end after its test.
 struct Ended {
-  struct How {
-    Status status;
-    check::Count count;
-  };
+  Network::Done Note() const { return NoteIn(ending); }
+  bool With(Code code) const { return ending->EndsWith(code); }
+  bool Says(const char* words) const { return ending->Says(words); }
+  bool IsOpen() const { return ending->IsOpen(); }
 
-  Network::Done Note() const {
-    return [how = how](Status status) {
-      how->status = std::move(status);
-      how->count.Add();
-    };
-  }
-  bool With(Code code) const { return how->count.Await() && how->status.code == code; }
-  bool Says(const char* words) const { return how->status.message.find(words) != std::string::npos; }
-  bool IsOpen() const { return how->count.value() == 0; }
-
-  const std::shared_ptr<How> how = std::make_shared<How>();
+  const std::shared_ptr<Ending> ending = std::make_shared<Ending>();
 };
 
 std::shared_ptr<Message> MessageOf(std::size_t bytes, int first) {
@@ -116,51 +102,51 @@ TEST(who_comes_late_is_refused_whatever_it_says) {
 }
 
 TEST(messages_of_all_sizes_arrive_whichever_side_comes_first) {
-  const auto networks = check::LinkedNetworks(2);
+  const auto networks = LinkedNetworks(2);
   const auto there = networks[0]->NewCalls();
   const auto here = networks[1]->NewCalls();
   const std::vector<std::size_t> sizes = {1, 100, 16384, 16385, 5000000};
   for (const bool send_first : {true, false}) {
     std::vector<std::shared_ptr<Message>> sent;
     std::vector<std::shared_ptr<Message>> received;
-    std::vector<std::unique_ptr<Ended>> ends;
+    std::vector<Ended> ends;
     const auto send = [&](std::size_t i) {
       sent.push_back(MessageOf(sizes[i], static_cast<int>(i)));
-      ends.push_back(std::make_unique<Ended>());
-      networks[0]->Send(there, 1, "key" + std::to_string(i), sent.back(), ends.back()->Note());
+      ends.emplace_back();
+      networks[0]->Send(there, 1, "key" + std::to_string(i), sent.back(), ends.back().Note());
     };
     const auto receive = [&](std::size_t i) {
       received.push_back(std::make_shared<Message>(sizes[i]));
-      ends.push_back(std::make_unique<Ended>());
-      networks[1]->Receive(here, 0, "key" + std::to_string(i), received.back(), ends.back()->Note());
+      ends.emplace_back();
+      networks[1]->Receive(here, 0, "key" + std::to_string(i), received.back(), ends.back().Note());
     };
     for (std::size_t i = 0; i < sizes.size(); ++i) send_first ? send(i) : receive(i);
     for (std::size_t i = 0; i < sizes.size(); ++i) send_first ? receive(i) : send(i);
-    for (const auto& end : ends) CHECK(end->With(Code::kOk));
+    for (const Ended& end : ends) CHECK(end.With(Code::kOk));
     for (std::size_t i = 0; i < sizes.size(); ++i) CHECK(Same(*sent[i], *received[i]));
   }
 }
 
 TEST(both_ways_are_full_at_once) {
-  const auto networks = check::LinkedNetworks(2);
-  std::vector<std::unique_ptr<Ended>> ends;
+  const auto networks = LinkedNetworks(2);
+  std::vector<Ended> ends;
   for (std::size_t worker = 0; worker < 2; ++worker) {
     const auto calls = networks[worker]->NewCalls();
     for (int i = 0; i < 8; ++i) {
       const std::string key = std::to_string(i) + ":";
-      ends.push_back(std::make_unique<Ended>());
+      ends.emplace_back();
       networks[worker]->Send(calls, static_cast<int64_t>(1 - worker), key + std::to_string(worker),
-                             MessageOf(std::size_t{1} << 20, i), ends.back()->Note());
-      ends.push_back(std::make_unique<Ended>());
+                             MessageOf(std::size_t{1} << 20, i), ends.back().Note());
+      ends.emplace_back();
       networks[worker]->Receive(calls, static_cast<int64_t>(1 - worker), key + std::to_string(1 - worker),
-                                std::make_shared<Message>(std::size_t{1} << 20), ends.back()->Note());
+                                std::make_shared<Message>(std::size_t{1} << 20), ends.back().Note());
     }
   }
-  for (const auto& end : ends) CHECK(end->With(Code::kOk));
+  for (const Ended& end : ends) CHECK(end.With(Code::kOk));
 }
 
 TEST(another_size_is_told_to_who_asked) {
-  const auto networks = check::LinkedNetworks(2);
+  const auto networks = LinkedNetworks(2);
   Ended sent, received;
   networks[0]->Send(networks[0]->NewCalls(), 1, "key", MessageOf(3, 0), sent.Note());
   networks[1]->Receive(networks[1]->NewCalls(), 0, "key", MessageOf(4, 0), received.Note());
@@ -236,23 +222,16 @@ TEST(a_process_that_is_gone_ends_all_calls_and_those_to_come) {
 }
 
 // The other end closes in the midst of a message that the socket cannot take.
-TEST(a_process_that_reads_nothing_and_is_gone_ends_what_is_written) {
-  Bare bare;
-  Ended sent;
-  bare.Write({core::FrameHeader::kAsk, 0, 1, 50000000});
-  bare.links->Send(bare.calls, 1, "", MessageOf(50000000, 0), sent.Note());
-  CHECK(sent.IsOpen());
-  bare.Close();
-  CHECK(sent.With(Code::kUnavailable));
-}
-
-TEST(what_is_written_can_be_cancelled) {
-  Bare bare;
-  Ended sent;
-  bare.Write({core::FrameHeader::kAsk, 0, 1, 50000000});
-  bare.links->Send(bare.calls, 1, "", MessageOf(50000000, 0), sent.Note());
-  bare.calls->Cancel();
-  CHECK(sent.With(Code::kCancelled));
+TEST(what_is_written_ends_with_a_process_that_reads_nothing_or_is_cancelled) {
+  for (const bool cancelled : {false, true}) {
+    Bare bare;
+    Ended sent;
+    bare.Write({core::FrameHeader::kAsk, 0, 1, 50000000});
+    bare.links->Send(bare.calls, 1, "", MessageOf(50000000, 0), sent.Note());
+    CHECK(sent.IsOpen());
+    cancelled ? bare.calls->Cancel() : bare.Close();
+    CHECK(sent.With(cancelled ? Code::kCancelled : Code::kUnavailable));
+  }
 }
 
 TEST(what_no_worker_sends_ends_the_link) {
@@ -267,7 +246,7 @@ TEST(what_no_worker_sends_ends_the_link) {
 }
 
 TEST(a_process_that_is_there_answers_and_one_that_hangs_is_told_at_the_limit) {
-  const auto networks = check::LinkedNetworks(2);
+  const auto networks = LinkedNetworks(2);
   Ended there, hangs;
   networks[0]->Check(1, check::kDeadline, there.Note());
   CHECK(there.With(Code::kOk));

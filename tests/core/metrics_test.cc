@@ -7,9 +7,9 @@
 #include <map>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "tests/core/check.h"
+#include "tests/core/threads.h"
 
 namespace {
 
@@ -19,17 +19,13 @@ using namespace tensorflow_ipu::core;
 TEST(a_name_has_one_counter_for_all_threads) {
   Counters counters;
   CHECK(counters.Read().empty());
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < 4; ++thread) {
-    threads.emplace_back([&counters] {
-      std::atomic<int64_t>* const own = counters.Of("own");
-      for (int i = 0; i < 1000; ++i) {
-        own->fetch_add(1, std::memory_order_relaxed);
-        counters.Of("other " + std::to_string(i % 10));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  check::OnThreads(4, [&](int) {
+    std::atomic<int64_t>* const own = counters.Of("own");
+    for (int i = 0; i < 1000; ++i) {
+      own->fetch_add(1, std::memory_order_relaxed);
+      counters.Of("other " + std::to_string(i % 10));
+    }
+  });
   const std::map<std::string, int64_t> values = counters.Read();
   CHECK(values.size() == 11 && values.at("own") == 4000 && values.at("other 3") == 0);
 }
@@ -78,14 +74,10 @@ TEST(the_oldest_make_room) {
 
 TEST(threads_lose_none) {
   Samples samples;
-  std::vector<std::thread> threads;
-  for (int thread = 0; thread < 4; ++thread) {
-    threads.emplace_back([&samples] {
-      for (int i = 0; i < 1000; ++i) samples.Add(At(i), nanoseconds(2));
-      samples.Read();
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  check::OnThreads(4, [&](int) {
+    for (int i = 0; i < 1000; ++i) samples.Add(At(i), nanoseconds(2));
+    samples.Read();
+  });
   CHECK(samples.Read().count == 4000 && samples.Read().total == 8000);
 }
 

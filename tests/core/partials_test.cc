@@ -57,15 +57,10 @@ std::vector<float> Products(const BlockedProducts& p, const Operands& operands, 
   };
   std::vector<float> products;
   const int64_t taps = Size(p.filter);
-  if (p.channels % 16 == 0) {
-    for (int64_t first = 0; first < p.channels; first += 16) {
-      for (int64_t tap = 0; tap < taps; ++tap) {
-        for (int64_t i = 0; i < 16; ++i) products.push_back(product(tap, first + i));
-      }
-    }
-  } else {
+  const int64_t together = p.channels % 16 == 0 ? 16 : p.channels;
+  for (int64_t first = 0; first < p.channels; first += together) {
     for (int64_t tap = 0; tap < taps; ++tap) {
-      for (int64_t channel = 0; channel < p.channels; ++channel) products.push_back(product(tap, channel));
+      for (int64_t i = 0; i < together; ++i) products.push_back(product(tap, first + i));
     }
   }
   return products;

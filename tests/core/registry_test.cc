@@ -25,6 +25,7 @@ TEST(an_object_is_found_under_its_number_until_it_is_removed) {
   CHECK(registry.Find(number) == nullptr);
   CHECK(registry.Remove(number) == nullptr);
   CHECK_EQ(found.use_count(), 1);
+  CHECK_EQ(*found, "queue");
 }
 
 TEST(no_number_names_objects_of_two_kinds) {
@@ -49,14 +50,6 @@ TEST(all_lists_what_is_there) {
   std::set<int> values;
   for (const auto& object : registry.All()) values.insert(*object);
   CHECK(values == std::set<int>({2, 3}));
-}
-
-TEST(an_object_that_is_held_outlives_its_number) {
-  Registry<int> registry;
-  const int64_t number = registry.Add(std::make_shared<int>(7));
-  const auto held = registry.Find(number);
-  registry.Remove(number);
-  CHECK_EQ(*held, 7);
 }
 
 TEST(threads_that_add_find_and_remove_get_numbers_of_their_own) {
@@ -87,6 +80,15 @@ TEST(threads_that_add_find_and_remove_get_numbers_of_their_own) {
   }
   CHECK_EQ(numbers.size(), std::size_t{kThreads * kEach});
   CHECK_EQ(registry.All().size(), std::size_t{kThreads * kEach / 2});
+}
+
+TEST(each_device_has_one_object) {
+  ByDevice<int> objects;
+  const auto first = objects.Of(3, [] { return std::make_shared<int>(7); });
+  CHECK_EQ(*first, 7);
+  CHECK(objects.Of(3, [] { return std::make_shared<int>(8); }) == first);
+  CHECK_EQ(*objects.Of(1, [] { return std::make_shared<int>(9); }), 9);
+  CHECK_EQ(objects.All().size(), std::size_t{2});
 }
 
 std::atomic<int> ended{0};

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,18 +28,31 @@ inline Collective SumOf(int64_t group_size = 0, bool orthogonal = false) {
   return {Kind::kAllReduce, Reduction::kSum, {group_size, orthogonal}, 0};
 }
 
-// One arrival: its numbers, its result, and once `completed` is 1, its status.
-struct Arrival {
-  std::vector<int64_t> values;
-  std::vector<int64_t> result;
+// The end of a call: its status, once `completed` is 1.
+struct Ending {
   Status status;
-  bool at_once = false;
   Count completed;
 
   bool Await() { return completed.Await(); }
   bool IsOpen() const { return completed.value() == 0; }
-  bool Failed(Code code) { return Await() && status.code == code; }
+  bool EndsWith(Code code) { return Await() && status.code == code; }
   bool Says(const std::string& words) const { return status.message.find(words) != std::string::npos; }
+};
+
+inline std::function<void(Status)> NoteIn(std::shared_ptr<Ending> ending) {
+  return [ending = std::move(ending)](Status status) {
+    ending->status = std::move(status);
+    ending->completed.Add();
+  };
+}
+
+// One arrival: its numbers and its result.
+struct Arrival : Ending {
+  std::vector<int64_t> values;
+  std::vector<int64_t> result;
+  bool at_once = false;
+
+  bool Gives(const std::vector<int64_t>& numbers) { return EndsWith(Code::kOk) && result == numbers; }
 };
 
 inline tensorflow_ipu::core::Contribution ContributionOf(Arrival& arrival) {
@@ -47,22 +61,17 @@ inline tensorflow_ipu::core::Contribution ContributionOf(Arrival& arrival) {
            static_cast<int64_t>(arrival.result.size())}};
 }
 
-// The result has as many numbers.
+// The result has as many numbers, or `result_size`.
 inline std::shared_ptr<Arrival> Arrive(CallSite& site, int64_t replica, int64_t replicas, std::vector<int64_t> values,
-                                       const Collective& collective = SumOf()) {
+                                       const Collective& collective = SumOf(),
+                                       std::optional<std::size_t> result_size = std::nullopt) {
   auto arrival = std::make_shared<Arrival>();
   arrival->values = std::move(values);
-  arrival->result.resize(arrival->values.size());
+  arrival->result.resize(result_size.value_or(arrival->values.size()), -1);
   const std::optional<Status> returned =
-      site.Arrive(replica, replicas, collective, ContributionOf(*arrival), [arrival](Status status) {
-        arrival->status = std::move(status);
-        arrival->completed.Add();
-      });
-  if (returned.has_value()) {
-    arrival->status = *returned;
-    arrival->at_once = true;
-    arrival->completed.Add();
-  }
+      site.Arrive(replica, replicas, collective, ContributionOf(*arrival), NoteIn(arrival));
+  arrival->at_once = returned.has_value();
+  if (returned.has_value()) NoteIn(arrival)(*returned);
   return arrival;
 }
 

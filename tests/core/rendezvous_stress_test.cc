@@ -20,14 +20,7 @@
 
 namespace {
 
-using check::Arrival;
-using check::CallSite;
-using check::Code;
-using check::ContributionOf;
-using check::Count;
-using check::ReplicaGroup;
-using check::Status;
-using check::SumOf;
+using namespace check;
 using tensorflow_ipu::core::Executor;
 
 // A replica's program: in each step it brings a number to every site at once, and continues when all are completed. It
@@ -43,8 +36,8 @@ class Program : public std::enable_shared_from_this<Program> {
         steps_(steps),
         ended_(ended) {}
 
+  // A loop instead of recursion, where the statuses are there at once.
   void Run() {
-    // A loop instead of recursion, where the statuses are there at once.
     while (Step()) continue;
   }
 
@@ -118,7 +111,8 @@ class Program : public std::enable_shared_from_this<Program> {
 };
 
 struct Fleet {
-  Fleet(int64_t replicas, int64_t sites) : replicas(replicas), replica_group(std::make_shared<ReplicaGroup>("device")) {
+  Fleet(int64_t replicas, int64_t sites, std::chrono::nanoseconds watch = std::chrono::milliseconds(250))
+      : replicas(replicas), replica_group(std::make_shared<ReplicaGroup>("device", nullptr, watch)) {
     for (int64_t i = 0; i < sites; ++i)
       all_sites.push_back(std::make_shared<CallSite>("site " + std::to_string(i), replica_group));
   }
@@ -190,26 +184,16 @@ TEST(whenever_a_run_is_aborted_all_replicas_end) {
 TEST(limits_of_waits_that_race_with_arrivals_end_the_run_or_do_not) {
   Fleet fleet(4, 2);
   for (int round = 0; round < 100; ++round) {
-    tensorflow_ipu::core::wait_limit_ns = 1 + 977 * round;
+    const WaitLimit limit(std::chrono::nanoseconds(1 + 977 * round));
     fleet.Run([](int64_t) { return 200; });
     for (const auto& program : fleet.programs) CHECK(program->done() == 200 || !program->failure().ok());
   }
-  tensorflow_ipu::core::wait_limit_ns = 0;
 }
 
 TEST(the_watch_finds_no_fault_with_replicas_that_move) {
-  const auto replica_group = std::make_shared<ReplicaGroup>("device", nullptr, std::chrono::milliseconds(1));
-  std::vector<std::shared_ptr<CallSite>> sites = {std::make_shared<CallSite>("a", replica_group),
-                                                  std::make_shared<CallSite>("b", replica_group)};
-  replica_group->Begin(4);
-  Count ended;
-  std::vector<std::shared_ptr<Program>> programs;
-  for (int64_t replica = 0; replica < 4; ++replica) {
-    programs.push_back(std::make_shared<Program>(replica_group, sites, replica, 4, 2000, &ended));
-    Executor::Global().Run([program = programs.back()](const Status&) { program->Run(); });
-  }
-  CHECK(ended.Await(4));
-  for (const auto& program : programs) CHECK_EQ(program->done(), 2000);
+  Fleet fleet(4, 2, std::chrono::milliseconds(1));
+  fleet.Run([](int64_t) { return 2000; });
+  for (const auto& program : fleet.programs) CHECK_EQ(program->done(), 2000);
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,23 +15,15 @@
 
 namespace {
 
-using check::Arrival;
-using check::Arrive;
-using check::CallSite;
-using check::Code;
-using check::Collective;
-using check::Kind;
-using check::Reduction;
-using check::ReplicaGroup;
-using check::Status;
-using check::SumOf;
+using namespace check;
 using std::chrono::milliseconds;
 using Numbers = std::vector<int64_t>;
 
 // A run of replicas, and two sites in its program.
 struct Run {
-  explicit Run(int64_t replicas) {
-    replica_group = std::make_shared<ReplicaGroup>("device");
+  explicit Run(int64_t replicas, std::function<bool()> others_wait = nullptr,
+               std::chrono::nanoseconds watch = milliseconds(250)) {
+    replica_group = std::make_shared<ReplicaGroup>("device", std::move(others_wait), watch);
     site = std::make_shared<CallSite>("first", replica_group);
     other = std::make_shared<CallSite>("second", replica_group);
     replica_group->Begin(replicas);
@@ -51,10 +42,7 @@ TEST(the_last_to_arrive_has_its_answer_at_once_and_the_others_get_theirs) {
   CHECK_EQ(run.replica_group->waiting(), 2);
   const auto last = Arrive(*run.site, 2, 3, {300});
   CHECK(last->at_once);
-  for (const auto& arrival : {first, second, last}) {
-    CHECK(arrival->Await() && arrival->status.ok());
-    CHECK(arrival->result == Numbers{321});
-  }
+  for (const auto& arrival : {first, second, last}) CHECK(arrival->Gives({321}));
   CHECK_EQ(run.replica_group->waiting(), 0);
 }
 
@@ -64,8 +52,7 @@ TEST(the_next_use_of_a_site_is_another_meeting) {
     const auto one = Arrive(*run.site, use % 2, 2, {use});
     CHECK(one->IsOpen());
     const auto other = Arrive(*run.site, 1 - use % 2, 2, {10});
-    CHECK(one->Await() && one->result == Numbers{10 + use});
-    CHECK(other->Await() && other->result == Numbers{10 + use});
+    CHECK(one->Gives({10 + use}) && other->Gives({10 + use}));
   }
 }
 
@@ -76,36 +63,29 @@ TEST(sites_do_not_mix) {
   CHECK(a->IsOpen() && b->IsOpen());
   Arrive(*run.other, 0, 2, {30});
   Arrive(*run.site, 1, 2, {40});
-  CHECK(a->Await() && a->result == Numbers{41});
-  CHECK(b->Await() && b->result == Numbers{32});
+  CHECK(a->Gives({41}) && b->Gives({32}));
 }
 
-TEST(groups_do_not_wait_for_each_other) {
+TEST(groups_do_not_wait_for_each_other_and_one_of_a_single_replica_for_nobody) {
   for (const bool orthogonal : {false, true}) {
     Run run(4);
+    CHECK(Arrive(*run.other, 1, 4, {7}, SumOf(1))->at_once);
     const Collective sum = SumOf(2, orthogonal);
     const auto zero = Arrive(*run.site, 0, 4, {1}, sum);
     const auto partner = Arrive(*run.site, orthogonal ? 2 : 1, 4, {10}, sum);
-    CHECK(partner->at_once && partner->result == Numbers{11});
-    CHECK(zero->Await() && zero->result == Numbers{11});
+    CHECK(partner->at_once && partner->Gives({11}) && zero->Gives({11}));
     const auto three = Arrive(*run.site, 3, 4, {5}, sum);
     CHECK(three->IsOpen());
-    CHECK(Arrive(*run.site, orthogonal ? 1 : 2, 4, {6}, sum)->result == Numbers{11});
+    CHECK(Arrive(*run.site, orthogonal ? 1 : 2, 4, {6}, sum)->Gives({11}));
   }
-}
-
-TEST(a_group_of_one_meets_at_once) {
-  Run run(2);
-  CHECK(Arrive(*run.site, 1, 2, {7}, SumOf(1))->at_once);
 }
 
 TEST(a_single_replica_needs_no_run) {
   const auto replica_group = std::make_shared<ReplicaGroup>("device");
   CallSite site("alone", replica_group);
   const auto arrival = Arrive(site, 0, 1, {1, 2, 3});
-  CHECK(arrival->at_once && arrival->status.ok());
-  CHECK((arrival->result == Numbers{1, 2, 3}));
-  CHECK(Arrive(site, 0, 1, {1}, SumOf(2))->Failed(Code::kInvalidArgument));
+  CHECK(arrival->at_once && arrival->Gives({1, 2, 3}));
+  CHECK(Arrive(site, 0, 1, {1}, SumOf(2))->EndsWith(Code::kInvalidArgument));
 }
 
 TEST(large_work_is_shared_and_answers_everyone_once) {
@@ -117,8 +97,7 @@ TEST(large_work_is_shared_and_answers_everyone_once) {
       arrivals.push_back(Arrive(*run.site, replica, kReplicas, Numbers(100000, replica + round)));
     }
     for (const auto& arrival : arrivals) {
-      CHECK(arrival->Await() && arrival->status.ok());
-      CHECK(arrival->result == Numbers(100000, 3 + 3 * round));
+      CHECK(arrival->Gives(Numbers(100000, 3 + 3 * round)));
       CHECK_EQ(arrival->completed.value(), 1);
     }
   }
@@ -129,7 +108,7 @@ TEST(who_waits_for_a_replica_that_leaves_learns_it_at_once) {
   const auto zero = Arrive(*run.site, 0, 3, {1});
   const auto two = Arrive(*run.other, 2, 3, {1});
   run.replica_group->Leave(1);
-  for (const auto& arrival : {zero, two}) CHECK(arrival->Failed(Code::kFailedPrecondition));
+  for (const auto& arrival : {zero, two}) CHECK(arrival->EndsWith(Code::kFailedPrecondition));
   CHECK(zero->Says("`first`") && zero->Says("reached by replica 0,") && zero->Says("by replica 1,"));
   CHECK(two->Says("`second`") && two->Says("reached by replica 2,"));
   CHECK_EQ(run.replica_group->waiting(), 0);
@@ -140,7 +119,7 @@ TEST(who_comes_after_a_replica_has_left_learns_it_too) {
   run.replica_group->Leave(2);
   run.replica_group->Leave(1);
   const auto arrival = Arrive(*run.site, 0, 3, {1});
-  CHECK(arrival->at_once && arrival->Failed(Code::kFailedPrecondition) && arrival->Says("by replicas 1, 2,"));
+  CHECK(arrival->at_once && arrival->EndsWith(Code::kFailedPrecondition) && arrival->Says("by replicas 1, 2,"));
 }
 
 TEST(who_comes_after_the_failed_ones_have_left_too_hears_of_the_first) {
@@ -158,8 +137,8 @@ TEST(a_replica_that_leaves_concerns_its_own_groups_alone) {
   const auto two = Arrive(*run.site, 2, 4, {1}, SumOf(2));
   const auto one = Arrive(*run.site, 1, 4, {1}, SumOf(2));
   CHECK(two->IsOpen());
-  CHECK(one->Failed(Code::kFailedPrecondition));
-  CHECK(Arrive(*run.site, 3, 4, {2}, SumOf(2))->result == Numbers{3});
+  CHECK(one->EndsWith(Code::kFailedPrecondition));
+  CHECK(Arrive(*run.site, 3, 4, {2}, SumOf(2))->Gives({3}));
 }
 
 TEST(abort_fails_what_waits_and_what_comes) {
@@ -169,7 +148,7 @@ TEST(abort_fails_what_waits_and_what_comes) {
   run.replica_group->Abort(Status::Cancelled("too late"));
   const auto after = Arrive(*run.other, 1, 2, {1});
   for (const auto& arrival : {before, after}) {
-    CHECK(arrival->Failed(Code::kOutOfRange) && arrival->Says("no more data"));
+    CHECK(arrival->EndsWith(Code::kOutOfRange) && arrival->Says("no more data"));
   }
 }
 
@@ -179,18 +158,18 @@ TEST(the_next_run_begins_afresh) {
   run.replica_group->Leave(0);
   run.replica_group->Abort(Status::Cancelled("over"));
   run.replica_group->Begin(3);
-  CHECK(stale->Failed(Code::kCancelled));
+  CHECK(stale->EndsWith(Code::kCancelled));
   const auto zero = Arrive(*run.site, 0, 3, {1});
   Arrive(*run.site, 1, 3, {2});
   Arrive(*run.site, 2, 3, {3});
-  CHECK(zero->Await() && zero->result == Numbers{6});
+  CHECK(zero->Gives({6}));
 }
 
 TEST(what_waits_when_a_run_begins_is_failed) {
   Run run(2);
   const auto stale = Arrive(*run.site, 0, 2, {1});
   run.replica_group->Begin(2);
-  CHECK(stale->Failed(Code::kCancelled));
+  CHECK(stale->EndsWith(Code::kCancelled));
   CHECK(Arrive(*run.site, 0, 2, {1})->IsOpen());
 }
 
@@ -200,7 +179,7 @@ TEST(operands_that_differ_fail_everyone_who_comes_to_the_site) {
   const auto one = Arrive(*run.site, 1, 3, {1, 2});
   const auto two = Arrive(*run.site, 2, 3, {1});
   for (const auto& arrival : {zero, one, two}) {
-    CHECK(arrival->Failed(Code::kInvalidArgument));
+    CHECK(arrival->EndsWith(Code::kInvalidArgument));
     CHECK(arrival->Says("`first`") && arrival->Says("replica 0 brings 1 x int64, and replica 1 2 x int64"));
   }
   CHECK(Arrive(*run.other, 0, 3, {1})->IsOpen());
@@ -215,7 +194,7 @@ TEST(operations_and_groups_that_differ_fail_everyone) {
     const auto zero = Arrive(*run.site, 0, 2, {1}, SumOf(2));
     const auto one = Arrive(*run.site, 1, 2, {1}, other);
     for (const auto& arrival : {zero, one}) {
-      CHECK(arrival->Failed(Code::kInvalidArgument) && arrival->Says("`first`"));
+      CHECK(arrival->EndsWith(Code::kInvalidArgument) && arrival->Says("`first`"));
     }
   }
 }
@@ -224,21 +203,21 @@ TEST(a_group_size_that_does_not_divide_is_refused_on_every_replica) {
   Run run(4);
   for (int64_t replica = 0; replica < 4; ++replica) {
     const auto arrival = Arrive(*run.site, replica, 4, {1}, SumOf(3));
-    CHECK(arrival->Failed(Code::kInvalidArgument) && arrival->Says("group size (3)") && arrival->Says("(4)"));
+    CHECK(arrival->EndsWith(Code::kInvalidArgument) && arrival->Says("group size (3)") && arrival->Says("(4)"));
   }
 }
 
 TEST(a_replica_that_comes_twice_is_refused) {
   Run run(2);
   const auto first = Arrive(*run.site, 0, 2, {1});
-  CHECK(Arrive(*run.site, 0, 2, {1})->Failed(Code::kInternal));
-  CHECK(first->Failed(Code::kInternal));
+  CHECK(Arrive(*run.site, 0, 2, {1})->EndsWith(Code::kInternal));
+  CHECK(first->EndsWith(Code::kInternal));
 }
 
 TEST(who_is_in_no_run_is_refused) {
   Run run(2);
-  CHECK(Arrive(*run.site, 0, 4, {1})->Failed(Code::kFailedPrecondition));
-  CHECK(Arrive(*run.site, 2, 2, {1})->Failed(Code::kFailedPrecondition));
+  CHECK(Arrive(*run.site, 0, 4, {1})->EndsWith(Code::kFailedPrecondition));
+  CHECK(Arrive(*run.site, 2, 2, {1})->EndsWith(Code::kFailedPrecondition));
   CallSite site("nowhere", std::make_shared<ReplicaGroup>("another"));
   CHECK(Arrive(site, 0, 2, {1})->Says("`another`"));
 }
@@ -247,105 +226,81 @@ TEST(a_site_that_is_closed_fails_who_waits_there) {
   Run run(2);
   const auto arrival = Arrive(*run.site, 0, 2, {1});
   run.site->Close();
-  CHECK(arrival->Failed(Code::kCancelled));
-  CHECK(Arrive(*run.site, 1, 2, {1})->Failed(Code::kCancelled));
+  CHECK(arrival->EndsWith(Code::kCancelled));
+  CHECK(Arrive(*run.site, 1, 2, {1})->EndsWith(Code::kCancelled));
 }
 
 TEST(the_limit_for_waits_ends_a_wait) {
-  tensorflow_ipu::core::wait_limit_ns = 5000000;
+  const WaitLimit limit(milliseconds(5));
   Run run(2);
   const auto arrival = Arrive(*run.site, 1, 2, {1});
-  CHECK(arrival->Failed(Code::kDeadlineExceeded));
+  CHECK(arrival->EndsWith(Code::kDeadlineExceeded));
   CHECK(arrival->Says("replica 1 waited 5 ms for replica 0 in the collective `first`"));
-  tensorflow_ipu::core::wait_limit_ns = 0;
   CHECK_EQ(run.replica_group->waiting(), 0);
 }
 
 // Repeated: this thread may wait longer for a processor than the limit is.
 TEST(a_wait_that_ends_in_time_is_not_given_up) {
-  const auto end = std::chrono::steady_clock::now() + check::kDeadline;
-  bool in_time = false;
-  while (!in_time && std::chrono::steady_clock::now() < end) {
-    tensorflow_ipu::core::wait_limit_ns = 5000000;
+  CHECK(Becomes([] {
     Run run(2);
-    const auto zero = Arrive(*run.site, 0, 2, {1});
-    tensorflow_ipu::core::wait_limit_ns = 0;
+    const auto zero = [&run] {
+      const WaitLimit limit(milliseconds(5));
+      return Arrive(*run.site, 0, 2, {1});
+    }();
     const auto one = Arrive(*run.site, 1, 2, {1});
-    in_time = zero->Await() && zero->status.ok();
-    if (!in_time) continue;
+    if (!zero->Gives({2})) return false;
     CHECK(one->status.ok());
     const auto later = Arrive(*run.site, 0, 2, {1});
-    CHECK(!later->completed.Await(1, check::kMoment));
-  }
-  CHECK(in_time);
+    CHECK(!later->completed.Await(1, kMoment));
+    return true;
+  }));
 }
 
 TEST(an_interrupted_run_gets_no_further) {
-  tensorflow_ipu::core::interrupted = true;
+  const Interrupted now;
   Run run(2);
-  CHECK(Arrive(*run.site, 0, 2, {1})->Failed(Code::kCancelled));
-  CHECK(Arrive(*run.site, 0, 1, {1})->Failed(Code::kCancelled));
-  tensorflow_ipu::core::interrupted = false;
+  CHECK(Arrive(*run.site, 0, 2, {1})->EndsWith(Code::kCancelled));
+  CHECK(Arrive(*run.site, 0, 1, {1})->EndsWith(Code::kCancelled));
 }
 
-// Takes different branches on the replicas of a run with a short watch.
-struct Stuck {
-  explicit Stuck(std::function<bool()> others_wait = nullptr) {
-    replica_group = std::make_shared<ReplicaGroup>("device", std::move(others_wait), milliseconds(10));
-    first = std::make_shared<CallSite>("first", replica_group);
-    second = std::make_shared<CallSite>("second", replica_group);
-    replica_group->Begin(2);
-    zero = Arrive(*first, 0, 2, {1});
-  }
-
-  std::shared_ptr<ReplicaGroup> replica_group;
-  std::shared_ptr<CallSite> first;
-  std::shared_ptr<CallSite> second;
-  std::shared_ptr<Arrival> zero;
-};
+constexpr milliseconds kShortWatch{10};
 
 TEST(replicas_that_wait_for_each_other_are_found) {
-  Stuck stuck;
-  const auto one = Arrive(*stuck.second, 1, 2, {1});
-  for (const auto& arrival : {stuck.zero, one}) {
-    CHECK(arrival->Failed(Code::kFailedPrecondition));
+  Run run(2, nullptr, kShortWatch);
+  const auto zero = Arrive(*run.site, 0, 2, {1});
+  const auto one = Arrive(*run.other, 1, 2, {1});
+  for (const auto& arrival : {zero, one}) {
+    CHECK(arrival->EndsWith(Code::kFailedPrecondition));
     CHECK(arrival->Says("replica 0 for replica 1 in the collective `first`"));
     CHECK(arrival->Says("replica 1 for replica 0 in the collective `second`"));
   }
 }
 
 TEST(replicas_of_which_one_still_computes_are_left_alone) {
-  Stuck stuck;
-  CHECK(!stuck.zero->completed.Await(1, 5 * check::kMoment));
+  Run run(2, nullptr, kShortWatch);
+  CHECK(!Arrive(*run.site, 0, 2, {1})->completed.Await(1, 5 * kMoment));
 }
 
-TEST(replicas_that_may_still_get_data_are_left_alone) {
-  Stuck stuck([] { return true; });
-  const auto one = Arrive(*stuck.second, 1, 2, {1});
-  CHECK(!one->completed.Await(1, 5 * check::kMoment));
-}
-
-TEST(replicas_of_a_process_that_computes_are_left_alone) {
-  Stuck stuck;
-  const auto one = Arrive(*stuck.second, 1, 2, {1});
-  const bool came = tensorflow_ipu::core::SpinUntil(5 * check::kMoment, [&] { return !one->IsOpen(); });
-  CHECK(!came);
+TEST(replicas_that_may_still_get_data_or_whose_process_computes_are_left_alone) {
+  for (const bool get_data : {true, false}) {
+    Run run(2, [get_data] { return get_data; }, kShortWatch);
+    const auto zero = Arrive(*run.site, 0, 2, {1});
+    const auto one = Arrive(*run.other, 1, 2, {1});
+    if (get_data) {
+      CHECK(!one->completed.Await(1, 5 * kMoment));
+    } else {
+      CHECK(!tensorflow_ipu::core::SpinUntil(5 * kMoment, [&] { return !one->IsOpen(); }));
+    }
+  }
 }
 
 TEST(what_an_answer_holds_goes_with_it) {
   Run run(2);
-  check::Count gone;
-  const int64_t value = 1;
-  int64_t result = 0;
-  const tensorflow_ipu::core::Contribution contribution = {
-      {check::DataType::kS64, reinterpret_cast<const std::byte*>(&value), reinterpret_cast<std::byte*>(&result), 1, 1}};
-  const auto held = [&gone] {
-    return std::shared_ptr<int>(new int(0), [&gone](const int* number) {
-      delete number;
-      gone.Add();
-    });
-  };
-  CHECK(!run.site->Arrive(0, 2, SumOf(), contribution, [kept = held()](Status) {}).has_value());
+  Count gone;
+  Arrival arrival;
+  arrival.values = {1};
+  arrival.result = {0};
+  CHECK(!run.site->Arrive(0, 2, SumOf(), ContributionOf(arrival), [kept = Held(gone)](Status) {}).has_value());
   CHECK_EQ(gone.value(), 0);
   const auto last = Arrive(*run.site, 1, 2, {1});
   CHECK(gone.Await());

@@ -7,10 +7,13 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace check {
 
@@ -45,6 +48,36 @@ class Count {
   int64_t value_ = 0;
 };
 
+// What a callback holds: `gone` rises when it goes.
+inline std::shared_ptr<void> Held(Count& gone) {
+  return std::shared_ptr<void>(nullptr, [&gone](void*) { gone.Add(); });
+}
+
+// Tries until the condition holds: for events without a notification.
+template <typename Condition>
+bool Becomes(Condition condition) {
+  const auto end = std::chrono::steady_clock::now() + kDeadline;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+// The limit of waits that begin while it lives.
+class WaitLimit {
+ public:
+  explicit WaitLimit(std::chrono::nanoseconds limit) { tensorflow_ipu::core::wait_limit_ns = limit.count(); }
+  ~WaitLimit() { tensorflow_ipu::core::wait_limit_ns = 0; }
+};
+
+// All feeds and sites refuse use while it lives, as after Ctrl-C.
+class Interrupted {
+ public:
+  Interrupted() { tensorflow_ipu::core::interrupted = true; }
+  ~Interrupted() { tensorflow_ipu::core::interrupted = false; }
+};
+
 class Threads {
  public:
   ~Threads() {
@@ -59,6 +92,13 @@ class Threads {
  private:
   std::vector<std::thread> threads_;
 };
+
+// Calls `body(0)`, `body(1)` and so on, each on a thread of its own.
+template <typename Body>
+void OnThreads(int count, Body body) {
+  Threads threads;
+  for (int i = 0; i < count; ++i) threads.Start([&body, i] { body(i); });
+}
 
 // While it lives, the system gives the process no thread: each would get a stack larger than all addresses.
 class NoThreads {

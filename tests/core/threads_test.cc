@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <memory>
 #include <string>
 
 #include "tensorflow_ipu/kernels/core/waiting.h"
@@ -20,11 +19,7 @@ using namespace tensorflow_ipu::core;
 TEST(a_thread_bears_its_name_and_lets_its_work_go) {
   check::Count gone;
   std::string name;
-  const auto held = [&gone](int* number) {
-    delete number;
-    gone.Add();
-  };
-  const Status started = StartThread("ipu-test", [&name, number = std::shared_ptr<int>(new int(0), held)] {
+  const Status started = StartThread("ipu-test", [&name, held = check::Held(gone)] {
     char found[16];
     pthread_getname_np(pthread_self(), found, sizeof(found));
     name = found;
@@ -56,12 +51,9 @@ TEST(a_try_says_whether_there_are_threads) {
   CHECK(tried.message.find("`ipu-try`") != std::string::npos);
 }
 
-TEST(a_spin_asks_even_if_it_may_not_wait) {
+TEST(a_spin_lasts_as_long_as_it_may_and_asks_even_if_it_may_not_wait) {
   CHECK(SpinUntil(milliseconds(0), [] { return true; }));
   CHECK(!SpinUntil(milliseconds(0), [] { return false; }));
-}
-
-TEST(a_spin_lasts_as_long_as_it_may) {
   const auto start = std::chrono::steady_clock::now();
   CHECK(!SpinUntil(milliseconds(5), [] { return false; }));
   CHECK(std::chrono::steady_clock::now() - start >= milliseconds(5));

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -45,77 +46,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     const void* calls;
   };
 
-  void Send(const void* calls, int64_t from, int64_t to, const std::string& key, std::shared_ptr<const Message> message,
-            Network::Done done) {
-    Meet({{from, to}, key}, {nullptr, std::move(message), std::move(done), calls});
-  }
-
-  void Receive(const void* calls, int64_t from, int64_t to, const std::string& key, std::shared_ptr<Message> message,
-               Network::Done done) {
-    Meet({{from, to}, key}, {std::move(message), nullptr, std::move(done), calls});
-  }
-
-  void Cancel(const void* calls) {
-    std::vector<Network::Done> ended;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      cancelled_.insert(calls);
-      for (auto call = calls_.begin(); call != calls_.end();) {
-        if (call->second.calls == calls) {
-          ended.push_back(std::move(call->second.done));
-          call = calls_.erase(call);
-        } else {
-          ++call;
-        }
-      }
-    }
-    fewer_.notify_all();
-    for (const auto& done : ended) End(done, Status::Cancelled("cancelled"));
-  }
-
-  // Fails what waits for the worker, and what comes later.
-  void Kill(int64_t worker) {
-    std::vector<Network::Done> ended;
-    {
-      std::lock_guard<std::mutex> lock(mutex_);
-      gone_.insert(worker);
-      for (auto call = calls_.begin(); call != calls_.end();) {
-        if (call->first.first.first == worker && call->second.to != nullptr) {
-          ended.push_back(std::move(call->second.done));
-          call = calls_.erase(call);
-        } else {
-          ++call;
-        }
-      }
-    }
-    for (const auto& done : ended) End(done, Status::Unavailable("reset"));
-  }
-
-  // Waits until no message waits for anybody.
-  bool AwaitNone() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return fewer_.wait_for(lock, kDeadline, [this] { return calls_.empty(); });
-  }
-
-  void SetAnswers(int64_t worker, bool answers) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (answers) {
-      silent_.erase(worker);
-    } else {
-      silent_.insert(worker);
-    }
-  }
-
-  bool Answers(int64_t worker) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return silent_.count(worker) == 0;
-  }
-
-  static void End(const Network::Done& done, const Status& status) {
-    tensorflow_ipu::core::Executor::Global().Run([done, status](const Status&) { done(status); });
-  }
-
- private:
+  // A call to send or to receive meets the other one at its place.
   void Meet(const Place& place, Call call) {
     Call other;
     Status status;
@@ -148,6 +79,52 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     End(sender.done, Status::Ok());
   }
 
+  void Cancel(const void* calls) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_.insert(calls);
+    EndAll(Status::Cancelled("cancelled"), [&](const Place&, const Call& call) { return call.calls == calls; });
+  }
+
+  // Fails what waits for the worker, and what comes later.
+  void Kill(int64_t worker) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    gone_.insert(worker);
+    EndAll(Status::Unavailable("reset"),
+           [&](const Place& place, const Call& call) { return place.first.first == worker && call.to != nullptr; });
+  }
+
+  // Waits until no message waits for anybody.
+  bool AwaitNone() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    return fewer_.wait_for(lock, kDeadline, [this] { return calls_.empty(); });
+  }
+
+  // The worker answers no checks.
+  void Silence(int64_t worker) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    silent_.insert(worker);
+  }
+
+  bool Answers(int64_t worker) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return silent_.count(worker) == 0;
+  }
+
+  static void End(const Network::Done& done, const Status& status) {
+    tensorflow_ipu::core::Executor::Global().Run([done, status](const Status&) { done(status); });
+  }
+
+ private:
+  template <typename Concerns>
+  void EndAll(const Status& status, Concerns concerns) {
+    for (auto call = calls_.begin(); call != calls_.end();) {
+      const bool ends = concerns(call->first, call->second);
+      if (ends) End(call->second.done, status);
+      call = ends ? calls_.erase(call) : std::next(call);
+    }
+    fewer_.notify_all();
+  }
+
   std::mutex mutex_;
   std::condition_variable fewer_;
   std::multimap<Place, Call> calls_;
@@ -177,12 +154,12 @@ class MemoryNetwork : public Network {
 
   void Send(const std::shared_ptr<Calls>& calls, int64_t to, const std::string& key,
             std::shared_ptr<const Message> message, Done done) override {
-    exchange_->Send(calls.get(), worker_, to, key, std::move(message), std::move(done));
+    exchange_->Meet({{worker_, to}, key}, {nullptr, std::move(message), std::move(done), calls.get()});
   }
 
   void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const std::string& key,
                std::shared_ptr<Message> message, Done done) override {
-    exchange_->Receive(calls.get(), from, worker_, key, std::move(message), std::move(done));
+    exchange_->Meet({{from, worker_}, key}, {std::move(message), nullptr, std::move(done), calls.get()});
   }
 
   void Check(int64_t worker, std::chrono::nanoseconds, Done done) override {
