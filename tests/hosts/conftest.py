@@ -45,9 +45,9 @@ def workers(forking: Any, _lasting: dict[int, Workers]) -> Workers:
 
 
 @pytest.fixture
-def four_workers(forking: Any, _lasting: dict[int, Workers]) -> Workers:
-    """Four of them."""
-    return _set_of(4, forking, _lasting)
+def three_workers(forking: Any, _lasting: dict[int, Workers]) -> Workers:
+    """Three of them."""
+    return _set_of(3, forking, _lasting)
 
 
 @pytest.fixture

@@ -39,7 +39,6 @@ class Outcome:
     kinds: tuple[str, ...] = ()  # Classes of what it raised, the nearest first; `Killed` where the process ended.
     message: str = ""
     trace: str = ""
-    seconds: float = 0.0  # From when it was sent.
 
     @property
     def failed(self) -> bool:
@@ -86,8 +85,8 @@ class Workers:
         self._listener.listen()
         self.processes: dict[int, int] = {}
         self._connections: dict[int, Connection] = {}
-        self._sent: dict[int, float] = {}
-        self._codes: dict[int, int] = {}
+        self._sent: set[int] = set()
+        self._running: set[int] = set()
         try:
             self.start(*(range(count) if started is None else started))
         except BaseException:
@@ -105,12 +104,11 @@ class Workers:
     @property
     def whole(self) -> bool:
         """Whether all run, and none has anything under way."""
-        return bool(self._connections) and not self._sent and not self._codes
+        return bool(self._connections) and not self._sent and len(self._running) == len(self.processes)
 
-    def start(self, *workers: int, env: Mapping[str, str | None] | None = None) -> None:
-        """Starts workers that do not run, or have ended."""
+    def start(self, *workers: int) -> None:
+        """Starts workers that do not run."""
         for worker in workers:
-            self._codes.pop(worker, None)
             folder = self.folder / f"worker{worker}"
             folder.mkdir(exist_ok=True)
             self.processes[worker] = self._forking.start(
@@ -120,8 +118,9 @@ class Workers:
                 str(self._forking.number),
                 folder=folder,
                 output=self.folder / f"output{worker}",
-                env={"TF_CONFIG": self.tf_config(worker), **self._env, **(env or {})},
+                env={"TF_CONFIG": self.tf_config(worker), **self._env},
             )
+            self._running.add(worker)
         waiting = set(workers)
         self._listener.settimeout(_GRACE)
         while waiting:
@@ -143,55 +142,40 @@ class Workers:
         assert worker not in self._sent, f"worker {worker} is busy"
         args = tuple(arg.values[worker] if isinstance(arg, Each) else arg for arg in args)
         kwargs = {name: arg.values[worker] if isinstance(arg, Each) else arg for name, arg in kwargs.items()}
-        self._sent[worker] = time.monotonic()
+        self._sent.add(worker)
         self._connections[worker].send((inspect.getsourcefile(case), case.__qualname__, args, kwargs))
 
-    def collect(self, *workers: int, timeout: float = LIMIT) -> list[Outcome]:
-        """Waits for what these workers were sent; all by default. Kills the set, and fails, when that takes too long."""
-        asked = list(workers or self._sent)
+    def collect(self, *workers: int) -> list[Outcome]:
+        """Waits for what these workers were sent. Kills the set, and fails, when that takes too long."""
         outcomes: dict[int, Outcome] = {}
-        end = time.monotonic() + timeout
-        while len(outcomes) < len(asked):
-            waiting = {self._connections[worker]: worker for worker in asked if worker not in outcomes}
+        end = time.monotonic() + LIMIT
+        while len(outcomes) < len(workers):
+            waiting = {self._connections[worker]: worker for worker in workers if worker not in outcomes}
             ready = wait(list(waiting), max(0.0, end - time.monotonic()))
             if not ready:
-                self._fail(f"workers {sorted(waiting.values())} were not done after {timeout:g} s")
+                self._fail(f"workers {sorted(waiting.values())} were not done after {LIMIT:g} s")
             for connection in ready:
                 worker = waiting[connection]  # pyright: ignore[reportArgumentType]
                 outcomes[worker] = self._outcome(worker)
-        return [outcomes[worker] for worker in asked]
+        return [outcomes[worker] for worker in workers]
 
-    def outcomes(
-        self, case: Callable[..., object], *args: object, timeout: float = LIMIT, **kwargs: object
-    ) -> list[Outcome]:
+    def outcomes(self, case: Callable[..., object], *args: object, **kwargs: object) -> list[Outcome]:
         """Has all workers run a case, and gives what became of it in each, in order."""
         workers = sorted(self._connections)
         for worker in workers:
             self.send(worker, case, *args, **kwargs)
-        return self.collect(*workers, timeout=timeout)
+        return self.collect(*workers)
 
-    def call(self, case: Callable[..., object], *args: object, timeout: float = LIMIT, **kwargs: object) -> list[Any]:
+    def call(self, case: Callable[..., object], *args: object, **kwargs: object) -> list[Any]:
         """Has all workers run a case, and gives what it returns in each, in order; fails where it raises in any."""
-        found = self.outcomes(case, *args, timeout=timeout, **kwargs)
+        found = self.outcomes(case, *args, **kwargs)
         if any(outcome.failed for outcome in found):
             lines = [f"`{case.__qualname__}` failed:"]
             for worker, outcome in zip(sorted(self.processes), found, strict=True):
                 fate = outcome.trace or f"{outcome.kinds[0]}: {outcome.message}" if outcome.failed else "returned"
-                lines += [f"--- worker {worker}, after {outcome.seconds:.1f} s: {fate}", self.printed(worker)]
+                lines += [f"--- worker {worker}: {fate}", self.printed(worker)]
             raise CaseError("\n".join(lines))
         return [outcome.value for outcome in found]
-
-    def signal(self, worker: int, number: signal.Signals) -> None:
-        """Sends a signal: `SIGKILL`, `SIGSTOP`, `SIGCONT`."""
-        if worker not in self._codes:
-            os.kill(self.processes[worker], number)
-
-    def kill(self, worker: int) -> int:
-        """Kills a worker, whatever it does, and gives its exit code."""
-        if worker not in self._codes:
-            os.kill(self.processes[worker], signal.SIGKILL)
-            self._codes[worker] = self._forking.end(self.processes[worker])
-        return self._codes[worker]
 
     def printed(self, worker: int) -> str:
         """All that a worker has printed, errors among it."""
@@ -199,8 +183,10 @@ class Workers:
 
     def close(self) -> None:
         """Kills all processes, and gives all ports back. A second call does nothing."""
-        for worker in self.processes:
-            self.kill(worker)
+        for worker in self._running:
+            os.kill(self.processes[worker], signal.SIGKILL)
+            self._forking.end(self.processes[worker])
+        self._running.clear()
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -210,30 +196,26 @@ class Workers:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _outcome(self, worker: int) -> Outcome:
-        seconds = time.monotonic() - self._sent[worker]
+        self._sent.discard(worker)
         try:
             what, *rest = self._connections[worker].recv()
         except (EOFError, ConnectionResetError):
-            del self._sent[worker]
             self._connections.pop(worker).close()
-            code = self._codes.get(worker)
-            if code is None:
-                code = self._codes[worker] = self._forking.end(self.processes[worker])
-            return Outcome(None, ("Killed",), f"the process ended with {code}", self.printed(worker)[-2000:], seconds)
-        del self._sent[worker]
+            self._running.discard(worker)
+            code = self._forking.end(self.processes[worker])
+            return Outcome(None, ("Killed",), f"the process ended with {code}", self.printed(worker)[-2000:])
         if what == "returned":
-            return Outcome(rest[0], seconds=seconds)
+            return Outcome(rest[0])
         kinds, message, trace = rest
-        return Outcome(None, tuple(kinds), message, trace, seconds)
+        return Outcome(None, tuple(kinds), message, trace)
 
     def _fail(self, why: str) -> NoReturn:
         """Says where each worker is, and ends the set."""
-        there = [worker for worker in self.processes if worker not in self._codes]
-        for worker in there:
-            self.signal(worker, signal.SIGCONT)
-            self.signal(worker, signal.SIGUSR1)  # It prints the stacks of its threads.
+        for worker in self._running:
+            os.kill(self.processes[worker], signal.SIGCONT)
+            os.kill(self.processes[worker], signal.SIGUSR1)  # It prints the stacks of its threads.
         end = time.monotonic() + _GRACE
-        while time.monotonic() < end and not all("Current thread" in self.printed(worker) for worker in there):
+        while time.monotonic() < end and not all("Current thread" in self.printed(worker) for worker in self._running):
             time.sleep(0.05)
         lines = [why, *(f"--- worker {worker} printed:\n{self.printed(worker)}" for worker in self.processes)]
         self.close()

@@ -183,20 +183,3 @@ def test_one_instance_has_what_it_gives():
 def test_wrong_arguments_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
-
-
-def several_in_a_graph():
-    totals = tf.function(lambda x: [ipu.distributed.allreduce(x + i, SUM, f"weights{i}") for i in range(4)])
-    return totals(tf.ones([100_000]))
-
-
-def test_instance_that_does_not_run_a_graph_is_missed_after_the_limit(fresh_workers, joining):
-    instances = fresh_workers(2)
-    instances.call(joining.join)
-    instances.call(joining.wait_at_most, 0.5)
-    instances.send(0, several_in_a_graph)
-    [outcome] = instances.collect(0)
-    assert outcome.kinds[0] == "DeadlineExceededError", outcome
-    assert f"worker 1 ({instances.addresses[1]}) did not come" in outcome.message
-    assert "sum of float32[100000] (weights" in outcome.message
-    instances.call(joining.join)  # Both processes are there.

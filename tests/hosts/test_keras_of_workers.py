@@ -42,6 +42,7 @@ def model_for(kind: str) -> Any:
     if kind == "conv":
         parts = [keras.Input([6, 6, 2]), layers.Conv2D(3, 3, activation="relu"), layers.Flatten(), layers.Dense(1)]
         model: Any = keras.Sequential(parts)
+        model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
     elif kind == "pipeline":
         with ipu.keras.PipelineStage(0):
             x = keras.Input([5])
@@ -52,8 +53,6 @@ def model_for(kind: str) -> Any:
     else:
         parts = [keras.Input([5]), layers.Dense(4, activation="tanh"), layers.Dense(1)]
         model = keras.Sequential(parts)
-    if kind == "accumulated":
-        model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
     return model
 
 
@@ -73,18 +72,18 @@ def trained(kind: str, ipus: int, method: str) -> dict[str, Any]:
         }
 
 
-def shuffled(seeds: list[int] | None) -> dict[str, Any]:
+def shuffled() -> list[list[float]]:
+    """The losses of each epoch, without a seed and with other seeds on the workers."""
     strategy = configured(2)
-    cluster = strategy.cluster
-    if seeds is not None:
-        tf.random.set_seed(seeds[cluster.worker])
     with strategy.scope():
         model = keras.Sequential([keras.Input([1]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
         model.set_replication_options("MEAN")
         model.compile(keras.optimizers.SGD(0.0), "mae")
         x = np.arange(16, dtype="float32")[:, None]
-        history = model.fit(x, 0 * x, batch_size=1, epochs=3, verbose=0)
-        return {"losses": history.history["loss"]}
+        without = model.fit(x, 0 * x, batch_size=1, epochs=3, verbose=0)
+        tf.random.set_seed(7 + strategy.cluster.worker)
+        seeded = model.fit(x, 0 * x, batch_size=1, epochs=3, verbose=0)
+        return [without.history["loss"], seeded.history["loss"]]
 
 
 def of_own_data() -> list[float]:
@@ -138,7 +137,7 @@ def interrupted(folder: str, epochs: int, killed_behind: int | None) -> dict[str
 
     with strategy.scope():
         model = model_for("mlp")
-        model.compile(keras.optimizers.Adam(0.05), "mse")
+        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
         # A machine of each worker's own: the folder of worker 1 is always empty.
         backup = keras.callbacks.BackupAndRestore(str(Path(folder, f"{strategy.cluster.worker}")))
         files = keras.callbacks.ModelCheckpoint(str(Path(folder, "{epoch}.keras")))
@@ -162,9 +161,7 @@ def compare(found: Any, wanted: Any) -> None:
         np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("kind", "ipus", "method"), [("conv", 2, "MEAN"), ("accumulated", 2, "NONE"), ("pipeline", 4, "LIST")]
-)
+@pytest.mark.parametrize(("kind", "ipus", "method"), [("conv", 2, "NONE"), ("pipeline", 4, "LIST")])
 def test_workers_compute_what_one_process_does(workers, monkeypatch, kind, ipus, method):
     monkeypatch.delenv("TF_CONFIG", raising=False)
     first, second = workers.call(trained, kind, ipus, method)
@@ -173,11 +170,10 @@ def test_workers_compute_what_one_process_does(workers, monkeypatch, kind, ipus,
     compare(first, trained(kind, 2 * ipus, method))
 
 
-@pytest.mark.parametrize("seeds", [None, [7, 8]])
-def test_shuffled_examples_are_seen_once_an_epoch(workers, seeds):
-    first, second = workers.call(shuffled, seeds)
-    assert first["losses"] == second["losses"]
-    np.testing.assert_allclose(first["losses"], [7.5, 7.5, 7.5], rtol=1e-6)
+def test_shuffled_examples_are_seen_once_an_epoch(workers):
+    first, second = workers.call(shuffled)
+    assert first == second
+    np.testing.assert_allclose(first, [[7.5, 7.5, 7.5]] * 2, rtol=1e-6)
 
 
 def test_workers_may_have_data_of_their_own(workers):

@@ -137,15 +137,10 @@ def another_shape() -> None:
     strategy.reduce("SUM", tf.ones([20 + strategy.cluster.worker]), axis=None)
 
 
-def absent_worker(absent: int) -> None:
-    strategy = configured()
-    if strategy.cluster.worker != absent:
-        strategy.reduce("SUM", tf.ones([7 + absent]), axis=None)
-
-
-def summed_of(shape: list[int]) -> None:
-    strategy = configured()
-    strategy.reduce("SUM", tf.ones(shape), axis=None)
+def several_in_a_graph() -> Any:
+    allreduce = ipu.distributed.allreduce
+    totals = tf.function(lambda x: [allreduce(x + i, "sum", f"weights{i}") for i in range(4)])
+    return totals(tf.ones([100_000]))
 
 
 def replicas_of_the_environment() -> Any:
@@ -249,14 +244,16 @@ def test_other_shapes_outside_of_programs_are_told(workers):
     assert first["sum"].tolist() == second["sum"].tolist() == [3.0, 6.0]
 
 
-def test_worker_that_does_not_come_is_told(fresh_workers, joining):
-    pair, absent = fresh_workers(2), 0
-    pair.call(summed_of, [1])
+def test_worker_that_does_not_come_is_told_after_the_limit(fresh_workers, joining):
+    pair = fresh_workers(2)
+    pair.call(joining.join)
     pair.call(joining.wait_at_most, 0.5)
-    outcome = pair.outcomes(absent_worker, absent)[1 - absent]
-    assert outcome.kinds[0] == "DeadlineExceededError"
-    assert f"worker {absent} ({pair.addresses[absent]}) did not come" in outcome.message
-    assert "waited for 0.5 s, the limit, in the exchange of sum of float32[" in outcome.message
+    pair.send(0, several_in_a_graph)
+    [outcome] = pair.collect(0)
+    assert outcome.kinds[0] == "DeadlineExceededError", outcome
+    assert f"worker 1 ({pair.addresses[1]}) did not come" in outcome.message
+    assert "waited for 0.5 s, the limit, in the exchange of sum of float32[100000] (weights" in outcome.message
+    pair.call(joining.join)  # Both processes are there.
 
 
 def test_one_worker_is_what_one_process_is(monkeypatch, replicas):

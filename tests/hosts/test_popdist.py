@@ -43,10 +43,22 @@ def asked():
     config.configure_ipu_system()
     assert popdist.isPopdistEnvSet()
     assert popdist.isBackendInitialized()
+    from tensorflow.python import ipu as old
+    from tensorflow.python.ipu.distributed.popdist_strategy import PopDistStrategy
+
+    strategy = PopDistStrategy()
+
+    @tf.function(jit_compile=True)
+    def program():
+        return old.cross_replica_ops.cross_replica_sum(old.replication_ops.replication_index() + 1)
+
+    with strategy.scope():
+        total = strategy.run(program)
     return (
         [popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()],
         [popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()],
         [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.is_homogeneous()],
+        [strategy.num_replicas_in_sync, total],
     )
 
 
@@ -95,9 +107,10 @@ def variables_of_a_graph():
         return session.run(tf.compat.v1.global_variables())
 
 
-def test_instances_know_what_popdist_and_horovod_say(workers):
-    for rank, (instances, replicas, hvd) in enumerate(workers.call(asked)):
+def test_instances_know_what_popdist_and_horovod_say_and_run_programs(workers):
+    for rank, (instances, replicas, hvd, sums) in enumerate(workers.call(asked)):
         assert instances == [rank, 2, rank]
+        assert sums == [2, 1 + 2]
         assert replicas == [1, 2, rank]
         assert hvd == [rank, 2, rank, 2, True]
 
