@@ -4,20 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tensorflow_ipu.pipelining import (
-    BufferKind,
-    Liveness,
-    PipelineSchedule,
-    PlanError,
-    RecomputationMode,
-    Step,
-    Task,
-    check_plan,
-    parallel_phases_plan,
-    parse_instruction,
-    pipeline_plan,
-    serial_phases_plan,
-)
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.pipelining import BufferKind, PipelineSchedule, RecomputationMode, pipeline_plan, serial_phases_plan
 
 INTERLEAVED = PipelineSchedule.Interleaved
 THEN = RecomputationMode.RecomputeThenBackpropagate
@@ -27,7 +15,7 @@ def with_step(plan, section, number, change):
     """The plan with the tasks of one step changed."""
     old = plan.section(section)
     steps = list(old.steps)
-    steps[number] = Step(tuple(change(list(steps[number].tasks))))
+    steps[number] = pipelining.Step(tuple(change(list(steps[number].tasks))))
     return with_section(plan, replace(old, steps=tuple(steps)))
 
 
@@ -47,7 +35,7 @@ def renamed(before, after):
 
     def change(tasks):
         assert any(str(task.instruction) == before for task in tasks)
-        new = parse_instruction(after)
+        new = pipelining.parse_instruction(after)
         return [replace(task, instruction=new) if str(task.instruction) == before else task for task in tasks]
 
     return change
@@ -60,15 +48,15 @@ def without(text):
 
 def faults(plan):
     """What the check says of a plan that it refuses."""
-    with pytest.raises(PlanError) as refused:
-        check_plan(plan)
+    with pytest.raises(pipelining.PlanError) as refused:
+        pipelining.check_plan(plan)
     assert refused.value.faults
     return "\n".join(refused.value.faults)
 
 
 def added(text, ipu, slot=0):
     """Adds a task."""
-    return lambda tasks: [*tasks, Task(slot, ipu, parse_instruction(text))]
+    return lambda tasks: [*tasks, pipelining.Task(slot, ipu, pipelining.parse_instruction(text))]
 
 
 SMALL, UP, FIRST = pipeline_plan(2, 4), "ramp up", "step 0, slot 0, IPU 0: "
@@ -76,8 +64,8 @@ LATE = len(SMALL.section("ramp down").steps) - 1
 PARTS, INFERENCE = pipeline_plan(2, 4, device_mapping=[[0, 1], 2]), pipeline_plan(2, 2, training=False)
 RECOMPUTING = pipeline_plan(2, 2, PipelineSchedule.Sequential, recomputation_mode=RecomputationMode.Auto)
 LOADED = serial_phases_plan([0] * 3)
-KEPT = serial_phases_plan([0] * 3, liveness=Liveness.OffChipAfterFwd)
-GROUPS = parallel_phases_plan([0, 1, 0, 1])
+KEPT = serial_phases_plan([0] * 3, liveness=pipelining.Liveness.OffChipAfterFwd)
+GROUPS = pipelining.parallel_phases_plan([0, 1, 0, 1])
 ABSENT = "its stage is not on the chip; load it before"
 EARLY = "in the section `ramp down`: weights are updated when all sections but `update` are over"
 
@@ -141,7 +129,7 @@ def test_a_fault_of_the_steady_loop_is_not_told_for_each_iteration():
 @pytest.mark.parametrize("schedule", PipelineSchedule, ids=lambda one: one.name)
 def test_plans_of_any_number_of_micro_batches_are_checked(schedule):
     plan = pipeline_plan(4, 2**30, schedule)
-    check_plan(plan)
+    pipelining.check_plan(plan)
     last = replace(plan.section("ramp down"), first=plan.section("ramp down").first - 1)
     assert schedule is PipelineSchedule.Sequential or "is run 2 times" in faults(with_section(plan, last))
     assert "is in no slot" in faults(replace(plan, micro_batches=plan.micro_batches + 1))

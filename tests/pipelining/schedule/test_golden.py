@@ -25,17 +25,15 @@ WITHIN = RecomputationMode.RecomputeAndBackpropagateInterleaved
 def cases():
     """Each case by the name of its file."""
     return {
-        "grouped_2x4": pipeline_plan(2, 4),
         "grouped_4x8": pipeline_plan(4, 8),
         "grouped_4x4_inference": pipeline_plan(4, 4, training=False),
         "grouped_3x6_recompute_then": pipeline_plan(3, 6, recomputation_mode=THEN),
         "grouped_3x6_recompute_within": pipeline_plan(3, 6, recomputation_mode=WITHIN),
         "grouped_4x8_on_two_ipus": pipeline_plan(4, 8, device_mapping=[0, 1, 1, 0]),
         "grouped_4x8_concurrent": pipeline_plan(4, 8, device_mapping=[0, [1, 2], 2, 3]),
-        "grouped_8x4096": pipeline_plan(8, 4096),
+        "grouped_2x4096": pipeline_plan(2, 4096),
         "grouped_2x8_repeated": pipeline_plan(2, 8, repeat_count=3),
         "interleaved_3x6": pipeline_plan(3, 6, INTERLEAVED),
-        "interleaved_4x8": pipeline_plan(4, 8, INTERLEAVED),
         "interleaved_4x8_recompute": pipeline_plan(4, 8, INTERLEAVED, recomputation_mode=THEN),
         "interleaved_4x4_on_two_ipus_inference": pipeline_plan(
             4, 4, INTERLEAVED, device_mapping=[0, 1, 1, 0], training=False
@@ -47,8 +45,6 @@ def cases():
         "sequential_3x2": pipeline_plan(3, 2, SEQUENTIAL),
         "sequential_3x2_recompute": pipeline_plan(3, 2, SEQUENTIAL, recomputation_mode=WITHIN),
         "sequential_2x2_serialized": pipeline_plan(2, 2, SEQUENTIAL, batch_serialization_iterations=3),
-        "sequential_4x4096": pipeline_plan(4, 4096, SEQUENTIAL),
-        "sharded_3": sharded_plan([0, 1, 2]),
         "sharded_2_inference": sharded_plan([0, 1], training=False),
         "serial_phases_3": serial_phases_plan([[0, 1]] * 3),
         "serial_phases_3x2_inference": serial_phases_plan([0] * 3, micro_batches=2, training=False),

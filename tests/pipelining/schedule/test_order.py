@@ -56,19 +56,6 @@ def test_interleaved_inference_sets_out_where_rotations_share_no_ipu(mapping, of
     assert order_of(INTERLEAVED, [[0], [1], [2]], training=True).offsets == (0, 2, 4)
 
 
-@pytest.mark.parametrize(
-    ("schedule", "batch", "period"),
-    [(GROUPED, 1, (1, 1)), (INTERLEAVED, 1, (2, 1)), (SEQUENTIAL, 1, (8, 1)), (SEQUENTIAL, 3, (24, 3))],
-)
-def test_period_is_the_shortest_loop(schedule, batch, period):
-    order = order_of(schedule, [[0], [1], [2], [3]], training=True, batch_serialization_iterations=batch)
-    assert order.period == period
-    steps, advance = period
-    for micro_batch in range(9):
-        for point in range(8):
-            assert order.step(micro_batch + advance, point) == order.step(micro_batch, point) + steps
-
-
 @pytest.mark.parametrize("mode", [None, RecomputationMode.Auto])
 @pytest.mark.parametrize("schedule", PipelineSchedule)
 @pytest.mark.parametrize("mapping", [[0, 1], [2, 0, 1], [0, [1, 2], 3], [0, 1, 2, 3, 4]])
@@ -106,11 +93,6 @@ INSTRUCTIONS = _COMPUTATIONS | st.builds(Load, _COMPUTATIONS) | st.builds(Save, 
 @given(INSTRUCTIONS | st.just(Idle()))
 def test_text_reads_back(instruction):
     assert parse_instruction(str(instruction)) == instruction
-
-
-@given(st.lists(INSTRUCTIONS, unique=True))
-def test_no_two_instructions_share_a_text(instructions):
-    assert len({str(instruction) for instruction in instructions}) == len(instructions)
 
 
 @pytest.mark.parametrize(
