@@ -14,21 +14,12 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.config import reset_ipu_configuration
 
 BATCH, FEATURES, CLASSES = 4, 6, 3
 
 
-def configure(ipus: int) -> None:
-    """A system of one device of so many IPUs."""
-    reset_ipu_configuration()
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus
-    config.configure_ipu_system()
-
-
 @pytest.fixture
-def strategy() -> ipu.IPUStrategy:
+def strategy(configure: Callable[..., ipu.IPUConfig]) -> ipu.IPUStrategy:
     """A strategy for a device of four IPUs: one replica of a program of three or four."""
     configure(4)
     return ipu.IPUStrategy()
@@ -221,6 +212,5 @@ def assert_close(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) ->
 @pytest.fixture
 def toy() -> types.SimpleNamespace:
     """The functions of this module."""
-    functions = (configure, numbers, sgd_on, batches, weights, layer, loss_of, stages_of)
-    functions += (pipelined, accumulated, assert_close)
+    functions = (numbers, sgd_on, batches, weights, layer, loss_of, stages_of, pipelined, accumulated, assert_close)
     return types.SimpleNamespace(**{function.__name__: function for function in functions})

@@ -78,7 +78,6 @@ def piped(variables, kind, optimizers):
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("momentum", {"pipeline_schedule": PipelineSchedule.Sequential}),
         ("momentum", {"pipeline_schedule": PhasedExecution.Parallel}),
         ("wrapped", {"pipeline_schedule": PipelineSchedule.Interleaved}),
         ("keras", {}),
@@ -86,8 +85,8 @@ def piped(variables, kind, optimizers):
         ("in parts", {"device_mapping": [0, [1, 2]]}),
     ],
 )
-def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind, options, run, strategy, toy):
-    toy.configure(4 if kind == "in parts" else 2)
+def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind, options, run, strategy, configure):
+    configure(4 if kind == "in parts" else 2)
     with strategy.scope():
         variables = [tf.Variable(start) for start in STARTS]
         stages, function = piped(variables, kind, Optimizers(kind))
@@ -97,9 +96,9 @@ def test_rate_is_that_of_the_last_micro_batch_of_each_pass(kind, options, run, s
     np.testing.assert_allclose([float(one) for one in variables], expected(kind), rtol=1e-5)
 
 
-def in_graph(toy, body, elements, **options):
+def in_graph(configure, body, elements, **options):
     """Compiles a pipeline as TensorFlow 1 does: what its outfeed has, and its variables."""
-    toy.configure(2)
+    configure(2)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(elements))
         outfeed = ipu.IPUOutfeedQueue()
@@ -120,11 +119,11 @@ def in_graph(toy, body, elements, **options):
         return session.run([dequeued, tf.compat.v1.global_variables()[: len(STARTS)]])
 
 
-def test_rate_goes_through_the_stages_of_a_graph_too(toy):
+def test_rate_goes_through_the_stages_of_a_graph_too(configure):
     def body(variables):
         return piped(variables, "momentum", Optimizers("momentum"))
 
-    dequeued, found = in_graph(toy, body, (XS, RATES), repeat_count=PASSES)
+    dequeued, found = in_graph(configure, body, (XS, RATES), repeat_count=PASSES)
     np.testing.assert_array_equal(dequeued[1], RATES)
     np.testing.assert_allclose(found, expected("momentum"), rtol=1e-5)
 
@@ -159,7 +158,6 @@ LAST: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("last", "options"),
     [
-        ("a function", {"pipeline_schedule": PipelineSchedule.Sequential}),
         ("a function", {"recomputation_mode": pipelining.RecomputationMode.RecomputeThenBackpropagate}),
         ("parts", {"device_mapping": [0, [1, 2], [3, 0]], "pipeline_schedule": PipelineSchedule.Sequential}),
         ("a function", {"device_mapping": [0, [1, 2], 0], "pipeline_schedule": PhasedExecution.Parallel}),
@@ -188,7 +186,7 @@ def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_mi
     np.testing.assert_allclose([float(one) for one in variables], scaled_alone(), rtol=1e-5)
 
 
-def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(toy):
+def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(configure):
     def body(variables):
         kept = []
 
@@ -200,12 +198,12 @@ def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(toy)
         return stages, lambda x, _: OptimizerFunctionOutput(scaled(kept[-1]), x)
 
     with pytest.raises(ValueError, match="for the gradients of stage 0, .*: hand it on from stage to stage"):
-        in_graph(toy, body, (XS, RATES), device_mapping=[0, 1, 0], pipeline_schedule=PipelineSchedule.Sequential)
+        in_graph(configure, body, (XS, RATES), device_mapping=[0, 1, 0], pipeline_schedule=PipelineSchedule.Sequential)
 
 
-def test_a_loss_that_depends_on_no_variable_changes_none(toy):
+def test_a_loss_that_depends_on_no_variable_changes_none(configure):
     def body(variables):
         stages = [lambda x: (x, variables[0]), lambda x, v: (x, v)]
         return stages, lambda x, _: OptimizerFunctionOutput(v1.MomentumOptimizer(1.0, 0.9), x)
 
-    np.testing.assert_array_equal(in_graph(toy, body, XS[:COUNT])[1], STARTS)
+    np.testing.assert_array_equal(in_graph(configure, body, XS[:COUNT])[1], STARTS)

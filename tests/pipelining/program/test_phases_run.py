@@ -1,6 +1,5 @@
 """Stages as phases, and as shards: the same numbers as in one piece, by the plan that is checked, drawn and costed."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,15 +8,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.pipelining import (
-    Liveness,
-    PhasedExecution,
-    PipelineSchedule,
-    RecomputationMode,
-    check_plan,
-    last_pipeline,
-    plan_cost,
-)
+from tensorflow_ipu.pipelining import Liveness, PhasedExecution, PipelineSchedule, check_plan, last_pipeline
 
 SERIAL, PARALLEL = PhasedExecution
 
@@ -30,8 +21,8 @@ def momentum():
     ("execution", "ipus", "liveness"),
     [(SERIAL, 1, Liveness.OffChipAfterEachPhase), (PARALLEL, 2, Liveness.OffChipAfterFwd)],
 )
-def test_phases_train_as_accumulation_does(toy, strategy, execution, ipus, liveness):
-    toy.configure(ipus)
+def test_phases_train_as_accumulation_does(toy, configure, strategy, execution, ipus, liveness):
+    configure(ipus)
     options = {"pipeline_schedule": execution, "phase_liveness": None if execution is SERIAL else liveness}
     weights, losses = toy.pipelined(strategy, momentum, 5, repeat_count=2, **options)
     expected, expected_losses = toy.accumulated(momentum, 5, 2)
@@ -45,7 +36,7 @@ def test_phases_train_as_accumulation_does(toy, strategy, execution, ipus, liven
     if execution is SERIAL:
         stages: Any = last_pipeline().stage_costs  # None is in parts.
         shards = pipelining.pipeline_plan(3, 5, PipelineSchedule.Sequential, device_mapping=[0] * 3)
-        (phased,), (sharded,) = (plan_cost(each, stages).ipus for each in (plan, shards))
+        (phased,), (sharded,) = (pipelining.plan_cost(each, stages).ipus for each in (plan, shards))
         # Weights and accumulators, and what waits for a backward phase.
         waiting = sum(stage.activation_bytes for stage in stages[:-1])
         assert phased.off_chip_bytes == sum(2 * stage.weight_bytes for stage in stages) + waiting
@@ -55,9 +46,9 @@ def test_phases_train_as_accumulation_does(toy, strategy, execution, ipus, liven
 
 
 @pytest.mark.parametrize("execution", PhasedExecution)
-def test_phases_infer_as_the_model_does(run, toy, strategy, execution):
+def test_phases_infer_as_the_model_does(run, configure, strategy, execution):
     """Of two stages at a time, four phases: on one group of two IPUs, or on two."""
-    toy.configure(2 if execution is SERIAL else 4)
+    configure(2 if execution is SERIAL else 4)
     with strategy.scope():
         factor = tf.Variable(3.0)
     stages = [
@@ -77,8 +68,8 @@ def test_phases_infer_as_the_model_does(run, toy, strategy, execution):
     assert plan.mapping == (((0, 1),) * 4 if execution is SERIAL else ((0, 2), (1, 3)) * 2)
 
 
-def test_the_number_of_micro_batches_of_phases_may_be_known_at_run_time_only(toy, strategy):
-    toy.configure(1)
+def test_the_number_of_micro_batches_of_phases_may_be_known_at_run_time_only(configure, strategy):
+    configure(1)
     with strategy.scope():
         outfeed = ipu.IPUOutfeedQueue()
 
@@ -97,12 +88,16 @@ def test_the_number_of_micro_batches_of_phases_may_be_known_at_run_time_only(toy
             np.testing.assert_allclose(outfeed.dequeue(), [4.0] * count)
 
 
+RECOMPUTED = {"recomputation_mode": pipelining.RecomputationMode.Auto}
+SERIALISED = {"batch_serialization_iterations": 2}
+
+
 @pytest.mark.parametrize(
     ("kind", "words", "arguments"),
     [
         (ValueError, "need IPUs of their own", {"pipeline_schedule": PARALLEL, "device_mapping": [0, 0]}),
-        (NotImplementedError, "recompute", {"pipeline_schedule": SERIAL, "recomputation_mode": RecomputationMode.Auto}),
-        (NotImplementedError, "serialised", {"pipeline_schedule": SERIAL, "batch_serialization_iterations": 2}),
+        (NotImplementedError, "recompute", {"pipeline_schedule": SERIAL, **RECOMPUTED}),
+        (NotImplementedError, "serialised", {"pipeline_schedule": SERIAL, **SERIALISED}),
         (TypeError, "`recomputation_mode` is", {"pipeline_schedule": SERIAL, "recomputation_mode": "Auto"}),
         (TypeError, "or a `PhasedExecution`", {"pipeline_schedule": "Serial"}),
         (TypeError, "`phase_liveness` must be", {"pipeline_schedule": SERIAL, "phase_liveness": "always"}),
@@ -110,12 +105,7 @@ def test_the_number_of_micro_batches_of_phases_may_be_known_at_run_time_only(toy
         (
             ValueError,
             r"(?s)serial phases share one group.*`recomputation_mode` is.*`batch_serialization_iterations` is",
-            {
-                "pipeline_schedule": SERIAL,
-                "device_mapping": [0, 1],
-                "recomputation_mode": RecomputationMode.Auto,
-                "batch_serialization_iterations": 2,
-            },
+            {"pipeline_schedule": SERIAL, "device_mapping": [0, 1], **RECOMPUTED, **SERIALISED},
         ),
     ],
 )
@@ -124,19 +114,8 @@ def test_a_fault_of_phases_has_its_kind(kind, words, arguments):
         pipelining.pipeline([lambda x: x] * 2, 4, inputs=[1.0], outfeed_queue=ipu.IPUOutfeedQueue(), **arguments)
 
 
-def test_a_sharded_model_is_a_sequential_pipeline_of_one_micro_batch(toy, strategy):
-    weights, losses = toy.pipelined(
-        strategy, momentum, 1, repeat_count=3, pipeline_schedule=PipelineSchedule.Sequential
-    )
-    expected, expected_losses = toy.accumulated(momentum, 1, 3)
-    toy.assert_close(weights, expected)
-    np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
-    plan = last_pipeline().plan
-    assert replace(plan, name="Sharded") == pipelining.sharded_plan([0, 1, 2], repeat_count=3)
-
-
-def test_a_model_in_shards_by_scopes_trains_as_in_one_piece(toy, strategy):
-    toy.configure(2)
+def test_a_model_in_shards_by_scopes_trains_as_in_one_piece(toy, configure, strategy):
+    configure(2)
     xs, ys = toy.batches(2)
     with strategy.scope():
         variables = [tf.Variable(value) for value in toy.weights(2)]

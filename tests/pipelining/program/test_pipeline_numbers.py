@@ -1,38 +1,20 @@
 """Whatever the schedule, the recomputation and the optimizer: a pipeline trains as gradient accumulation does."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
-import hypothesis
 import numpy as np
 import pytest
 import tensorflow as tf
-from hypothesis import strategies as st
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.pipelining import (
-    OptimizerFunctionOutput,
-    PipelineSchedule,
-    RecomputationMode,
-    check_plan,
-    last_pipeline,
-    overlap_length,
-)
+from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule, RecomputationMode, last_pipeline
 from tensorflow_ipu.replicas import _host_kernels
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 THEN, WITHIN = RecomputationMode.RecomputeThenBackpropagate, RecomputationMode.RecomputeAndBackpropagateInterleaved
-
-WAYS = [
-    (GROUPED, None),
-    (GROUPED, THEN),
-    (GROUPED, WITHIN),
-    (INTERLEAVED, None),
-    (INTERLEAVED, THEN),
-    (SEQUENTIAL, None),
-    (SEQUENTIAL, WITHIN),
-]
 
 
 def momentum():
@@ -55,42 +37,51 @@ def by_tape(opt, loss, variables):
     return OptimizerFunctionOutput(opt, loss, tape=tape)
 
 
-@pytest.mark.parametrize(("schedule", "mode"), WAYS)
-def test_each_schedule_and_recomputation_trains_as_accumulation_does(toy, strategy, schedule, mode):
-    # In a steady section longer than its ramps stages overlap: no ring of three may be written before it was read.
-    count, passes = (6, 1) if mode or schedule is SEQUENTIAL else (18, 2)
+# In a steady section longer than its ramps stages overlap: no ring of three may be written before it was read.
+@pytest.mark.parametrize(
+    ("schedule", "mode", "count", "passes", "mapping", "reduction"),
+    [
+        (GROUPED, None, 18, 2, [0, 1, 2], "sum"),
+        (GROUPED, THEN, 6, 1, [0, 2, 1], "sum"),
+        (GROUPED, WITHIN, 6, 1, [2, 0, 1], "running_mean"),
+        (INTERLEAVED, None, 18, 2, [1, 2, 0], "sum"),
+        (INTERLEAVED, THEN, 6, 1, [0, 1, 2], "sum"),
+        (SEQUENTIAL, None, 1, 3, [0, 1, 2], "sum"),
+        (SEQUENTIAL, WITHIN, 6, 1, [0, 1, 2], "sum"),
+    ],
+)
+def test_each_schedule_and_recomputation_trains_as_accumulation_does(
+    toy, strategy, schedule, mode, count, passes, mapping, reduction
+):
     options = {"pipeline_schedule": schedule, "recomputation_mode": mode, "repeat_count": passes}
+    options |= {"device_mapping": mapping, "reduction_method": reduction}
     weights, losses = toy.pipelined(strategy, momentum, count, **options)
-    expected, expected_losses = toy.accumulated(momentum, count, passes)
+    expected, expected_losses = toy.accumulated(momentum, count, passes, mean=reduction != "sum")
     toy.assert_close(weights, expected)
     np.testing.assert_allclose(losses, expected_losses, rtol=2e-5)
     plan = last_pipeline().plan
     found = (plan.schedule, plan.recomputation, plan.micro_batches, plan.repeat_count)
     assert found == (schedule, mode, count, passes)
-    check_plan(plan)
+    pipelining.check_plan(plan)
+    if count == 1:  # A sharded model.
+        assert replace(plan, name="Sharded") == pipelining.sharded_plan(mapping, repeat_count=passes)
 
 
 @pytest.mark.parametrize(("optimizer", "output"), [(adam, by_tape), (old_adam, None)])
-def test_optimizers_train_as_they_do_elsewhere(toy, strategy, optimizer, output):
-    toy.configure(2)
+def test_optimizers_train_as_they_do_elsewhere(toy, configure, strategy, optimizer, output):
+    configure(2)
     weights, _ = toy.pipelined(strategy, optimizer, 4, stages=2, runs=2, output=output, pipeline_schedule=INTERLEAVED)
     expected, _ = toy.accumulated(optimizer, 4, 2, stages=2)
     toy.assert_close(weights, expected)
 
 
-def test_the_running_mean_of_gradients_is_that_of_all_micro_batches(toy, strategy):
-    toy.configure(2)
-    weights, _ = toy.pipelined(strategy, momentum, 4, stages=2, reduction_method="running_mean")
-    toy.assert_close(weights, toy.accumulated(momentum, 4, 1, stages=2, mean=True)[0])
-
-
-def test_what_compute_gradients_does_is_done_to_each_micro_batch(toy, strategy):
+def test_what_compute_gradients_does_is_done_to_each_micro_batch(toy, configure, strategy):
     class Clipping(tf.compat.v1.train.GradientDescentOptimizer):
         def compute_gradients(self, loss, *args, **kwargs):
             pairs = super().compute_gradients(loss * 2.0, *args, **kwargs)
             return [(tf.clip_by_value(gradient, -0.05, 0.05), variable) for gradient, variable in pairs]
 
-    toy.configure(2)
+    configure(2)
     found, _ = toy.pipelined(strategy, lambda: Clipping(0.1), 4, stages=2)
     steps = [a - b for a, b in zip(toy.weights(2), found, strict=True)]
     variables = [tf.Variable(value) for value in toy.weights(2)]
@@ -105,7 +96,7 @@ def test_what_compute_gradients_does_is_done_to_each_micro_batch(toy, strategy):
     toy.assert_close(steps, total)
 
 
-def test_a_count_that_is_known_at_run_time_only_is_kept_to(toy, strategy):
+def test_a_count_that_is_known_at_run_time_only_is_kept_to(toy, strategy, refused):
     with strategy.scope():
         variables = [tf.Variable(value) for value in toy.weights(3)]
         optimizer = momentum()
@@ -130,8 +121,7 @@ def test_a_count_that_is_known_at_run_time_only_is_kept_to(toy, strategy):
         found = [variable.numpy() for variable in variables]
         for wrong in (10, 0, -6):
             words = f"a Grouped pipeline of 3 stages that trains must be a multiple of 6 from 6 to .* but is {wrong}"
-            with pytest.raises(tf.errors.FailedPreconditionError, match=words):
-                strategy.run(program, (tf.constant(wrong),))
+            refused(tf.errors.FailedPreconditionError, words, strategy.run, program, (tf.constant(wrong),))
         toy.assert_close([variable.numpy() for variable in variables], found)
         # What the failed runs left in the memory of feeds' states is no feed's number.
         replies = ipu.IPUOutfeedQueue()
@@ -146,52 +136,25 @@ def test_a_count_that_is_known_at_run_time_only_is_kept_to(toy, strategy):
     toy.assert_close(found, expected)
 
 
-@hypothesis.settings(
-    max_examples=2, deadline=None, derandomize=True, database=None, suppress_health_check=list(hypothesis.HealthCheck)
-)
-@hypothesis.given(st.data())
-def test_any_small_pipeline_trains_as_accumulation_does(toy, data):
-    stages = data.draw(st.integers(2, 3))
-    schedule, mode = data.draw(st.sampled_from(WAYS))
-    mapping = data.draw(st.permutations(range(stages)))
-    count = data.draw(st.integers(1, 2)) * overlap_length(schedule, mapping, training=True)
-    toy.configure(4 if stages > 2 else 2)
-    weights, _ = toy.pipelined(
-        ipu.IPUStrategy(),
-        momentum,
-        count,
-        stages=stages,
-        pipeline_schedule=schedule,
-        recomputation_mode=mode,
-        device_mapping=mapping,
-    )
-    expected, _ = toy.accumulated(momentum, count, 1, stages=stages)
-    toy.assert_close(weights, expected)
-
-
 @pytest.fixture
-def dequeued(run, strategy, toy):
-    """`dequeued(last, training, **options)` is what a pipeline of two stages leaves of eight micro-batches, in two passes."""
+def check_dequeued(run, strategy, configure):
+    """Checks what a pipeline of two stages leaves of eight micro-batches, in two passes: `(last stage, expected)`."""
+    configure(2)
+    with strategy.scope():
+        v = tf.Variable(0.0)
+    dataset = tf.data.Dataset.range(8).map(lambda x: tf.cast(x, tf.float16))
 
-    def call(last, training, **options):
-        toy.configure(2)
-        with strategy.scope():
-            v = tf.Variable(0.0)
+    def check(last, expected, **options):
+        found = run(dataset, [lambda x: x + tf.cast(v, tf.float16), last], 4, repeat_count=2, **options)
+        tf.nest.assert_same_structure(found, expected)
+        for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(expected), strict=True):
+            np.testing.assert_array_equal(one, other, strict=True)
 
-        def optimizer_function(loss, *_):
-            optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.0)
-            return OptimizerFunctionOutput(optimizer, tf.cast(loss, tf.float32) + 100.0)
-
-        dataset = tf.data.Dataset.range(8).map(lambda x: tf.cast(x, tf.float16))
-        stages = [lambda x: x + tf.cast(v, tf.float16), last]
-        return run(
-            dataset, stages, 4, repeat_count=2, optimizer_function=optimizer_function if training else None, **options
-        )
-
-    return call
+    return check
 
 
 X = np.arange(8, dtype=np.float16)
+SUM, SUM_OF_TWICE = np.array([6, 22], np.float16), np.array([12, 44], np.float16)
 
 
 @pytest.mark.parametrize(
@@ -200,43 +163,43 @@ X = np.arange(8, dtype=np.float16)
         ({}, [X, 2 * X]),
         ({"outfeed_mask": [True, False]}, [2 * X]),
         ({"outfeed_loss": True}, X.astype(np.float32) + 100),
-        ({"accumulate_outfeed": True}, [[6, 22], [12, 44]]),
-        ({"outfeed_loss": True, "accumulate_outfeed": True}, [406, 422]),
+        ({"accumulate_outfeed": True}, [SUM, SUM_OF_TWICE]),
+        ({"outfeed_loss": True, "accumulate_outfeed": True}, np.array([406, 422], np.float32)),
     ],
 )
-def test_training_gives_a_list_of_the_outputs_or_the_loss_or_sums(dequeued, options, expected):
-    found = dequeued(lambda x: (x, 2 * x), training=True, **options)
-    kind = np.float32 if "outfeed_loss" in options else np.float16
-    assert {each.dtype for each in tf.nest.flatten(found)} == {np.dtype(kind)}
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+def test_training_gives_a_list_of_the_outputs_or_the_loss_or_sums(check_dequeued, options, expected):
+    def optimizer_function(loss, *_):
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.0)
+        return OptimizerFunctionOutput(optimizer, tf.cast(loss, tf.float32) + 100.0)
+
+    check_dequeued(lambda x: (x, 2 * x), expected, optimizer_function=optimizer_function, **options)
+
+
+def several(x):
+    return {"a": x, "b": (x, 2 * x)}
+
+
+def large(x):  # In float16, 2048 + 1 is 2048.
+    return x + 2047
+
+
+SUMS_OF_LARGE = [large(X).astype(np.float32).reshape(2, 4).sum(axis=1)]
 
 
 @pytest.mark.parametrize(
-    ("returned", "expected"),
-    [(lambda x: x, X), (lambda x: {"a": x, "b": (x, 2 * x)}, {"a": X, "b": (X, 2 * X)}), (lambda x: [x], [X])],
+    ("last", "expected", "accumulated", "dtype"),
+    [
+        (lambda x: [x], [X], False, None),
+        (several, {"a": X, "b": (X, 2 * X)}, False, tf.float64),  # Of sums, and there are none.
+        (several, {"a": SUM, "b": (SUM, SUM_OF_TWICE)}, True, lambda _: None),
+        (large, SUMS_OF_LARGE, True, tf.float32),
+        (large, SUMS_OF_LARGE, True, lambda tensor: tf.float32 if tensor.dtype == tf.float16 else None),
+    ],
 )
-def test_inference_gives_the_structure_that_the_last_stage_returned(dequeued, returned, expected):
-    found = dequeued(returned, training=False, accumulate_outfeed_dtype=tf.float64)  # Of sums, and there are none.
-    tf.nest.assert_same_structure(found, expected)
-    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, lambda tensor: tf.float32 if tensor.dtype == tf.float16 else None])
-def test_an_accumulated_outfeed_sums_in_the_wanted_type(dequeued, dtype):
-    # In float16, 2048 + 1 is 2048.
-    (found,) = dequeued(lambda x: x + 2047, training=False, accumulate_outfeed=True, accumulate_outfeed_dtype=dtype)
-    assert found.dtype == np.float32
-    each = (X + np.float16(2047)).astype(np.float32)
-    np.testing.assert_array_equal(found, [each[:4].sum(), each[4:].sum()])
-
-
-def test_an_accumulated_result_of_inference_is_indexed_as_several_are(dequeued):
-    options = {"accumulate_outfeed": True, "accumulate_outfeed_dtype": lambda tensor: None}
-    found = dequeued(lambda x: {"a": x, "b": (x, 2 * x)}, training=False, **options)
-    assert {part.dtype for part in tf.nest.flatten(found)} == {np.dtype(np.float16)}
-    assert tf.nest.map_structure(np.ndarray.tolist, found) == {"a": [6, 22], "b": ([6, 22], [12, 44])}
+def test_inference_gives_the_structure_that_the_last_stage_returned_or_sums_in_the_wanted_type(
+    check_dequeued, last, expected, accumulated, dtype
+):
+    check_dequeued(last, expected, accumulate_outfeed=accumulated, accumulate_outfeed_dtype=dtype)
 
 
 COUNT = 6

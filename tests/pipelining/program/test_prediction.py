@@ -114,8 +114,8 @@ def test_a_report_names_passes_lines_and_tasks(training, tmp_path):
     assert Report.load(tmp_path / "report.json") == made
 
 
-def test_optimizer_state_that_is_offloaded_is_beside_the_chip_and_takes_time(strategy, toy):
-    toy.configure(8)
+def test_optimizer_state_that_is_offloaded_is_beside_the_chip_and_takes_time(strategy, configure):
+    configure(8)
     options = {"offload_weight_update_variables": True, "replicated_optimizer_state_sharding": True}
     program, _ = program_of(strategy, **options)
     made = strategy.report(program, machine="Bow Pod16")
@@ -133,7 +133,7 @@ def test_optimizer_state_that_is_offloaded_is_beside_the_chip_and_takes_time(str
     assert len(others) == STAGES - 1
 
 
-def test_inference_keeps_no_gradients_and_phases_load_their_weights(strategy, toy):
+def test_inference_keeps_no_gradients_and_phases_load_their_weights(strategy):
     options = {"pipeline_schedule": PhasedExecution.Serial, "device_mapping": [0] * STAGES}
     made = strategy.report(program_of(strategy, training=False, **options)[0], machine="GC200")
     (memory,) = made.memories
@@ -208,8 +208,8 @@ def test_advice_on_a_pipeline_reads_its_passes_again(training):
     del pipeline
 
 
-def test_what_options_have_off_the_chip_is_told_with_the_time_that_it_takes(strategy, toy):
-    toy.configure(8)
+def test_what_options_have_off_the_chip_is_told_with_the_time_that_it_takes(strategy, configure):
+    configure(8)
     names = ("offload_activations", "offload_gradient_accumulation_buffers", "replicated_weight_sharding")
     program, _ = program_of(strategy, offload_weights=True, **dict.fromkeys(names, True))
     made = strategy.report(program, machine="Bow Pod16")
@@ -238,8 +238,8 @@ def test_what_options_have_off_the_chip_is_told_with_the_time_that_it_takes(stra
     assert told.speed == pytest.approx(made.step_seconds / (seconds + made.part_seconds("host") / COUNT))
 
 
-def test_loops_of_stages_are_counted_and_those_that_only_running_counts_are_given(strategy, toy):
-    toy.configure(2)
+def test_loops_of_stages_are_counted_and_those_that_only_running_counts_are_given(strategy, configure, refused):
+    configure(2)
     with strategy.scope():
         weights = tf.Variable(tf.eye(WIDTH))
         optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.01)
@@ -280,5 +280,4 @@ def test_loops_of_stages_are_counted_and_those_that_only_running_counts_are_give
         ({"while": 7}, "`trip_counts` names `while`: name the pass and the loop"),
         ({"stage 0 forward/other": 7}, "names `stage 0 forward/other`, and the program has no loop of this name"),
     ):
-        with pytest.raises(ValueError, match=words):
-            report(until_large, counts=counts)
+        refused(ValueError, words, report, until_large, counts=counts)

@@ -1,5 +1,7 @@
 """The operations that a pipeline's program is made of besides its stages: loop indices, stash buffers, fences."""
 
+import math
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -49,40 +51,29 @@ def test_turns_are_those_of_each_iteration_before_among_and_behind_the_micro_bat
         assert [int(one) for one in turns(tf.constant(base))] == expected, base
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bool, tf.int64])
-def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are_as_before(dtype):
-    specs = [tf.TensorSpec([2, 3], dtype), tf.TensorSpec([], dtype), tf.TensorSpec([0], dtype)]
+def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are_as_before():
+    shapes = [2, 3], [], [0], [1 << 7, 1 << 8], [1 << 9, 1 << 8]  # 256 KiB and more are copied by several threads.
+    numbers = [np.reshape(np.arange(1, 1 + math.prod(shape)) % 1000, shape) for shape in shapes]
+    values = [[number.astype(dtype) for number in numbers] for dtype in (np.float32, np.float16, bool, np.int64)]
 
     @tf.function(jit_compile=True)
-    def written(place):
-        kept, single = memory.empty([(specs, 4), (specs[:1], 1)])
-        values = [tf.cast(tf.ones(one.shape), dtype) for one in specs]
-        kept = memory.written_buffer(kept, place, values)
-        kept = memory.written_buffer(kept, 1, values)
-        return [*kept, *memory.read_buffer(kept, place), *memory.read_buffer(kept, 2), *single]
+    def written(place, values):
+        results = []
+        for several in values:
+            specs = [tf.TensorSpec(one.shape, one.dtype) for one in several]
+            kept, single = memory.empty([(specs, 4), (specs[:1], 1)])
+            kept = memory.written_buffer(kept, place, several)
+            kept = memory.written_buffer(kept, 1, several)
+            results.append([kept, memory.read_buffer(kept, place), memory.read_buffer(kept, 2), single])
+        return results
 
-    first, second, nothing, *rest = (one.numpy() for one in written(tf.constant(3)))
-    assert (first.shape, second.shape, nothing.shape) == ((4, 2, 3), (4,), (4, 0))
-    np.testing.assert_array_equal(first.astype(int), np.array([0, 1, 0, 1])[:, None, None] * np.ones([2, 3], int))
-    np.testing.assert_array_equal(second.astype(int), [0, 1, 0, 1])
-    assert [one.shape for one in rest] == [(2, 3), (), (0,)] * 2 + [(2, 3)]
-    assert [int(one.sum()) for one in rest] == [6, 1, 0, 0, 0, 0, 0]
-    assert all(one.dtype == dtype.as_numpy_dtype for one in (first, second, *rest))
-
-
-@pytest.mark.parametrize("rows", [1 << 7, 1 << 9])  # Those of 256 KiB and more are copied by several threads.
-def test_large_tensors_are_written_and_read_in_their_places_too(rows):
-    @tf.function(jit_compile=True)
-    def written(place, value):
-        [kept] = memory.empty([([tf.TensorSpec(value.shape, value.dtype)], 3)])
-        kept = memory.written_buffer(kept, place, [value])
-        return [*kept, *memory.read_buffer(kept, place), *memory.read_buffer(kept, 0)]
-
-    value = np.arange(rows << 8, dtype=np.float32).reshape(rows, 1 << 8)
-    ring, there, before = written(tf.constant(2), tf.constant(value))
-    np.testing.assert_array_equal(ring, [0 * value, 0 * value, value])
-    np.testing.assert_array_equal(there, value)
-    assert not before.numpy().any()
+    found = written(tf.constant(3), tf.nest.map_structure(tf.constant, values))
+    for several, (rings, there, elsewhere, [single]) in zip(values, found, strict=True):
+        np.testing.assert_array_equal(single, np.zeros_like(several[0]), strict=True)
+        for value, *read in zip(several, rings, there, elsewhere, strict=True):
+            nothing = np.zeros_like(value)
+            for one, expected in zip(read, (np.stack([nothing, value, nothing, value]), value, nothing), strict=True):
+                np.testing.assert_array_equal(one, expected, strict=True)
 
 
 def convolutions_in_a_ring(images, weights, place):
@@ -102,7 +93,7 @@ IMAGES, WEIGHTS = (
 
 
 # A copy of 1 MiB for each convolution in a pipeline took its steps a twentieth more time.
-def test_kernels_of_the_host_take_what_is_in_a_ring_without_a_copy(compiled_text):
+def test_kernels_of_the_host_take_what_is_in_a_ring_without_a_copy(compiled_text, refused):
     strategy = ipu.IPUStrategy()
     program = tf.function(convolutions_in_a_ring, jit_compile=True)
     values = (tf.constant(IMAGES), tf.constant(WEIGHTS), tf.constant(2))
@@ -116,20 +107,18 @@ def test_kernels_of_the_host_take_what_is_in_a_ring_without_a_copy(compiled_text
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(gradient, tape.gradient(expected, values[1]), rtol=1e-4, atol=1e-2)
     assert not nothing.numpy().any()
-    with pytest.raises(tf.errors.InternalError, match="slot 3 of a stash buffer"):
-        strategy.run(program, (*values[:2], tf.constant(3)))
+    refused(tf.errors.InternalError, "slot 3 of a stash buffer", strategy.run, program, (*values[:2], tf.constant(3)))
 
 
 @pytest.mark.parametrize("writes", [False, True])
-def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(writes):
+def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(writes, refused):
     @tf.function(jit_compile=True)
     def used(place):
         [kept] = memory.empty([([tf.TensorSpec([2], tf.float32)], 4)])
         return memory.written_buffer(kept, place, [tf.ones([2])]) if writes else memory.read_buffer(kept, place)
 
     for place in (-1, 4):
-        with pytest.raises(tf.errors.InternalError, match=f"slot {place} of a stash buffer"):
-            used(tf.constant(place))
+        refused(tf.errors.InternalError, f"slot {place} of a stash buffer", used, tf.constant(place))
 
 
 def test_a_fence_and_a_barrier_pass_values_on():
@@ -145,26 +134,26 @@ def test_a_fence_and_a_barrier_pass_values_on():
     np.testing.assert_array_equal(barred, [3, -6])
 
 
-@pytest.mark.parametrize("runs", [False, True, None])
-def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_values_variables_and_constants(runs):
+def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_values_variables_and_constants():
     total = tf.Variable([1.0, 1.0])
     step = tf.Variable(2.0)
 
-    @tf.function(jit_compile=True)
-    def program(asked, zero, x):
+    def program(runs, zero, x):
         def body(behind, given, old):
             total.assign_add(given[0] * step * tf.cast(1 + behind, tf.float32))
             return [old[0] + tf.reshape(x, tf.shape(old[0])), tf.constant([7, 7])]
 
-        when = tf.constant(True) if runs is None else asked  # None: in any case, which XLA may know.
-        behind, results = memory.run_once(when, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
+        behind, results = memory.run_once(runs, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
         return [behind, *results]
 
-    behind, added, constant = program(tf.constant(bool(runs)), tf.constant(0), tf.constant([3.0, 4.0]))
-    assert int(behind) == 0
-    np.testing.assert_array_equal(added, [0, 0] if runs is False else [3, 4])
-    np.testing.assert_array_equal(constant, [1, 2] if runs is False else [7, 7])
-    np.testing.assert_array_equal(total, [1, 1] if runs is False else [7, 9])
+    asked = tf.function(program, jit_compile=True)
+    known = tf.function(lambda _, zero, x: program(tf.constant(True), zero, x), jit_compile=True)  # To XLA.
+    for function, runs, sums in ((asked, False, [1, 1]), (asked, True, [7, 9]), (known, True, [13, 17])):
+        behind, added, constant = function(tf.constant(runs), tf.constant(0), tf.constant([3.0, 4.0]))
+        assert int(behind) == 0
+        np.testing.assert_array_equal(added, [3, 4] if runs else [0, 0])
+        np.testing.assert_array_equal(constant, [7, 7] if runs else [1, 2])
+        np.testing.assert_array_equal(total, sums)
 
 
 def test_what_is_computed_in_a_part_that_is_skipped_is_not_computed_ahead(compiled_text):

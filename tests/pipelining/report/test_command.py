@@ -7,16 +7,9 @@ import sys
 
 import pytest
 
+from tensorflow_ipu import pipelining
 from tensorflow_ipu.cli import plans
-from tensorflow_ipu.pipelining import (
-    Liveness,
-    StageCost,
-    parallel_phases_plan,
-    pipeline_plan,
-    plan_cost,
-    plan_text,
-    serial_phases_plan,
-)
+from tensorflow_ipu.pipelining import Liveness, StageCost, parallel_phases_plan, pipeline_plan, serial_phases_plan
 
 
 @pytest.fixture
@@ -48,7 +41,7 @@ PHASES = "--stages 3 --schedule"
     ],
 )
 def test_it_prints_the_plan(said, words, plan):
-    assert said(words).startswith(plan_text(plan))
+    assert said(words).startswith(pipelining.plan_text(plan))
 
 
 def test_it_prints_figures_and_bytes_and_is_a_command_of_the_package(said, capsys):
@@ -99,7 +92,7 @@ def test_with_a_machine_times_are_seconds_and_exchanges_are_known(said, tmp_path
     words = "--stages 2 --micro-batches 8 --times 1.5ms,1ms --input-bytes 8MiB --machine GC200"
     text = said(f"{words} --trace {trace}")
     costs = [StageCost(forward=one, update=one / 2, input_bytes=8 * 2**20) for one in (1.5e-3, 1e-3)]
-    cost = plan_cost(pipeline_plan(2, 8), costs, machine="GC200")
+    cost = pipelining.plan_cost(pipeline_plan(2, 8), costs, machine="GC200")
     assert f"time {1e3 * cost.time:.3g} ms, {1e3 * cost.time_per_micro_batch:.3g} ms a micro-batch" in text
     assert f"exchanges {cost.exchange_share:.1%}" in text
     assert cost.exchange_share > 0

@@ -5,21 +5,11 @@ import itertools
 
 import pytest
 
+from tensorflow_ipu import pipelining
 from tensorflow_ipu.machine import systems
-from tensorflow_ipu.pipelining import (
-    PipelineSchedule,
-    RecomputationMode,
-    StageCost,
-    balance,
-    compare_plans,
-    contiguous_mappings,
-    pipeline_plan,
-    plan_cost,
-    serial_phases_plan,
-    timeline,
-)
+from tensorflow_ipu.pipelining import RecomputationMode, StageCost, balance, compare_plans, pipeline_plan, plan_cost
 
-GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
+GROUPED, INTERLEAVED, SEQUENTIAL = pipelining.PipelineSchedule
 THEN = RecomputationMode.RecomputeThenBackpropagate
 WITHIN = RecomputationMode.RecomputeAndBackpropagateInterleaved
 EVEN = StageCost(forward=1, backward=2, update=0)
@@ -103,9 +93,8 @@ def test_other_bytes_of_an_ipu_and_costs_of_parts():
         ([EVEN, [EVEN, EVEN]], ValueError, r"`stage_costs\[1\]` has 2 items, but the stage has 1 parts"),
     ],
 )
-def test_bad_costs_are_refused(costs, kind, words):
-    with pytest.raises(kind, match=words):
-        plan_cost(pipeline_plan(2, 4), costs)
+def test_bad_costs_are_refused(costs, kind, words, refused):
+    refused(kind, words, plan_cost, pipeline_plan(2, 4), costs)
 
 
 def test_faults_of_a_stage_cost_are_told():
@@ -161,10 +150,10 @@ def test_a_comparison_tells_what_cannot_be_run():
 @pytest.mark.parametrize(("used", "most"), [(1, 60), (2, 36), (4, 24), (8, 12)])
 def test_contiguous_mappings_are_the_most_even_and_all_of_few_stages(used, most):
     weights = [1.0] * 12 + [12.0] * 4
-    found = next(one for one in contiguous_mappings(weights, 8) if max(one) == used - 1)
+    found = next(one for one in pipelining.contiguous_mappings(weights, 8) if max(one) == used - 1)
     assert max(sum(w for w, at in zip(weights, found, strict=True) if at == ipu) for ipu in range(used)) == most
     assert list(found) == sorted(found)
-    assert contiguous_mappings([1, 1, 1], 3) == [(0, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 2)]
+    assert pipelining.contiguous_mappings([1, 1, 1], 3) == [(0, 0, 0), (0, 1, 1), (0, 0, 1), (0, 1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -176,9 +165,8 @@ def test_contiguous_mappings_are_the_most_even_and_all_of_few_stages(used, most)
         ({"machine": "GC300"}, ValueError, "`machine` is 'GC300', which is not known"),
     ],
 )
-def test_a_bad_comparison_is_refused(arguments, kind, words):
-    with pytest.raises(kind, match=words):
-        compare_plans(**{"stages": 4, "micro_batches": 8} | arguments)
+def test_a_bad_comparison_is_refused(arguments, kind, words, refused):
+    refused(kind, words, compare_plans, **{"stages": 4, "micro_batches": 8} | arguments)
 
 
 def test_the_memory_of_the_machine_is_the_limit_of_a_comparison():
@@ -198,7 +186,7 @@ def test_an_exchange_takes_what_the_links_of_the_machine_take():
     assert cost.exchange_share == pytest.approx(exchanges / cost.time)
     shares = cost.utilisation + cost.recompute_share + cost.transfer_share + cost.bubble_share + cost.exchange_share
     assert shares == pytest.approx(1)
-    *_, (_, _, end, _) = timeline(plan, costs, machine=mine)
+    *_, (_, _, end, _) = pipelining.timeline(plan, costs, machine=mine)
     assert end == pytest.approx(cost.time)
     together = pipeline_plan(3, 6, SEQUENTIAL, device_mapping=[0, 0, 0])
     assert plan_cost(together, dataclasses.replace(EVEN, input_bytes=10**9), machine="GC200").exchange_share == 0
@@ -207,10 +195,10 @@ def test_an_exchange_takes_what_the_links_of_the_machine_take():
 def test_phases_load_and_save_their_bytes_at_the_rate_of_the_machine():
     mine = dataclasses.replace(systems()["IPU-POD16"], streaming_bytes_per_second=10.0)
     cost = StageCost(0, 0, update=0, weight_bytes=100, accumulator_bytes=20, activation_bytes=30, state_bytes=7)
-    plan = serial_phases_plan([0, 0])
+    plan = pipelining.serial_phases_plan([0, 0])
     moved = {"LF": 100, "SF": 30, "LB": 100 + 30 + 20, "SB": 20, "LU": 100 + 7 + 20, "SU": 100 + 7}
     expected = 0
-    for _, _, _, spans in timeline(plan, cost, machine=mine):
+    for _, _, _, spans in pipelining.timeline(plan, cost, machine=mine):
         for span in spans:
             letters = "".join(filter(str.isalpha, str(span.instruction)))
             assert span.end - span.begin == pytest.approx(moved.get(letters, 0) / 10)
@@ -327,6 +315,5 @@ def test_what_fits_nowhere_is_told():
         ("model", 2, TypeError, "`model_or_stages` must be a Keras model that was made in a strategy's scope"),
     ],
 )
-def test_what_cannot_be_balanced_is_refused(given, ipus, kind, message):
-    with pytest.raises(kind, match=message):
-        balance(given, ipus, "GC200")
+def test_what_cannot_be_balanced_is_refused(given, ipus, kind, message, refused):
+    refused(kind, message, balance, given, ipus, "GC200")

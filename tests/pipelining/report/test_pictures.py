@@ -6,20 +6,8 @@ from typing import Any
 
 import pytest
 
-from tensorflow_ipu.pipelining import (
-    PipelineSchedule,
-    RecomputationMode,
-    StageCost,
-    draw_plan,
-    draw_plans,
-    parallel_phases_plan,
-    parse_instruction,
-    pipeline_plan,
-    plan_cost,
-    plan_text,
-    plan_trace,
-    write_trace,
-)
+from tensorflow_ipu import pipelining
+from tensorflow_ipu.pipelining import StageCost, draw_plan, parallel_phases_plan, pipeline_plan, plan_text, plan_trace
 from tensorflow_ipu.pipelining.report.picture import EXCHANGE
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -49,28 +37,24 @@ def test_the_text_of_a_plan_fits_its_width_and_says_what_its_letters_mean():
     assert "backward" not in plan_text(pipeline_plan(3, 3, training=False))
 
 
-def test_pictures_of_plans_are_written_or_refused(tmp_path, monkeypatch):
+def test_pictures_of_plans_are_written_or_refused(tmp_path, monkeypatch, refused):
     def drawn(*plans, **options):
-        draw_plans(list(plans), tmp_path / "plan.png", **options)
+        pipelining.draw_plans(list(plans), tmp_path / "plan.png", **options)
         return size(tmp_path / "plan.png")
 
-    draw_plan(pipeline_plan(4, 4096), tmp_path / "long.png")
+    draw_plan(pipeline_plan(2, 4096), tmp_path / "long.png")
     width, height = size(tmp_path / "long.png")
-    assert width > height > 100
-    assert drawn(pipeline_plan(4, 64)) == (width, height)
-    plans = [pipeline_plan(2, 4, recomputation_mode=mode) for mode in (None, RecomputationMode.Auto)]
+    assert 100 < height < width < 4000  # Most iterations of the steady loop are left out.
+    plans = [pipeline_plan(2, 4, recomputation_mode=mode) for mode in (None, pipelining.RecomputationMode.Auto)]
     several = drawn(*plans, parallel_phases_plan([[0, 2], [1, 3]]), titles=["a", "b", "c"])
     assert several[1] > 2 * drawn(plans[0])[1]
-    with pytest.raises(ValueError, match="`plans` is empty"):
-        drawn()
-    with pytest.raises(ValueError, match="`titles` has 2 items, but there are 1 plans"):
-        drawn(pipeline_plan(2, 4), titles=["a", "b"])
+    refused(ValueError, "`plans` is empty", drawn)
+    refused(ValueError, "`titles` has 2 items, but there are 1 plans", drawn, pipeline_plan(2, 4), titles=["a", "b"])
     monkeypatch.setitem(sys.modules, "matplotlib.backends.backend_agg", None)
-    with pytest.raises(ImportError, match=r"tensorflow-ipu\[report\]"):
-        drawn(pipeline_plan(2, 4))
+    refused(ImportError, r"tensorflow-ipu\[report\]", drawn, pipeline_plan(2, 4))
 
 
-@pytest.mark.parametrize("recompute", [None, RecomputationMode.Auto])
+@pytest.mark.parametrize("recompute", [None, pipelining.RecomputationMode.Auto])
 def test_a_trace_has_each_task_at_its_time(recompute):
     plan = pipeline_plan(3, 6, recomputation_mode=recompute)
     costs = StageCost(forward=2, backward=3)
@@ -80,15 +64,15 @@ def test_a_trace_has_each_task_at_its_time(recompute):
     slices = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["tid"] > 1]
     assert len(slices) == len(plan.table().step)
     for event in slices:
-        instruction: Any = parse_instruction(event["args"]["instruction"])
+        instruction: Any = pipelining.parse_instruction(event["args"]["instruction"])
         assert event["dur"] == pytest.approx(10 * costs.time(instruction))
         assert tracks[event["tid"]] == f"IPU {instruction.stage}"
     sections = [event for event in trace["traceEvents"] if event["ph"] == "X" and event["tid"] == 1]
     assert [event["name"] for event in sections] == [section.name for section in plan.sections]
-    assert sum(event["dur"] for event in sections) == pytest.approx(10 * plan_cost(plan, costs).time)
+    assert sum(event["dur"] for event in sections) == pytest.approx(10 * pipelining.plan_cost(plan, costs).time)
 
 
-@pytest.mark.parametrize("schedule", PipelineSchedule, ids=lambda one: one.name)
+@pytest.mark.parametrize("schedule", pipelining.PipelineSchedule, ids=lambda one: one.name)
 def test_the_counter_of_a_trace_reaches_the_stash_depth_and_ends_empty(schedule):
     plan = pipeline_plan(3, 6, schedule)
     counters = [event for event in plan_trace(plan)["traceEvents"] if event["ph"] == "C"]
@@ -100,7 +84,7 @@ def test_the_counter_of_a_trace_reaches_the_stash_depth_and_ends_empty(schedule)
 
 def test_a_trace_is_written_as_json(tmp_path):
     plan = parallel_phases_plan([0, 1])
-    write_trace(plan, tmp_path / "trace.json")
+    pipelining.write_trace(plan, tmp_path / "trace.json")
     trace = json.loads((tmp_path / "trace.json").read_text())
     names = {event["name"] for event in trace["traceEvents"]}
     assert {"A forward 0", "A load (forward) 0", "B save (update)", "A update"} <= names
@@ -110,7 +94,7 @@ def test_a_trace_is_written_as_json(tmp_path):
 def test_with_a_machine_traces_and_pictures_are_in_seconds_and_show_exchanges(tmp_path):
     plan = pipeline_plan(3, 6)
     costs = StageCost(forward=2e-3, input_bytes=2**20, update=1e-3)
-    cost = plan_cost(plan, costs, machine="GC200")
+    cost = pipelining.plan_cost(plan, costs, machine="GC200")
     events = plan_trace(plan, costs, machine="GC200")["traceEvents"]
     sections = [event for event in events if event["ph"] == "X" and event["tid"] == 1]
     assert sum(event["dur"] for event in sections) == pytest.approx(1e6 * cost.time, rel=1e-4)
