@@ -163,13 +163,11 @@ def test_more_ipus_than_the_machine_has_are_refused(values, words, count, monkey
     assert _configured(**values)
 
 
-def test_ids_of_a_machine_that_is_no_power_of_two(monkeypatch):
+def test_ids_of_a_machine_that_is_no_power_of_two(monkeypatch, refused):
     monkeypatch.setenv(environment.COUNT_VARIABLE, "6")
     assert _configured(select_ipus=[8, 9]) == [2, 4]
-    with pytest.raises(ValueError, match="ids `5` and `8` in `select_ipus` share IPUs"):
-        _configured(select_ipus=[5, 8])
-    with pytest.raises(DeviceLimitError, match="has no id `10`"):
-        _configured(select_ipus=[10])
+    refused(ValueError, "ids `5` and `8` in `select_ipus` share IPUs", _configured, select_ipus=[5, 8])
+    refused(DeviceLimitError, "has no id `10`", _configured, select_ipus=[10])
 
 
 # No variable was big enough for them, and the way out named one.

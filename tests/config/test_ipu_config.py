@@ -250,8 +250,6 @@ def test_to_dict_is_flat_and_plain_and_from_dict_sets_what_it_names():
         ({"selection_ordr": 1}, ValueError, "`selection_ordr` is not an attribute.*did you mean `selection_order`"),
         ({"io_tiles": 1}, ValueError, "`io_tiles` is not an attribute"),
         ({"selection_order": "ZIGZAP"}, ValueError, "no enumerator `ZIGZAP`.*did you mean `SelectionOrder.ZIGZAG`"),
-        ({"selection_order": 1}, TypeError, "`selection_order` takes exactly `SelectionOrder`"),
-        ({"io_tiles.num_io_tiles": 1.0}, TypeError, "`io_tiles.num_io_tiles` takes exactly `int`"),
         ({1: 1}, TypeError, "`1` is not an attribute"),
         ([1], TypeError, r"`dct` must be a mapping.*`\[1\]`"),
         ("{", ValueError, "`json_cfg` is not JSON"),

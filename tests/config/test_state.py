@@ -6,7 +6,7 @@ import pytest
 
 from tensorflow_ipu.config import IPUConfig
 from tensorflow_ipu.config._checks import resolve
-from tensorflow_ipu.config._state import ConfiguredSystem, DeviceSeed
+from tensorflow_ipu.config._state import ConfiguredSystem
 from tensorflow_ipu.errors import NotConfiguredError
 
 
@@ -99,14 +99,3 @@ def test_changes_of_several_threads_do_not_interleave():
     assert not any(thread.is_alive() for thread in threads)
     assert clashes == []
     assert system.records() in shapes
-
-
-def test_seed_belongs_to_its_device_and_goes_with_the_configuration():
-    system = ConfiguredSystem()
-    system.configure(_records(1, 1))
-    system.set_device_seed(1, DeviceSeed(42, True))
-    assert system.device_seed(0) is None
-    assert system.device_seed(1) == DeviceSeed(42, True)
-    system.configure(_records(1))
-    system.configure(_records(1, 1))
-    assert system.device_seed(1) is None

@@ -130,10 +130,8 @@ def test_without_a_configuration_that_in_force_is_saved(tmp_path):
         ("\udcff", ValueError, "is no UTF-8 text"),
         ("[1, 2]", TypeError, r"it holds `\[1, 2\]`, and must hold a JSON object"),
         ('{"allow_recompute": true, "allow_recompute": false}', ValueError, "`allow_recompute` is there 2 times"),
-        ('{"io_tiles.num_io_tile": 3}', ValueError, r"did you mean `io_tiles\.num_io_tiles`"),
         ('{"io_tiles.num_io_tiles": true}', TypeError, r"`io_tiles\.num_io_tiles` takes exactly `int`"),
         ('{"io_tiles.num_io_tiles": -1}', ValueError, r"`io_tiles\.num_io_tiles=-1` is too low"),
-        ('{"selection_order": "AUT"}', ValueError, "`selection_order` has no enumerator `AUT`"),
         ('{"gcl_poplar_options": {"a": 1}}', TypeError, "`gcl_poplar_options` maps text to text"),
         (
             '{"select_ipus": "1", "allow_recompute": 1}',

@@ -9,14 +9,18 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import assembly, functions, graphs
 
-SCALAR = tf.TensorSpec([], tf.float32)
+SCALAR, NUMBER = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32)
+
+
+def default_graph() -> Any:
+    return tf.compat.v1.get_default_graph()
 
 
 def test_the_graphs_of_a_trace_are_known_from_the_innermost_out():
     seen: dict[str, Any] = {}
 
     def look(name: str) -> None:
-        graph: Any = tf.compat.v1.get_default_graph()
+        graph: Any = default_graph()
         seen[name] = (
             graphs.is_function(graph),
             len(list(graphs.being_traced())),
@@ -28,7 +32,7 @@ def test_the_graphs_of_a_trace_are_known_from_the_innermost_out():
 
     @tf.function(autograph=False)
     def program(n: Any) -> Any:
-        seen["graph"] = tf.compat.v1.get_default_graph()
+        seen["graph"] = default_graph()
         look("outside")
 
         def condition(i: Any) -> Any:
@@ -39,10 +43,10 @@ def test_the_graphs_of_a_trace_are_known_from_the_innermost_out():
             look("body")
             return tf.cond(i > 0, lambda: (look("branch"), i + 1)[1], lambda: i + 1)
 
-        assert len(list(graphs.around(tf.compat.v1.get_default_graph()))) == 2
+        assert len(list(graphs.around(default_graph()))) == 2
         return tf.while_loop(condition, body, [0])
 
-    program.get_concrete_function(tf.TensorSpec([], tf.int32))
+    program.get_concrete_function(NUMBER)
     assert not graphs.is_function(tf.Graph())
     assert seen["outside"] == (True, 1, False, False, False, True)
     assert seen["condition"] == (True, 2, False, True, True, True)
@@ -55,8 +59,8 @@ def test_a_graph_knows_that_it_will_be_compiled():
 
     @tf.function
     def inner(x: Any) -> Any:
-        contexts.append(graphs.is_compiled(tf.compat.v1.get_default_graph()))
-        contexts.append(list(graphs.compilation_contexts(tf.compat.v1.get_default_graph())))
+        contexts.append(graphs.is_compiled(default_graph()))
+        contexts.append(list(graphs.compilation_contexts(default_graph())))
         return x
 
     class Apart(graphs.XlaContext):
@@ -68,7 +72,7 @@ def test_a_graph_knows_that_it_will_be_compiled():
     @tf.function
     def outer(x: Any) -> Any:
         with graphs.in_compilation_context(context):
-            assert list(graphs.compilation_contexts(tf.compat.v1.get_default_graph())) == [context]
+            assert list(graphs.compilation_contexts(default_graph())) == [context]
             one = inner(x)
         return one + inner(x)
 
@@ -153,7 +157,7 @@ def test_operations_are_copied_placed_and_marked():
 
     @tf.function(autograph=False)
     def program(x: Any) -> Any:
-        graph = tf.compat.v1.get_default_graph()
+        graph = default_graph()
         with graphs.attributed({"_mark": value}):
             assert graphs.has_attribute_now("_mark")
             assert graphs.attribute_now("_mark").s == b"here"
@@ -203,7 +207,7 @@ def test_the_graph_of_what_a_loop_runs_is_taken_for_one():
 
     @tf.function(autograph=False)
     def program(x: Any) -> Any:
-        outside = tf.compat.v1.get_default_graph()
+        outside = default_graph()
         with tf.name_scope("scope"):
             graph = graphs.LoopBodyGraph("part")
         with graph.as_default():
@@ -238,7 +242,7 @@ def test_branches_are_told_from_loops_and_from_graphs_that_run_in_one():
     found: list[tuple[bool, bool]] = []
 
     def note(x: Any) -> Any:
-        graph = tf.compat.v1.get_default_graph()
+        graph = default_graph()
         found.append((graphs.is_branch(graph), graphs.in_loop(graph)))
         return x
 
@@ -256,13 +260,6 @@ def test_branches_are_told_from_loops_and_from_graphs_that_run_in_one():
         tf.cond(tf.ones([]) > 0, lambda: note(tf.constant(1)), lambda: note(tf.constant(1)))
     note(None)
     assert [in_loop for _, in_loop in found] == [True, True, True, False]
-
-
-SCALAR, NUMBER = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32)
-
-
-def default_graph() -> Any:
-    return tf.compat.v1.get_default_graph()
 
 
 def test_a_graph_that_was_put_together_is_called_with_what_it_captures():

@@ -152,11 +152,17 @@ def test_private_attributes_of_others_are_used_by_the_seam_alone():
     assert sorted(name for _, name in private_uses(ast.parse(uses))) == ["_attr_scope", "outer_graph"]
 
 
+def seam():
+    """(path, syntax tree) of the modules of the seam."""
+    for path, tree in sources():
+        if (path.startswith(SEAM) and path not in (SEAM + "_patch.py", SEAM + "patches.py")) or path == KERAS_SEAM:
+            yield path, tree
+
+
 def test_each_function_of_the_seam_says_what_it_stands_on():
     silent = [
         f"{path}: {node.name}"
-        for path, tree in sources()
-        if (path.startswith(SEAM) and path not in (SEAM + "_patch.py", SEAM + "patches.py")) or path == KERAS_SEAM
+        for path, tree in seam()
         for node in tree.body
         if isinstance(node, ast.FunctionDef) and not (ast.get_docstring(tree) or "").count("\nStands on")
         # One that says so for several of its kind is named by the others, or stands at the head of them.
@@ -170,8 +176,7 @@ def test_each_function_of_the_seam_has_a_canary():
     canaries = "\n".join(file.read_text() for file in sorted(pathlib.Path(__file__).parent.glob("test_*.py")))
     missing = [
         f"{path}: {node.name}"
-        for path, tree in sources()
-        if (path.startswith(SEAM) and path not in (SEAM + "_patch.py", SEAM + "patches.py")) or path == KERAS_SEAM
+        for path, tree in seam()
         for node in tree.body
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
         if not re.search(rf"\.{node.name}\b", canaries)
