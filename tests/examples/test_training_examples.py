@@ -72,11 +72,11 @@ def test_replicated_digits_learns_on_four_replicas_what_one_learns_from_the_whol
     assert float(weights.removeprefix("largest difference of a weight: ")) < 1e-3
 
 
-def test_advice_cuts_a_model_into_stages(run_example, tmp_path):
-    small = ["--layers", "1", "--width", "32", "--tokens", "8", "--words", "50", "--batch", "4"]
+def test_advice_traces_a_model_anew_for_other_batches_and_stages(run_example, tmp_path):
+    small = ["--layers", "1", "--width", "32", "--tokens", "8", "--words", "50", "--batch", "1"]
     said = "\n".join(run_example("advice", *small, "--save", str(tmp_path / "report.json")))
     assert "train language_model on Bow in Bow Pod16: a prediction" in said
-    assert "micro-batches of 8 in place of 4" in said
+    assert "micro-batches of 2 in place of 1" in said
     assert "`report.advice(retrace=True)`" not in said
     assert (tmp_path / "report.json").exists()
 
