@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -189,6 +189,17 @@ def configure() -> Callable[..., ipu.IPUConfig]:
         return config
 
     return configured
+
+
+@pytest.fixture
+def tap() -> Iterator[SimpleNamespace]:
+    """`tap.dataset` has int32 scalars that come when `tap.put(1, 2)` says so; its reader waits outside of Python."""
+    import tensorflow as tf
+
+    values = tf.queue.FIFOQueue(1000, [tf.int32], [[]])
+    dataset = tf.data.Dataset.range(10**9).map(lambda _: values.dequeue())
+    yield SimpleNamespace(dataset=dataset, put=lambda *given: values.enqueue_many([list(given)]))
+    values.close(cancel_pending_enqueues=True)
 
 
 @pytest.fixture

@@ -142,25 +142,6 @@ def start() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
         assert not thread.is_alive()
 
 
-class Tap:
-    """A dataset of int32 scalars that come when the test says so; until then its reader waits, outside of Python."""
-
-    def __init__(self) -> None:
-        self._values = tf.queue.FIFOQueue(1000, [tf.int32], [[]])
-        self.dataset = tf.data.Dataset.range(10**9).map(lambda _: self._values.dequeue())
-
-    def put(self, *values: int) -> None:
-        for value in values:
-            self._values.enqueue(value)
-
-
-@pytest.fixture
-def tap() -> Iterator[Tap]:
-    tap = Tap()
-    yield tap
-    tap._values.close(cancel_pending_enqueues=True)
-
-
 @pytest.fixture
 def numbers() -> Callable[..., tf.data.Dataset]:
     """`numbers(n)` is the dataset of the int32 scalars 0 to n - 1; `numbers(a, b)` starts at a."""

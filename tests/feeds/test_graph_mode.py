@@ -38,13 +38,10 @@ def program_of(infeed: Any, *outfeeds: Any) -> Any:
         return program()
 
 
-def test_initializer_is_an_operation_that_can_be_had_once(infeed):
+def test_initializer_is_an_operation_that_can_be_had_once_and_refuses_types_as_it_is_built(infeed):
     assert isinstance(infeed.initializer, tf.Operation)
     with pytest.raises(ValueError, match=r"`initializer` function can only be accessed once in a graph"):
         infeed.initializer  # noqa: B018
-
-
-def test_initializer_refuses_types_as_it_is_built():
     with pytest.raises(tf.errors.FailedPreconditionError, match="Unsupported datatype double on index 0"):
         ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(np.float64(1))).initializer  # noqa: B018
 
@@ -82,13 +79,11 @@ def test_deleter_and_initializer_can_be_run_in_turn(infeed):
                 session.run(result)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_queues_serve_the_next_run_after_one_that_failed_midway(replicas):
-    """XLA may have used the memory of what names the queues to the program for something else."""
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = 2 * replicas
-    config.configure_ipu_system()
-    elements = np.arange(8 * replicas, dtype=np.float32)
+# XLA may have used the memory of what names the queues to the program for something else.
+@pytest.mark.parametrize("count_of_replicas", [1, 2])
+def test_queues_serve_the_next_run_after_one_that_failed_midway(count_of_replicas, replicas):
+    strategy = replicas(2 * count_of_replicas)
+    elements = np.arange(8 * count_of_replicas, dtype=np.float32)
     infeed, outfeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensor_slices(elements)), ipu.IPUOutfeedQueue()
     count = tf.compat.v1.placeholder(tf.int32, [])
 
@@ -98,7 +93,6 @@ def test_queues_serve_the_next_run_after_one_that_failed_midway(replicas):
         pipelining.pipeline(stages, count, infeed_queue=infeed, outfeed_queue=outfeed)
         return count
 
-    strategy = ipu.IPUStrategy()
     with strategy.scope():
         result = strategy.run(program, (count,))
     initializer, dequeued = infeed.initializer, outfeed.dequeue()

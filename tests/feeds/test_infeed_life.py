@@ -284,10 +284,10 @@ def test_queues_that_are_gone_leave_nothing_on_the_device(numbers, echo, infeed_
     assert exist() == [False, False]
 
 
-@pytest.mark.parametrize("how", ["passed twice", "captured and passed"])
-def test_program_that_gets_a_queue_twice_is_refused_in_words(how, numbers, infeed_of, strategy):
+@pytest.mark.parametrize(("how", "ipus"), [("passed twice", 1), ("captured and passed", 1), ("passed twice", 2)])
+def test_program_that_gets_a_queue_twice_is_refused_in_words(how, ipus, numbers, infeed_of, replicas):
     # XLA's own words were of a duplicate variable.
-    infeed = infeed_of(numbers(10))
+    strategy, infeed = replicas(ipus), infeed_of(numbers(10))
     both = tf.function(lambda a, b: (a._dequeue(), b._dequeue()), jit_compile=True, autograph=False)
     capturing = tf.function(lambda a: (a._dequeue(), infeed._dequeue()), jit_compile=True, autograph=False)
     program, args = (both, (infeed, infeed)) if how == "passed twice" else (capturing, (infeed,))

@@ -16,33 +16,20 @@ from tensorflow_ipu.feeds import IPUIterator, IPUOwnedIterator
 
 
 def test_iter_of_a_dataset_is_an_ipu_iterator_in_the_scope_alone(numbers, strategy, start):
+    of_tensorflow_1 = tf.compat.v1.data.Dataset.from_tensor_slices([1.0, 2.0])
     with strategy.scope():
         iterator = iter(numbers(3))
+        assert type(iter(of_tensorflow_1)) is IPUOwnedIterator
+        assert list(of_tensorflow_1.as_numpy_iterator()) == [1.0, 2.0]
         assert list(numbers(3).as_numpy_iterator()) == [0, 1, 2]
         assert start(lambda: [int(x) for x in numbers(3)]).result(60) == [0, 1, 2]  # On another thread.
     assert type(iterator) is IPUOwnedIterator
     assert iterator.element_spec == tf.TensorSpec([], tf.int32)
     assert not isinstance(iter(numbers(3)), IPUIterator)
     assert [int(x) for x in numbers(3)] == [0, 1, 2]
+    assert [float(x) for x in of_tensorflow_1] == [1.0, 2.0]
     with ipu.IPUStrategy(enable_dataset_iterators=False).scope():
         assert [int(x) for x in iter(numbers(3))] == [0, 1, 2]
-
-
-def test_iter_of_a_dataset_of_tensorflow_1_follows_the_scope_as_well(strategy):
-    outfeed, dataset = ipu.IPUOutfeedQueue(), tf.compat.v1.data.Dataset.from_tensor_slices([1.0, 2.0, 3.0])
-    with strategy.scope():
-        iterator = iter(dataset)
-        assert type(iterator) is IPUOwnedIterator
-
-        @tf.function(jit_compile=True)
-        def program() -> None:
-            for _ in tf.range(3):
-                outfeed.enqueue(next(iterator) * 2)
-
-        strategy.run(program)
-        assert list(dataset.as_numpy_iterator()) == [1.0, 2.0, 3.0]
-    np.testing.assert_array_equal(outfeed.dequeue(), [2.0, 4.0, 6.0])
-    assert [float(x) for x in dataset] == [1.0, 2.0, 3.0]
 
 
 def test_next_takes_an_element_in_a_program_and_is_refused_outside_of_one(numbers, strategy):
@@ -76,27 +63,20 @@ def test_loops_over_iterators_optionals_and_checkpoints_are_refused(numbers, str
         tf.train.Checkpoint(iterator=iterator).save(tmp_path / "checkpoint")
 
 
-def test_another_iterator_of_the_same_elements_needs_no_new_trace(numbers, strategy):
+def test_other_iterators_of_the_same_elements_in_structures_need_no_new_trace(numbers, strategy):
     traces = []
 
     @tf.function(jit_compile=True)
-    def program(iterator: Any) -> Any:
+    def program(feeds: Any) -> Any:
         traces.append(None)
-        return next(iterator)
+        return next(feeds["a"]) + next(feeds["b"][0]) + feeds["b"][1]
 
-    with strategy.scope():
-        for start in range(5):
-            assert int(strategy.run(program, (iter(numbers(start, 9)),))) == start
+    for first in range(3):
+        with strategy.scope():
+            feeds = {"a": iter(numbers(first, 9)), "b": [iter(numbers(10, 13)), tf.constant(100)]}
+        taken = [int(strategy.run(program, kwargs={"feeds": feeds})) for _ in range(3)]
+        assert taken == [first + 110, first + 112, first + 114]
     assert len(traces) == 1
-
-
-def test_iterator_is_an_element_of_other_structures(numbers, strategy):
-    with strategy.scope():
-        feeds = {"a": iter(numbers(3)), "b": [iter(numbers(10, 13)), tf.constant(100)]}
-    program = tf.function(
-        lambda feeds: next(feeds["a"]) + next(feeds["b"][0]) + feeds["b"][1], jit_compile=True, autograph=False
-    )
-    assert [int(strategy.run(program, kwargs={"feeds": feeds})) for _ in range(3)] == [110, 112, 114]
 
 
 def test_owned_iterator_takes_its_queue_along(numbers, take_one):

@@ -20,19 +20,24 @@ def ints(structure: Any) -> Any:
 
 
 def test_several_dequeues_keep_program_order_though_nobody_uses_an_element(numbers, infeed_of, strategy):
-    queue, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
+    queue, outfeed, before = infeed_of(numbers(100)), ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
 
     @tf.function(jit_compile=True)
     def program(queue: Any) -> Any:
-        queue._dequeue()
+        for _ in tf.range(3):
+            queue._dequeue()
+        last = queue._dequeue()
         for _ in tf.range(20):
+            before.enqueue(last)  # What the step before took.
             first, second = queue._dequeue(), queue._dequeue()
             queue._dequeue()
-            outfeed.enqueue((first, second, queue._dequeue()))
+            last = queue._dequeue()
+            outfeed.enqueue((first, second, last))
         return queue._dequeue()
 
-    assert int(strategy.run(program, (queue,))) == 81
-    assert ints(outfeed.dequeue()) == (list(range(1, 81, 4)), list(range(2, 81, 4)), list(range(4, 81, 4)))
+    assert int(strategy.run(program, (queue,))) == 84
+    assert ints(outfeed.dequeue()) == (list(range(4, 84, 4)), list(range(5, 84, 4)), list(range(7, 84, 4)))
+    assert ints(before.dequeue()) == list(range(3, 83, 4))
 
 
 def test_dequeues_in_branches_happen_where_the_branch_is_taken(numbers, infeed_of, strategy):
@@ -87,21 +92,6 @@ def test_dequeues_and_enqueues_in_nested_loops_keep_program_order(numbers, infee
     assert ints(outer.dequeue()) == outers
 
 
-def test_loops_of_the_library_nest(numbers, infeed_of, strategy):
-    queue, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
-
-    @tf.function(jit_compile=True, autograph=False)
-    def program() -> Any:
-        def inner(total: Any, x: Any) -> Any:
-            outfeed.enqueue(x)
-            return total + x
-
-        return ipu.loops.repeat(4, lambda total: ipu.loops.repeat(3, inner, [total], queue), [0])
-
-    assert int(strategy.run(program)) == sum(range(12))
-    assert ints(outfeed.dequeue()) == list(range(12))
-
-
 def test_only_enqueues_that_are_executed_appear_in_one_stream(numbers, infeed_of, strategy):
     queue = infeed_of(numbers(100))
     cond, branch, both = (ipu.IPUOutfeedQueue() for _ in range(3))
@@ -122,42 +112,6 @@ def test_only_enqueues_that_are_executed_appear_in_one_stream(numbers, infeed_of
     assert ints(cond.dequeue()) == [0, 3, 6, 9]
     assert ints(branch.dequeue()) == [1, 5, 9]
     assert ints(both.dequeue()) == [0, -1, 2, -3, 4, -5, 6, -7, 8, -9]
-
-
-def test_several_queues_in_one_program_do_not_mix(numbers, infeed_of, strategy):
-    infeeds = [infeed_of(numbers(begin, begin + 50)) for begin in (0, 100, 200)]
-    outfeeds = [ipu.IPUOutfeedQueue() for _ in range(3)]
-
-    @tf.function(jit_compile=True)
-    def program(infeeds: Any, outfeeds: Any) -> None:
-        for _ in tf.range(10):
-            a, b, c = infeeds[0]._dequeue(), infeeds[1]._dequeue(), infeeds[2]._dequeue()
-            outfeeds[0].enqueue(a)
-            outfeeds[1].enqueue((b, infeeds[1]._dequeue()))
-            outfeeds[2].enqueue({"sum": a + b + c})
-
-    strategy.run(program, (infeeds, outfeeds))
-    assert ints(outfeeds[0].dequeue()) == list(range(10))
-    assert ints(outfeeds[1].dequeue()) == (list(range(100, 120, 2)), list(range(101, 120, 2)))
-    assert ints(outfeeds[2].dequeue()) == {"sum": [i + (100 + 2 * i) + (200 + i) for i in range(10)]}
-
-
-def test_one_queue_serves_different_programs_in_turn(numbers, infeed_of, strategy):
-    queue, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
-
-    @tf.function(jit_compile=True)
-    def double() -> Any:
-        for i in tf.range(3):
-            outfeed.enqueue(i)
-        return queue._dequeue() * 2
-
-    @tf.function(jit_compile=True)
-    def pair() -> Any:
-        outfeed.enqueue(100)
-        return queue._dequeue(), queue._dequeue()
-
-    assert [ints(strategy.run(program)) for program in (double, pair, double, pair)] == [0, (1, 2), 6, (4, 5)]
-    assert ints(outfeed.dequeue()) == [0, 1, 2, 100, 0, 1, 2, 100]
 
 
 def _twice_in_a_row(queue: Any) -> None:
@@ -379,57 +333,6 @@ def test_nothing_behind_a_dequeue_is_seen_before_its_element(pipelined, strategy
         assert results.dequeue().numpy().tolist() == [2, 4, 6, 8]
 
 
-def dequeue_compute_enqueue(source: Any, sink: Any) -> None:
-    for _ in tf.range(3):
-        x, y = source._dequeue()
-        sink.enqueue(tf.reduce_sum(x) + y)
-
-
-def dequeue_alone(source: Any, sink: Any) -> None:
-    del sink
-    for _ in tf.range(3):
-        source._dequeue()
-
-
-def two_dequeues(source: Any, sink: Any) -> None:
-    for _ in tf.range(3):
-        x, y = source._dequeue()
-        sink.enqueue((tf.reduce_sum(x) + y, source._dequeue()[1]))
-
-
-def enqueue_then_dequeue(source: Any, sink: Any) -> None:
-    y = 0.0
-    for _ in tf.range(3):
-        sink.enqueue(y)
-        _, y = source._dequeue()
-
-
-def loop_behind_a_dequeue(source: Any, sink: Any) -> None:
-    source._dequeue()
-    for _ in tf.range(3):
-        sink.enqueue(source._dequeue()[1])
-
-
-@pytest.mark.parametrize(
-    ("body", "left"),
-    [
-        (dequeue_compute_enqueue, [1.0, 6.0, 11.0]),
-        (dequeue_alone, None),
-        (two_dequeues, ([1.0, 11.0, 21.0], [1.0, 3.0, 5.0])),
-        (enqueue_then_dequeue, [0.0, 0.0, 1.0]),
-        (loop_behind_a_dequeue, [1.0, 2.0, 3.0]),
-    ],
-)
-def test_queues_of_loops_are_used_as_traced(body, left, strategy, infeed_of):
-    xs = np.arange(16, dtype=np.float32).reshape(8, 2)
-    source = infeed_of(tf.data.Dataset.from_tensor_slices((xs, np.arange(8, dtype=np.float32))))
-    sink: Any = ipu.IPUOutfeedQueue()
-    program = tf.autograph.to_graph(body)
-    strategy.run(tf.function(lambda: program(source, sink) and None, jit_compile=True, autograph=False))
-    found = tf.nest.map_structure(lambda leaf: leaf.numpy().tolist(), sink.dequeue()) if sink.enqueued else None
-    assert found == left
-
-
 def test_enqueue_of_what_xla_knows_ahead_still_comes_after_the_dequeue(strategy, tap, infeed_of, until_waiting, start):
     source = infeed_of(tap.dataset)
     sink: Any = ipu.IPUOutfeedQueue()
@@ -446,23 +349,3 @@ def test_enqueue_of_what_xla_knows_ahead_still_comes_after_the_dequeue(strategy,
         tap.put(7)
     running.result(DEADLINE)
     assert sink.dequeue().numpy().tolist() == [0, 0, 0]
-
-
-def test_sessions_run_programs_in_order_again_and_again():
-    with tf.Graph().as_default() as graph:
-        source = ipu.IPUInfeedQueue(tf.data.Dataset.range(9).map(lambda x: tf.cast(x, tf.int32)))
-        sink = ipu.IPUOutfeedQueue()
-
-        def program() -> Any:
-            first = source._dequeue()
-            with tf.control_dependencies([sink.enqueue(10 * first)]):
-                return first, source._dequeue()
-
-        with ipu.scopes.ipu_scope("/device:IPU:0"):
-            results = ipu.compiler.compile(program)
-        taken = sink.dequeue()
-        with tf.compat.v1.Session(graph=graph) as session:
-            session.run(source.initializer)
-            assert [session.run(results) for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
-            assert session.run(taken).tolist() == [0, 20, 40]
-            session.run([source.deleter, sink.deleter])

@@ -109,17 +109,3 @@ def test_training_loop_is_bit_exact_with_the_same_loop_on_tensorflows_own_data(i
     strategy.run(program)
     np.testing.assert_array_equal(outfeed.dequeue(), plain_losses)
     np.testing.assert_array_equal(ours, plain)
-
-
-def test_pipelines_of_transformations_give_the_elements_that_they_give_on_the_host(infeed_of, numbers, echo):
-    outfeed = ipu.IPUOutfeedQueue()
-    for dataset in (
-        numbers(64).shuffle(64, seed=7, reshuffle_each_iteration=False).prefetch(4),
-        numbers(8).repeat(8),
-        numbers(8).interleave(
-            lambda x: tf.data.Dataset.from_tensors(x).repeat(8), cycle_length=3, num_parallel_calls=2
-        ),
-        numbers(64).map(lambda x: x * 3, num_parallel_calls=2).cache(),
-    ):
-        echo(infeed_of(dataset), outfeed, 64)
-        np.testing.assert_array_equal(outfeed.dequeue(), list(dataset.as_numpy_iterator()))

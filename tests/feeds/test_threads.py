@@ -41,7 +41,7 @@ def test_reads_during_a_run_give_what_has_come(iterated, tap, running, until):
 
 @pytest.mark.parametrize("how", ["dequeue", "iterate"])
 def test_several_reading_threads_share_the_elements(how, numbers, infeed_of, echo, start):
-    n = 5000
+    n = 1000
     infeed, outfeed = infeed_of(numbers(n)), ipu.IPUOutfeedQueue()
     ended = threading.Event()
 

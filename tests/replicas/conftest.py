@@ -22,14 +22,13 @@ def floating_point() -> Callable[..., tf.data.Dataset]:
 @pytest.fixture
 def each() -> Callable[..., Any]:
     """`each(strategy, read)` is what a function of no arguments returns on each replica, in a program of its own."""
+    programs: dict[Callable[[], Any], tuple[ipu.IPUOutfeedQueue, Any]] = {}
 
     def values(strategy: ipu.IPUStrategy, read: Callable[[], Any]) -> Any:
-        queue = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
-
-        @tf.function(jit_compile=True)
-        def program() -> None:
-            queue.enqueue(read())
-
+        if read not in programs:
+            queue = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+            programs[read] = queue, tf.function(lambda: queue.enqueue(read()) and None, jit_compile=True)
+        queue, program = programs[read]
         strategy.run(program)
         return tf.nest.map_structure(lambda tensor: tensor.numpy().tolist(), queue.dequeue())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
@@ -33,36 +32,36 @@ def spread(weights: Any, dilations: list[int]) -> Any:
     return weights
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"strides": 1, "padding": "SAME"},
-        {"strides": 2, "padding": "SAME"},
-        {"strides": [2, 3], "padding": "VALID"},
-        {"strides": 4, "padding": "VALID"},
-        {"strides": 1, "padding": "VALID", "dilations": [2, 3]},
-        {"strides": 1, "padding": "SAME", "dilations": [3, 1]},
-        {"strides": 1, "padding": [[0, 0], [1, 2], [0, 1], [0, 0]]},
-        {"strides": 1, "padding": [[0, 0], [3, 3], [3, 3], [0, 0]]},  # More than the filter spans.
-    ],
-)
-def test_gradients_in_a_loop_equal_those_of_tensorflow(options):
-    # TensorFlow's CPU kernels know gradients of dilated convolutions only on processors for which it uses oneDNN.
-    plain = {name: value for name, value in options.items() if name != "dilations"}
-    dilations = options.get("dilations", [1, 1])
-    expected = gradients(tf.constant(IMAGES), tf.constant(FILTER), plain, lambda weights: spread(weights, dilations))
-    strategy = ipu.IPUStrategy(host_kernels=False)
+OPTIONS: list[dict[str, Any]] = [
+    {"strides": 1, "padding": "SAME"},
+    {"strides": 2, "padding": "SAME"},
+    {"strides": [2, 3], "padding": "VALID"},
+    {"strides": 4, "padding": "VALID"},
+    {"strides": 1, "padding": "VALID", "dilations": [2, 3]},
+    {"strides": 1, "padding": "SAME", "dilations": [3, 1]},
+    {"strides": 1, "padding": [[0, 0], [1, 2], [0, 1], [0, 0]]},
+    {"strides": 1, "padding": [[0, 0], [3, 3], [3, 3], [0, 0]]},  # More than the filter spans.
+]
 
+
+def test_gradients_in_a_loop_equal_those_of_tensorflow():
     @tf.function(jit_compile=True)
     def program(images: Any, weights: Any) -> Any:
-        sums = [tf.zeros_like(images), tf.zeros_like(weights)]
+        sums = [[tf.zeros_like(images), tf.zeros_like(weights)] for _ in OPTIONS]
         for _ in tf.range(2):
-            sums = [total + new for total, new in zip(sums, gradients(images, weights, options), strict=True)]
+            found = [gradients(images, weights, options) for options in OPTIONS]
+            sums = tf.nest.map_structure(tf.add, sums, found)
         return sums
 
-    results = strategy.run(program, (tf.constant(IMAGES), tf.constant(FILTER)))
-    for result, wanted in zip(results, expected, strict=True):
-        np.testing.assert_allclose(result, 2 * wanted, rtol=1e-4, atol=1e-4)
+    images, weights = tf.constant(IMAGES), tf.constant(FILTER)
+    results = ipu.IPUStrategy(host_kernels=False).run(program, (images, weights))
+    for options, found in zip(OPTIONS, results, strict=True):
+        # TensorFlow's CPU kernels know gradients of dilated convolutions only on processors for which it uses oneDNN.
+        plain = {name: value for name, value in options.items() if name != "dilations"}
+        dilations = options.get("dilations", [1, 1])
+        expected = gradients(images, weights, plain, lambda weights: spread(weights, dilations))  # noqa: B023
+        for result, wanted in zip(found, expected, strict=True):
+            np.testing.assert_allclose(result, 2 * wanted, rtol=1e-4, atol=1e-4, err_msg=str(options))
 
 
 def test_grouped_convolutions_and_gradients_of_gradients_in_a_loop_equal_those_of_tensorflow():

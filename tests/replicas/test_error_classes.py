@@ -16,6 +16,7 @@ from tensorflow_ipu._tensorflow import op_errors, patches
 
 v1: Any = tf.compat.v1
 IPU = "/device:IPU:0"
+ALL, LAST = ipu.IPUOutfeedMode
 # What TensorFlow puts around the words of an operation, or has of its name.
 AROUND = re.compile(
     r"__wrapped__|\[Op:|Graph execution error|Detected at|root error|\[\[(\{\{node )?[\w/]*Ipu|__inference_"
@@ -100,16 +101,13 @@ def iterator(strategy: Any) -> None:
             strategy.run(program, (elements,))
 
 
-def plain_call(strategy: Any) -> None:
-    program = summing(queue())
-    with strategy.scope():
-        program()
+def plain_call(jit_compile: bool) -> Callable[[Any], None]:
+    def call(strategy: Any) -> None:
+        program = summing(queue(), jit_compile)
+        with strategy.scope():
+            program()
 
-
-def plain_call_not_compiled(strategy: Any) -> None:
-    program = summing(queue(), jit_compile=False)
-    with strategy.scope():
-        program()
+    return call
 
 
 def function_around(check: Callable[[Any], Any]) -> Callable[[Any], None]:
@@ -131,22 +129,14 @@ def loop_around(strategy: Any) -> None:
     around()
 
 
-def enqueuing(outfeed: ipu.IPUOutfeedQueue) -> Any:
-    return tf.function(lambda x: outfeed.enqueue(x) and None, jit_compile=True)
+def dequeue(mode: ipu.IPUOutfeedMode, end: Callable[[ipu.IPUOutfeedQueue], Any]) -> Callable[[Any], None]:
+    def call(strategy: Any) -> None:
+        outfeed = ipu.IPUOutfeedQueue(mode)
+        strategy.run(tf.function(lambda x: outfeed.enqueue(x) and None, jit_compile=True), (tf.constant(1.0),))
+        end(outfeed)
+        outfeed.dequeue()
 
-
-def dequeue(strategy: Any) -> None:
-    outfeed = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
-    strategy.run(enqueuing(outfeed), (tf.constant(1.0),))
-    outfeed.dequeue()
-    outfeed.dequeue()
-
-
-def dequeue_deleted(strategy: Any) -> None:
-    outfeed = ipu.IPUOutfeedQueue()
-    strategy.run(enqueuing(outfeed), (tf.constant(1.0),))
-    outfeed.deleter  # noqa: B018  (The property ends it.)
-    outfeed.dequeue()
+    return call
 
 
 def in_session(started: bool = True, check: Callable[[Any], Any] = tf.identity) -> Callable[[Any], None]:
@@ -169,7 +159,7 @@ def in_session(started: bool = True, check: Callable[[Any], Any] = tf.identity) 
 
 def dequeue_in_session(_: Any) -> None:
     with tf.Graph().as_default():
-        outfeed = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+        outfeed = ipu.IPUOutfeedQueue(LAST)
         with scopes.ipu_scope(IPU):
             enqueued = compiler.compile(outfeed.enqueue, [tf.constant(1.0)])
         taken = outfeed.dequeue()
@@ -212,16 +202,20 @@ WAYS: list[tuple[Callable[[Any], None], type[tf.errors.OpError], str]] = [
     (assertion_of_model, tf.errors.InvalidArgumentError, ASSERTION),
     (prepared, tf.errors.FailedPreconditionError, NOT_STARTED),
     (
-        plain_call,
+        plain_call(jit_compile=True),
         tf.errors.InvalidArgumentError,
         rf"The program uses a queue, or another state, of `{IPU}`, and was called on `/device:CPU:0`",
     ),
-    (plain_call_not_compiled, tf.errors.FailedPreconditionError, "`IpuInfeedDequeue` runs in a compiled program alone"),
+    (
+        plain_call(jit_compile=False),
+        tf.errors.FailedPreconditionError,
+        "`IpuInfeedDequeue` runs in a compiled program alone",
+    ),
     (function_around(tf.identity), tf.errors.OutOfRangeError, ENDED),
     (function_around(small), tf.errors.InvalidArgumentError, DATA),
     (loop_around, tf.errors.OutOfRangeError, ENDED),
-    (dequeue, tf.errors.FailedPreconditionError, NO_VALUE),
-    (dequeue_deleted, tf.errors.NotFoundError, DELETED),
+    (dequeue(LAST, lambda outfeed: outfeed.dequeue()), tf.errors.FailedPreconditionError, NO_VALUE),
+    (dequeue(ALL, lambda outfeed: outfeed.deleter), tf.errors.NotFoundError, DELETED),
     (in_session(), tf.errors.OutOfRangeError, ENDED),
     (in_session(check=small), tf.errors.InvalidArgumentError, DATA),
     (in_session(started=False), tf.errors.FailedPreconditionError, NOT_STARTED),

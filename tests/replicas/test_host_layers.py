@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,9 +115,21 @@ def second(call: Callable[..., Any], values: list[Any]) -> list[Any]:
     return tape.gradient(loss, values)
 
 
-def assert_near(actual: list[Any], wanted: list[Any], tolerance: float = 1e-5) -> None:
+def assert_near(actual: list[Any], wanted: list[Any], tolerance: float = 1e-5, name: str = "") -> None:
     for one, other in zip(actual, wanted, strict=True):
-        np.testing.assert_allclose(one, other, rtol=tolerance, atol=tolerance * np.max(np.abs(other)))
+        np.testing.assert_allclose(one, other, tolerance, tolerance * np.max(np.abs(other)), err_msg=name)
+
+
+def inputs_of(names: Sequence[str]) -> dict[str, list[tf.Tensor]]:
+    return {name: [tf.constant(array) for array in LAYERS[name][1]] for name in names}
+
+
+def in_loop(call: Callable[..., Any], given: Any, inputs: Any) -> Any:
+    """What `call(inputs)` gives in a loop; `given` is what it gives outside."""
+    inside = tf.nest.map_structure(tf.zeros_like, given)
+    for _ in tf.range(2):
+        inside = call(inputs)
+    return inside
 
 
 @pytest.fixture
@@ -127,51 +139,46 @@ def wherever_known() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(
-    ("name", "everywhere"),
-    [*((name, False) for name in LAYERS), *((name, True) for name in LAYERS if "conv" in name or "batch" in name)],
-)
-def test_layers_and_their_gradients_equal_those_of_tensorflow_without_xla(name, everywhere, strategy, request):
-    if everywhere:
-        request.getfixturevalue("wherever_known")
-    call, arrays = LAYERS[name]
-    values = [tf.constant(array) for array in arrays]
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_layers_and_their_gradients_equal_those_of_tensorflow_without_xla(everywhere, strategy):
+    inputs = inputs_of([name for name in LAYERS if not everywhere or "conv" in name or "batch" in name])
+
+    def every(inputs: Any) -> Any:
+        return {name: results(LAYERS[name][0], values) for name, values in inputs.items()}
 
     @tf.function(jit_compile=True)
-    def program(*values: Any) -> Any:
-        once = results(call, list(values))
-        inside = [tf.zeros_like(value) for value in once]
-        for _ in tf.range(2):
-            inside = results(call, list(values))
-        return once, inside
+    def program(inputs: Any) -> Any:
+        once = every(inputs)
+        return once, in_loop(every, once, inputs)
 
-    once, inside = strategy.run(program, values)
-    wanted = tf.function(lambda *values: results(call, list(values)))(*values)
-    assert_near(once, wanted)
-    assert_near(inside, wanted)
-    if name == "conv2d" and everywhere:
-        inner = tf.function(call)
-        program = tf.function(lambda *values: results(inner, list(values)), jit_compile=True)
-        assert_near(strategy.run(program, values), wanted)
+    with _host_kernels.wherever_known() if everywhere else contextlib.nullcontext():
+        found = strategy.run(program, (inputs,))
+    wanted = tf.function(every)(inputs)
+    for name in inputs:
+        for one in found:
+            assert_near(one[name], wanted[name], name=name)
 
 
-@pytest.mark.parametrize(
-    "name", ["conv2d, strides", "conv2d, transposed", "conv3d", "depthwise", "large max pool", "batch normalization"]
-)
 @pytest.mark.usefixtures("wherever_known")
-def test_second_derivatives_equal_those_of_tensorflow_without_xla(name, strategy):
-    call, arrays = LAYERS[name]
-    values = [tf.constant(array) for array in arrays]
+def test_second_derivatives_equal_those_of_tensorflow_without_xla(strategy):
+    inputs = inputs_of(
+        ["conv2d, strides", "conv2d, transposed", "conv3d", "depthwise", "large max pool", "batch normalization"]
+    )
 
-    @tf.function(jit_compile=True)
-    def program(*values: Any) -> Any:
-        inside = [tf.zeros_like(value) for value in values]
-        for _ in tf.range(2):
-            inside = second(call, list(values))
-        return inside
+    def every(inputs: Any) -> Any:
+        return {name: second(LAYERS[name][0], values) for name, values in inputs.items()}
 
-    wanted = tf.function(lambda *values: second(call, list(values)))(*values)
-    assert_near(strategy.run(program, values), wanted, 1e-4)
+    found = strategy.run(tf.function(lambda inputs: in_loop(every, inputs, inputs), jit_compile=True), (inputs,))
+    wanted = tf.function(every)(inputs)
+    for name in inputs:
+        assert_near(found[name], wanted[name], 1e-4, name)
+
+
+@pytest.mark.usefixtures("wherever_known")
+def test_gradients_of_a_layer_in_a_function_equal_those_of_tensorflow_without_xla(strategy):
+    inner, inputs = tf.function(LAYERS["conv2d"][0]), inputs_of(["conv2d"])["conv2d"]
+    found = strategy.run(tf.function(lambda *values: results(inner, list(values)), jit_compile=True), inputs)
+    assert_near(found, results(inner, inputs))
 
 
 def test_gradient_that_only_the_host_has_is_refused_where_it_has_none_to_compute():

@@ -56,50 +56,36 @@ def take(iterator: Any) -> Any:
     return next(iterator)
 
 
-class Gate:
-    """A dataset of int32 scalars that come when the test says so."""
-
-    def __init__(self) -> None:
-        self.values = tf.queue.FIFOQueue(10, [tf.int32], [[]])
-        self.dataset = tf.data.Dataset.range(10).map(lambda _: self.values.dequeue())
-
-
 @pytest.mark.parametrize("ipus", [1, 2])
-def test_alarm_is_a_limit_to_a_run_that_waits_for_data(alarm, ipus, replicas):
-    strategy, gate = replicas(ipus), Gate()
+def test_alarm_is_a_limit_to_a_run_that_waits_for_data(alarm, ipus, replicas, tap):
+    strategy = replicas(ipus)
     with strategy.scope():
-        iterator = iter(gate.dataset)
+        iterator = iter(tap.dataset)
         alarm(expire)
         with pytest.raises(ExpiredError):
             strategy.run(take, (iterator,))
         # The infeed is as it was.
-        for value in range(1, ipus + 1):
-            gate.values.enqueue(value)
+        tap.put(*range(1, ipus + 1))
         assert int(strategy.run(take, (iterator,))) == 1
-    gate.values.close(cancel_pending_enqueues=True)
 
 
-def test_handler_runs_while_the_program_waits_for_what_it_gives(alarm):
-    strategy, gate = ipu.IPUStrategy(), Gate()
-
+def test_handler_runs_while_the_program_waits_for_what_it_gives(alarm, strategy, tap):
     def give(*_: Any) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        gate.values.enqueue(7)
+        tap.put(7)
 
     before = signal.signal(signal.SIGINT, give)
     try:
         with strategy.scope():
-            iterator = iter(gate.dataset)
+            iterator = iter(tap.dataset)
         for handler in (give, lambda *_: signal.raise_signal(signal.SIGINT)):
             alarm(handler)
             assert int(strategy.run(take, (iterator,))) == 7
     finally:
         signal.signal(signal.SIGINT, before)
-    gate.values.close(cancel_pending_enqueues=True)
 
 
-def test_what_a_handler_raises_in_a_program_without_feeds_is_raised_when_it_returns(alarm):
-    strategy = ipu.IPUStrategy()
+def test_what_a_handler_raises_in_a_program_without_feeds_is_raised_when_it_returns(alarm, strategy):
     with strategy.scope():
         counter: Any = tf.Variable(tf.constant(0))
 
@@ -145,8 +131,8 @@ def raised_at(place: int) -> Any:
 # A handler raised between the count of a run and its `try`, and from then on each configuration waited for that run. In
 # `Thread.start` it left a thread that said "Exception ignored", or one that waited for ever.
 @pytest.mark.parametrize("signals", [(), (signal.SIGUSR1,)])
-def test_a_handler_may_raise_anywhere_in_a_run(signals, replicas):
-    strategy, one = ipu.IPUStrategy(), tf.constant(1)
+def test_a_handler_may_raise_anywhere_in_a_run(signals, strategy, replicas):
+    one = tf.constant(1)
     program = tf.function(lambda x: x + 1, jit_compile=True)
     strategy.run(program, (one,))
     before = {number: signal.signal(number, lambda *_: None) for number in signals}
@@ -175,9 +161,8 @@ def test_a_handler_may_raise_anywhere_in_a_run(signals, replicas):
     replicas(2)
 
 
-def test_what_a_run_beside_the_main_thread_raises_is_what_runs_raise(alarm):
+def test_what_a_run_beside_the_main_thread_raises_is_what_runs_raise(alarm, strategy):
     alarm(lambda *_: None)
-    strategy = ipu.IPUStrategy()
     with strategy.scope(), pytest.raises(tf.errors.OutOfRangeError):
         strategy.run(take, (iter(tf.data.Dataset.from_tensors(1).take(0)),))
     with strategy.scope():

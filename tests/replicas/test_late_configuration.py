@@ -217,13 +217,7 @@ def test_device_of_a_graph_is_configured_later(graph, replicas):
         assert session.run(result) == 2
 
 
-def configure(kind: DeviceConnectionType, ipus: list[int] | None = None) -> None:
-    config = ipu.IPUConfig()
-    config.auto_select_ipus = ipus or [1]
-    config.device_connection.type = kind
-    config.device_connection.version = "ipu2"
-    reset_ipu_configuration()
-    config.configure_ipu_system()
+IPU2 = {"device_connection__version": "ipu2"}
 
 
 @tf.function(jit_compile=True)
@@ -233,39 +227,39 @@ def program(variable: Any, x: Any) -> Any:
 
 
 @pytest.mark.parametrize("wrap", [lambda run: run, tf.function], ids=["eager", "graph"])
-def test_connection_says_whether_a_program_runs(wrap, strategy):
+def test_connection_says_whether_a_program_runs(wrap, strategy, configure):
     with strategy.scope():
         variable = tf.Variable(1.0)
     # A graph is traced before anything is configured: it heeds the connection that there is when it runs.
     run = wrap(lambda: strategy.run(program, (variable, tf.constant(2.0))))
     assert run()["sum"].numpy() == 5
-    configure(DeviceConnectionType.PRE_COMPILE)
+    configure(device_connection__type=DeviceConnectionType.PRE_COMPILE, **IPU2)
     for _ in range(2):
         result = run()
         assert (result["sum"].dtype, result["sum"].numpy()) == (tf.float32, 0)
         np.testing.assert_array_equal(result["vector"], [0, 0])
         assert (result["flag"].dtype, bool(result["flag"])) == (tf.bool, False)
         assert result["none"] is None
-    configure(DeviceConnectionType.NEVER)
+    configure(device_connection__type=DeviceConnectionType.NEVER, **IPU2)
     with pytest.raises(
         tf.errors.FailedPreconditionError, match=r"`device_connection.type` is `NEVER`.*DeviceConnectionType.ALWAYS"
     ):
         run()
     assert variable.numpy() == 3
     for kind, total in ((DeviceConnectionType.ALWAYS, 7), (DeviceConnectionType.ON_DEMAND, 9)):
-        configure(kind)
+        configure(device_connection__type=kind, **IPU2)
         assert run()["sum"].numpy() == total
 
 
-def test_a_device_that_compiles_only_asks_for_shapes_that_are_known(strategy):
+def test_a_device_that_compiles_only_asks_for_shapes_that_are_known(strategy, configure):
     spec = [tf.TensorSpec([None], tf.float32)]
     held = tf.function(lambda x: strategy.run(tf.function(lambda x: x + 1), (x,)), input_signature=spec)
-    configure(DeviceConnectionType.PRE_COMPILE)
+    configure(device_connection__type=DeviceConnectionType.PRE_COMPILE, **IPU2)
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"Result 0 .* no shape .* `tf.ensure_shape`"):
         held(tf.ones([2]))
 
 
-def test_a_function_that_a_program_calls_is_traced_for_each_number_of_ipus(strategy):
+def test_a_function_that_a_program_calls_is_traced_for_each_number_of_ipus(strategy, configure):
     traces = []
 
     @tf.function
@@ -278,18 +272,18 @@ def test_a_function_that_a_program_calls_is_traced_for_each_number_of_ipus(strat
     outer = tf.function(lambda x: inner(x), jit_compile=True)
     found = [strategy.run(outer, (tf.constant(2.0),)).numpy()]
     for ipus in (2, 4, 2, 1):
-        configure(DeviceConnectionType.ALWAYS, [ipus])
+        configure(ipus)
         found.append(strategy.run(outer, (tf.constant(2.0),)).numpy())
     assert found == [2, 4, 8, 4, 2]
     assert len(traces) == 4, "once for the host, and once for each number"
 
 
-def test_run_on_a_device_that_is_not_configured_is_refused():
+def test_run_on_a_device_that_is_not_configured_is_refused(configure):
     strategy = ipu.IPUStrategy("/device:IPU:1")
     calls = tf.function(lambda x: x + 1)
     with pytest.raises(NotConfiguredError, match=r"`/device:IPU:1` does not exist in the present configuration"):
         strategy.run(calls, (1,))
-    configure(DeviceConnectionType.ALWAYS, [1, 1])
+    configure(1, 1)
     assert strategy.run(calls, (1,)).numpy() == 2
     reset_ipu_configuration()
     with pytest.raises(NotConfiguredError, match=r"`/device:IPU:1` does not exist"):

@@ -43,12 +43,11 @@ def some(condition: Any, work: Any) -> None:
 
 
 @pytest.mark.parametrize("who", [0, 3])
-def test_error_of_one_replica_ends_those_that_wait_for_data(who, replicas, within):
+def test_error_of_one_replica_ends_those_that_wait_for_data(who, replicas, within, tap):
     strategy, gone = replicas(4), ipu.IPUOutfeedQueue()
-    source = tf.queue.FIFOQueue(100, [tf.float32], [[]])
     with strategy.scope():
-        iterator = iter(tf.data.Dataset.range(100).map(lambda _: source.dequeue()))
-    fill = tf.function(lambda: gone.enqueue(1.0) and None, jit_compile=True)
+        iterator = iter(tap.dataset)
+    fill = tf.function(lambda: gone.enqueue(1) and None, jit_compile=True)
 
     @tf.function(jit_compile=True)
     def program(iterator: Any, who: Any) -> None:
@@ -58,14 +57,13 @@ def test_error_of_one_replica_ends_those_that_wait_for_data(who, replicas, withi
 
     strategy.run(fill)
     gone.deleter  # noqa: B018  (The access deletes it.)
-    source.enqueue_many([[0.0] * 4])
+    tap.put(0, 0, 0, 0)
 
     def run() -> None:
         with pytest.raises(tf.errors.OpError, match="deleted"):
             strategy.run(program, (iterator, tf.constant(who)))
 
     within(60, run)
-    source.close(cancel_pending_enqueues=True)
 
 
 def test_feeds_are_in_step_after_a_run_that_failed(replicas, floating_point, within):
@@ -129,19 +127,17 @@ def test_replicas_that_wait_for_each_other_in_two_collectives_fail_soon_by_their
     assert strategy.run(tf.function(lambda: cross_replica_sum(1.0))).numpy() == 4
 
 
-def test_waits_for_data_are_no_reason_to_fail(replicas, within):
+def test_waits_for_data_are_no_reason_to_fail(replicas, within, tap):
     strategy = replicas(2)
-    source = tf.queue.FIFOQueue(100, [tf.float32], [[]])
     with strategy.scope():
-        iterator = iter(tf.data.Dataset.range(100).map(lambda _: source.dequeue()))
+        iterator = iter(tap.dataset)
 
     @tf.function(jit_compile=True)
     def program(iterator: Any) -> Any:
-        x = next(iterator) if replication_index() == 0 else 0.0
-        return cross_replica_sum(x)
+        return cross_replica_sum(next(iterator) if replication_index() == 0 else 0)
 
     def late() -> Any:
-        timer = threading.Timer(1.5, lambda: source.enqueue_many([[5.0, 6.0]]))
+        timer = threading.Timer(1.5, lambda: tap.put(5, 6))
         timer.start()
         result = strategy.run(program, (iterator,))
         timer.join()
@@ -186,11 +182,10 @@ def test_time_of_a_session_ends_replicas_that_wait_for_each_other_and_for_data(r
         session.run(infeed.deleter)
 
 
-def test_cancelled_call_ends_its_replicas_and_no_later_run(replicas, within):
+def test_cancelled_call_ends_its_replicas_and_no_later_run(replicas, within, tap):
     strategy = replicas(2)
-    handed = tf.queue.FIFOQueue(10, [tf.float32], [[]])
     with strategy.scope():
-        iterator = iter(tf.data.Dataset.range(100).map(lambda _: handed.dequeue()))
+        iterator = iter(tap.dataset)
     program = tf.function(lambda iterator: cross_replica_sum(next(iterator)), jit_compile=True)
     manager = cancellation.CancellationManager()
     outer = manager.get_cancelable_function(
@@ -201,6 +196,6 @@ def test_cancelled_call_ends_its_replicas_and_no_later_run(replicas, within):
     with pytest.raises(tf.errors.CancelledError):
         within(60, outer)
     timer.join()
-    handed.enqueue_many([[1.0, 2.0, 3.0, 4.0]])
-    for total in (3.0, 7.0):
-        np.testing.assert_array_equal(within(60, lambda: strategy.run(program, (iterator,))), total)
+    tap.put(1, 2, 3, 4)
+    for total in (3, 7):
+        assert within(60, lambda: strategy.run(program, (iterator,))).numpy() == total

@@ -32,8 +32,8 @@ def writing(write: Any) -> Any:
 
 
 @pytest.fixture
-def make(replicas: Any) -> Any:
-    """`make(4)` is the strategy of four replicas, a variable of 1.0, and a program that adds each replica's number."""
+def make(replicas: Any, each: Any) -> Any:
+    """`make(4)` has four replicas: their strategy, a variable of 1.0, a program that adds their numbers, and what reads it."""
 
     def made(count: int) -> Any:
         strategy = replicas(count)
@@ -45,31 +45,31 @@ def make(replicas: Any) -> Any:
             variable.assign_add(own())
             return variable.read_value()
 
-        return strategy, variable, diverge
+        return strategy, variable, diverge, lambda: each(strategy, variable.read_value)
 
     return made
 
 
-def test_checkpoint_holds_the_first_replica_and_leaves_the_others_until_it_is_restored(make, each, tmp_path):
+def test_checkpoint_holds_the_first_replica_and_leaves_the_others_until_it_is_restored(make, tmp_path):
     """TensorFlow reads a variable for a checkpoint by an operation of its own."""
-    strategy, variable, diverge = make(4)
+    strategy, variable, diverge, read = make(4)
     variable.assign(7.0)
     strategy.run(diverge)
     saved = tf.train.Checkpoint(variable=variable).save(str(tmp_path / "saved"))
-    assert each(strategy, lambda: variable + 0) == [7, 8, 9, 10]
+    assert read() == [7, 8, 9, 10]
     with strategy.scope():
         tf.train.Checkpoint(variable=variable).restore(saved).assert_consumed()
-    assert each(strategy, lambda: variable + 0) == [7] * 4
+    assert read() == [7] * 4
 
 
 # The handle of a variable that went through a loop of the host counted as written, and replicas were made equal.
-def test_replicas_start_equal_diverge_and_keep_their_values_from_run_to_run(make, each):
-    strategy, variable, diverge = make(4)
-    assert each(strategy, lambda: variable + 0) == [1] * 4
+def test_replicas_start_equal_diverge_and_keep_their_values_from_run_to_run(make):
+    strategy, variable, diverge, read = make(4)
+    assert read() == [1] * 4
     for run in range(1, 4):
         assert strategy.run(diverge).numpy() == 1
         assert variable.numpy() == 1
-        assert each(strategy, lambda: variable + 0) == [1, 1 + run, 1 + 2 * run, 1 + 3 * run]
+        assert read() == [1, 1 + run, 1 + 2 * run, 1 + 3 * run]
 
     @tf.function
     def loop(times: Any) -> None:
@@ -78,7 +78,7 @@ def test_replicas_start_equal_diverge_and_keep_their_values_from_run_to_run(make
                 strategy.run(diverge)
 
     loop(tf.constant(4))
-    assert each(strategy, lambda: variable + 0) == [1, 8, 15, 22]
+    assert read() == [1, 8, 15, 22]
 
 
 def _scatter(variable: Any) -> None:
@@ -120,8 +120,8 @@ def test_what_the_host_writes_reaches_all_replicas(replicas, each):
             assert variable.numpy().tolist() == written, name
 
 
-def test_what_the_host_reads_leaves_replicas_apart(make, each):
-    strategy, variable, diverge = make(3)
+def test_what_the_host_reads_leaves_replicas_apart(make):
+    strategy, variable, diverge, read = make(3)
     strategy.run(diverge)
 
     @tf.function
@@ -138,7 +138,7 @@ def test_what_the_host_reads_leaves_replicas_apart(make, each):
     with tf.GradientTape() as tape:
         loss = variable * variable
     assert tape.gradient(loss, variable).numpy() == 2
-    assert each(strategy, lambda: variable + 0) == [1, 2, 3]
+    assert read() == [1, 2, 3]
 
 
 def test_weights_that_keras_loads_reach_all_replicas(replicas, each, tmp_path):
@@ -164,7 +164,7 @@ def test_weights_that_keras_loads_reach_all_replicas(replicas, each, tmp_path):
 
 # Replicas kept their old values where a program of all IPUs, which runs as one replica, had written the variable.
 def test_what_a_program_of_fewer_replicas_writes_reaches_all(make, each, replicas):
-    strategy, variable, diverge = make(4)
+    strategy, variable, diverge, read = make(4)
     for shards in (2, 4):
 
         @tf.function(jit_compile=True)
@@ -176,21 +176,21 @@ def test_what_a_program_of_fewer_replicas_writes_reaches_all(make, each, replica
         strategy.run(diverge)
         strategy.run(fewer)
         assert variable.numpy() == before + 10
-        assert each(strategy, lambda: variable + 0) == [before + 10] * 4
+        assert read() == [before + 10] * 4
     strategy.run(diverge)
     strategy = replicas(1)
     strategy.run(tf.function(lambda: variable.assign_add(1.0), jit_compile=True))
     assert each(replicas(4), lambda: variable + 0) == [22] * 4  # Those that are configured later.
 
 
-def test_programs_share_the_copies_of_a_variable(make, each):
-    strategy, variable, diverge = make(4)
+def test_programs_share_the_copies_of_a_variable(make):
+    strategy, variable, diverge, read = make(4)
     double = tf.function(lambda: variable.assign(variable * 2), jit_compile=True)
     other = tf.function(lambda given: given.assign_add(cross_replica_sum(given)), jit_compile=True)
     strategy.run(diverge)  # 1 2 3 4
     strategy.run(double)  # 2 4 6 8
     assert strategy.run(other, (variable,)).numpy() == 22
-    assert each(strategy, lambda: variable + 0) == [22, 24, 26, 28]
+    assert read() == [22, 24, 26, 28]
 
 
 def test_variables_of_any_type_and_one_that_is_made_in_the_first_call_have_copies(replicas, each):

@@ -247,23 +247,6 @@ def test_gradient_through_a_run_is_refused_and_says_where_to_take_it(replicas):
     assert strategy.run(inside, (x,)).numpy() == 2 * 6  # The sum's gradient is the sum.
 
 
-# A queue that a program gets twice got TensorFlow's words about duplicate variables.
-def test_what_is_refused_of_one_replica_is_refused_of_several(replicas):
-    strategy, outside, queue = replicas(2), tf.Variable(1.0), ipu.IPUOutfeedQueue()
-
-    @tf.function(jit_compile=True)
-    def program(first: Any, second: Any) -> None:
-        first.enqueue(1.0)
-        second.enqueue(2.0)
-
-    with pytest.raises(ValueError, match="gets the same queue twice"):
-        strategy.run(program, (queue, queue))
-    with pytest.raises(TypeError, match="float64"):
-        strategy.run(tf.function(lambda x: x), (tf.constant(1.0, tf.float64),))
-    with pytest.raises(ValueError, match=r"`Variable:0` on .*`strategy.scope\(\)`"):
-        strategy.run(tf.function(lambda: outside + 1))
-
-
 STEPS, BATCH, FEATURES = 6, 4, 5
 OPTIMIZERS = [lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True), lambda: keras.optimizers.Adam(0.05)]
 

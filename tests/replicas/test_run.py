@@ -151,20 +151,6 @@ def test_compiled_function_around_a_program_runs_on_the_host(inner, strategy):
     assert concrete(x=tf.constant(1.0)).numpy() == 6 + 7
 
 
-def test_run_in_a_merge_call_is_part_of_the_program(strategy):
-    with strategy.scope():
-        iterator = iter(tf.data.Dataset.from_tensors([1.0, 2.0]))
-
-    def merge(merging: Any, x: Any) -> Any:
-        return merging.reduce("SUM", x, axis=0)
-
-    @tf.function
-    def program(iterator: Any) -> Any:
-        return tf.distribute.get_replica_context().merge_call(merge, args=(next(iterator),))
-
-    assert strategy.run(program, (iterator,)).numpy() == 3
-
-
 def test_arguments_that_do_not_fit_the_function_are_refused(strategy):
     concrete = tf.function(double, jit_compile=True).get_concrete_function(ONE)
     for program in (tf.function(double), tf.function(double, jit_compile=True), concrete):
