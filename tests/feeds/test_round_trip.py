@@ -14,7 +14,7 @@ import tensorflow_ipu as ipu
 
 # One deadline a test, by pytest: the first example of a kind compiles. The database would write beside the tests.
 quick = hypothesis.settings(
-    max_examples=15, deadline=None, database=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
+    max_examples=10, deadline=None, database=None, derandomize=True, suppress_health_check=list(hypothesis.HealthCheck)
 )
 
 
