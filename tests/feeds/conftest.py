@@ -1,4 +1,4 @@
-"""What the tests of queues share: a fresh system, datasets that wait for the test, and calls on other threads."""
+"""What the tests of queues share: datasets that wait for the test, and calls on other threads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._native.library import native
-from tensorflow_ipu.config import reset_ipu_configuration
 
 DEADLINE = 60.0
 
@@ -30,13 +29,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def fresh_system(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing configured, no flags, no limit to waits, before and after each test."""
+def no_flags_and_no_limit_to_waits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(environment.FLAGS_VARIABLE, raising=False)
-    reset_ipu_configuration()
     yield
     ipu.feeds.set_wait_limit(None)
-    reset_ipu_configuration()
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -155,42 +157,40 @@ def test_deleting_or_restarting_the_queue_ends_a_run_that_waits(restarted, tap, 
         assert len(elements(outfeed)) == 10
 
 
-def test_deleting_the_queue_waits_for_the_element_that_is_being_read_or_for_a_second(infeed_of):
-    entered, released, left = (threading.Event() for _ in range(3))
+@pytest.fixture
+def stuck() -> Iterator[SimpleNamespace]:
+    """A dataset that has `entered` Python, waits there until it is `released`, has `left`, and gives an element."""
+    stuck = SimpleNamespace(entered=threading.Event(), released=threading.Event(), left=threading.Event())
 
     def generate() -> Any:
-        entered.set()
-        assert released.wait(60)
-        left.set()
+        stuck.entered.set()
+        stuck.released.wait(60)
+        stuck.left.set()
         yield 1
 
-    infeed = infeed_of(Dataset.from_generator(generate, output_signature=SCALAR))
-    assert entered.wait(60)
-    threading.Timer(0.1, released.set).start()
+    stuck.dataset = Dataset.from_generator(generate, output_signature=SCALAR)
+    yield stuck
+    stuck.released.set()
+
+
+def test_deleting_the_queue_waits_for_the_element_that_is_being_read_or_for_a_second(infeed_of, stuck):
+    infeed = infeed_of(stuck.dataset)
+    assert stuck.entered.wait(60)
+    threading.Timer(0.1, stuck.released.set).start()
     begin = time.monotonic()
     infeed.deleter  # noqa: B018
-    assert left.is_set() or time.monotonic() - begin >= 1.0
+    assert stuck.left.is_set() or time.monotonic() - begin >= 1.0
 
 
-def test_deleting_the_queue_does_not_wait_long_for_python_code_of_its_dataset(infeed_of, echo, start, until_waiting):
-    released = threading.Event()
-
-    def generate() -> Any:
-        yield 1
-        released.wait(60)
-        yield 2
-
-    infeed = infeed_of(Dataset.from_generator(generate, output_signature=SCALAR))
-    outfeed = ipu.IPUOutfeedQueue()
-    run = start(lambda: echo(infeed, outfeed, 2))
-    until_waiting(infeed, outfeed, 1)
+def test_deleting_the_queue_does_not_wait_long_for_python_code_of_its_dataset(
+    infeed_of, take_one, start, until_waiting, stuck
+):
+    infeed = infeed_of(stuck.dataset)
+    run = start(lambda: take_one(infeed))
+    until_waiting(infeed)
     infeed.deleter  # noqa: B018
-    try:
-        with pytest.raises(tf.errors.CancelledError):
-            run.result(60)
-    finally:
-        released.set()
-    assert elements(outfeed) == [1]
+    with pytest.raises(tf.errors.CancelledError):
+        run.result(60)
 
 
 def test_deleting_the_outfeed_ends_a_run_at_its_next_enqueue(tap, infeed_of, echo, start, until_waiting):
@@ -229,22 +229,15 @@ def test_faulty_wait_limit_is_refused(seconds):
         feeds.set_wait_limit(seconds)
 
 
-def test_shut_down_ends_waiting_runs_and_says_if_a_dataset_is_stuck(tap, infeed_of, echo, start, until_waiting, until):
+def test_shut_down_ends_waiting_runs_and_says_if_a_dataset_is_stuck(tap, infeed_of, echo, start, until_waiting, stuck):
     infeed = infeed_of(tap.dataset)
     run = start(lambda: echo(infeed, ipu.IPUOutfeedQueue(), 1))
     until_waiting(infeed)
     assert feeds.shut_down(timeout=60) is True
     with pytest.raises(tf.errors.CancelledError):
         run.result(60)
-    entered, released = threading.Event(), threading.Event()
-
-    def generate() -> Any:
-        entered.set()
-        released.wait(60)
-        yield 1
-
-    infeed = infeed_of(Dataset.from_generator(generate, output_signature=SCALAR))
-    until(entered.is_set)
+    infeed = infeed_of(stuck.dataset)
+    assert stuck.entered.wait(60)
     assert feeds.shut_down(timeout=0.01) is False
-    released.set()
+    stuck.released.set()
     assert feeds.shut_down(timeout=60) is True

@@ -119,7 +119,7 @@ def test_outfeed_is_enqueued_once_before_it_is_dequeued_and_is_for_graphs():
     with pytest.raises(RuntimeError, match="can only be created in eager mode"):
         ipu.feeds.ScopedIPUOutfeedQueue()
     with pytest.raises(RuntimeError, match="can only be iterated over in eager mode"):
-        next(iter(ipu.IPUOutfeedQueue()))
+        iter(ipu.IPUOutfeedQueue())
 
 
 def test_dequeue_that_was_built_for_other_elements_fails_and_loses_none():

@@ -33,9 +33,11 @@ def until(condition, seconds=60):
         assert time.monotonic() < end, "the condition never came to hold"
         time.sleep(0.001)
 
+def waits(source, sink, n):
+    return native.ipu_outfeed_ready(sink._feed.number) == n and native.ipu_infeed_waiting(source._feed.number) == 1
+
 def until_waiting(source, sink, n):
-    until(lambda: native.ipu_outfeed_ready(sink._feed.number) == n)
-    until(lambda: native.ipu_infeed_waiting(source._feed.number) == 1)
+    until(lambda: waits(source, sink, n))
 
 numbers = tf.data.Dataset.range(10**9).map(lambda x: tf.cast(x, tf.int32))
 values = tf.queue.FIFOQueue(1000, [tf.int32], [[]])
@@ -70,14 +72,10 @@ def interrupted(source, sink, n, condition):
         return
     raise AssertionError("the run was not interrupted")
 
-def waits(source, sink, n):
-    return lambda: (native.ipu_outfeed_ready(sink._feed.number) == n
-        and native.ipu_infeed_waiting(source._feed.number) == 1)
-
 # A native wait. What was enqueued stays, and the queue goes on.
 source, sink = infeed_of(tap), ipu.IPUOutfeedQueue()
 put(0, 1, 2)
-interrupted(source, sink, 10, waits(source, sink, 3))
+interrupted(source, sink, 10, lambda: waits(source, sink, 3))
 assert taken(sink) == [0, 1, 2]
 put(3, 4, 5, 6)
 run(source, sink, 4)
@@ -90,7 +88,7 @@ def generate():
     released.wait()
     yield 2
 source = infeed_of(tf.data.Dataset.from_generator(generate, output_signature=SCALAR))
-interrupted(source, sink, 10, waits(source, sink, 1))
+interrupted(source, sink, 10, lambda: waits(source, sink, 1))
 released.set()
 run(source, sink, 1)
 assert taken(sink) == [1, 2]

@@ -288,7 +288,7 @@ def test_recurrent_layers_sum_in_the_type_of_their_own(asked, old, new):
         return own, within
 
     program = tf.function(call, jit_compile=True)
-    found = [one.numpy() for one in tf.nest.flatten(strategy.run(program, [tf.constant(random(2, 2, 300))]))]
+    found = [one.numpy() for one in tf.nest.flatten(strategy.run(program, [tf.constant(random(2, 2, 100))]))]
     own, half, single = (found[at : at + 2] for at in (0, 2, 4))
     wanted, others = (half, single) if asked == tf.float16 else (single, half)
     for one, same_type, other_type in zip(own, wanted, others, strict=True):

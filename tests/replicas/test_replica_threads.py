@@ -127,7 +127,7 @@ def test_as_many_replicas_as_cores_compute_on_the_threads_that_they_have(replica
 
     @tf.function(jit_compile=True)
     def multiply(x: Any) -> Any:
-        for _ in tf.range(200):
+        for _ in tf.range(50):
             x = cross_replica_mean(tf.nn.tanh(x @ x))
         return x
 

@@ -16,6 +16,12 @@ from tensorflow_ipu.errors import RecompilationWarning
 from tensorflow_ipu.replicas import ShapesOfData, _traces
 
 
+class Thing:
+    """Compared by identity."""
+
+    variable: tf.Variable | None = None
+
+
 class Traced:
     """A graph function that notes the Python values that it is traced with."""
 
@@ -38,9 +44,6 @@ def test_python_argument_that_changes_traces_anew_and_one_that_returns_does_not(
 
 
 def test_objects_shapes_and_types_are_told_apart_and_values_and_ways_of_calling_are_not(strategy):
-    class Thing:
-        pass
-
     traced = Traced(jit_compile=True)
     first, second = Thing(), Thing()
     for thing in (first, first, second, first, second):
@@ -61,9 +64,6 @@ def test_objects_shapes_and_types_are_told_apart_and_values_and_ways_of_calling_
     for value in range(5):
         assert outer(tf.constant(value)).numpy() == value + 1
     assert len(traced.traces) == 1
-
-
-def test_signature_with_an_unknown_dimension_traces_once(strategy):
     traced = Traced(input_signature=[tf.TensorSpec([None], tf.int32)])
     for size in (1, 5, 2):
         assert strategy.run(traced.function, (tf.zeros([size], tf.int32),)).shape == [size]
@@ -73,9 +73,6 @@ def test_signature_with_an_unknown_dimension_traces_once(strategy):
 @pytest.mark.parametrize("jit_compile", [None, True])
 @pytest.mark.parametrize("kind", ["function", "concrete", "inserted"])
 def test_function_that_nobody_holds_goes_with_all_that_it_holds(jit_compile, kind, strategy):
-    class Thing:
-        variable: tf.Variable | None = None
-
     def use() -> list[weakref.ref[Any]]:
         thing = Thing()
 
@@ -112,9 +109,9 @@ def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(str
         return tf.function(program, **options)
 
     with compilations() as compiled:
-        thousand = named("thousand")
-        for i in range(1000):
-            assert strategy.run(thousand, (tf.constant(float(i)),)).numpy() == 2 * i + 1
+        hundred = named("hundred")
+        for i in range(100):
+            assert strategy.run(hundred, (tf.constant(float(i)),)).numpy() == 2 * i + 1
 
         one = tf.constant(1.0)
         spec = tf.TensorSpec([], tf.float32)
@@ -128,10 +125,6 @@ def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(str
             graph = tf.function(lambda x, outer=outer: strategy.run(outer, (x,)))
             for _ in range(3):
                 graph(one)
-
-        shapes = named("shapes")
-        for size in (1, 2, 1, 2):
-            strategy.run(shapes, (tf.ones([size]),))
 
         # The range of the loop, which nothing uses, had the program compiled for each length of it.
         def fed(iterator, queue, n):
@@ -163,15 +156,14 @@ def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(str
     def count(name: str) -> int:
         return sum(f"inference_{name}_" in module for module in compiled)
 
-    assert count("thousand") == 1
+    assert count("hundred") == 1
     for name in ("absent", "false", "true"):
         assert count(f"held_{name}") == 1
         assert count(f"inner_{name}") == 1
-    assert count("shapes") == 2
     assert count("fed") == 1
     assert count("created") == 1
     # A concrete function that is not compiled is called by one that is; each of the three is another function.
-    assert len(compiled) == 1 + 3 * (3 + 1 + 1) + 2 + 1 + 1
+    assert len(compiled) == 1 + 3 * (3 + 1 + 1) + 1 + 1
 
 
 def test_a_function_with_a_name_of_its_own_is_told_by_that():
@@ -182,10 +174,6 @@ def test_a_function_with_a_name_of_its_own_is_told_by_that():
     assert _traces._described(made).startswith("program (test_traces.py:")
     made.__name__ = "train digits"  # As models call their programs.
     assert _traces._described(made) == "train digits"
-
-
-class Thing:
-    """Compared by identity."""
 
 
 def reasons(strategy: Any, function: Any, *calls: tuple[Any, ...]) -> list[str]:

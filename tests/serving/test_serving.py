@@ -94,8 +94,13 @@ def identity(x):
     return x
 
 
-SIGNED, DATA = {"predict_step_signature": [SPEC]}, {"input_dataset": tf.data.Dataset.from_tensors(X)}
+def signed(*specs):
+    return {"predict_step_signature": [*specs]}
+
+
+SIGNED, DATA = signed(SPEC), {"input_dataset": tf.data.Dataset.from_tensors(X)}
 STEPPED = {"preprocessing_step": identity, "preprocessing_step_signature": [SPEC]}
+OF_DICTS = tf.data.Dataset.from_tensors({"x": X})
 UNKNOWN = "what `predict_step` takes cannot be told"
 
 
@@ -109,24 +114,12 @@ UNKNOWN = "what `predict_step` takes cannot be told"
         (TypeError, "`input_dataset` must be a `tf.data.Dataset`, but is 3", {"input_dataset": 3}),
         (ValueError, "both `predict_step_signature` and `input_dataset` are given", SIGNED | DATA),
         (ValueError, "both `preprocessing_step_signature` and `input_dataset` are given", STEPPED | DATA),
-        (
-            TypeError,
-            "elements of `input_dataset` must be tensors or tuples",
-            {"input_dataset": tf.data.Dataset.from_tensors({"x": X})},
-        ),
+        (TypeError, "elements of `input_dataset` must be tensors or tuples", {"input_dataset": OF_DICTS}),
         (TypeError, "`predict_step_signature` must be a list or tuple", {"predict_step_signature": SPEC}),
-        (ValueError, "`predict_step_signature` must not be empty", {"predict_step_signature": []}),
-        (TypeError, r"`predict_step_signature\[0\]` must be a `tf.TensorSpec`", {"predict_step_signature": [3]}),
-        (
-            ValueError,
-            r"`predict_step_signature` has 2 entries, and `predict_step` takes 1 arguments \(x\)",
-            {"predict_step_signature": [SPEC, SPEC]},
-        ),
-        (
-            ValueError,
-            r"`x` of `predict_step` has shape \(None, 3\)",
-            {"predict_step_signature": [tf.TensorSpec([None, 3])]},
-        ),
+        (ValueError, "`predict_step_signature` must not be empty", signed()),
+        (TypeError, r"`predict_step_signature\[0\]` must be a `tf.TensorSpec`", signed(3)),
+        (ValueError, r"signature` has 2 entries, and `predict_step` takes 1 arguments \(x\)", signed(SPEC, SPEC)),
+        (ValueError, r"`x` of `predict_step` has shape \(None, 3\)", signed(tf.TensorSpec([None, 3]))),
         (
             ValueError,
             r"`preprocessing_step` returns a tensor of shape \(3, 2\)",
@@ -151,7 +144,6 @@ def test_exports_that_cannot_be_served_are_refused(error, words, given, tmp_path
 def test_pipelines_and_models_that_cannot_be_served_are_refused(tmp_path):
     folder = tmp_path / "served"
     call: Any = export_pipeline
-    named = {"predict_step_signature": [SPEC]}
     for error, words, stages, given in [
         (TypeError, "`computational_stages` must be a list", identity, {}),
         (TypeError, r"`computational_stages\[1\]` must be a function, but is 3", [identity, 3], {}),
@@ -163,7 +155,7 @@ def test_pipelines_and_models_that_cannot_be_served_are_refused(tmp_path):
         (ValueError, "`poplar_options` has 1 entries", [identity] * 2, {"poplar_options": [PipelineStageOptions()]}),
     ]:
         with pytest.raises(error, match=words):
-            call(stages, folder, **{"iterations": 4, **named, **given})
+            call(stages, folder, **{"iterations": 4, **SIGNED, **given})
     with pytest.raises(ValueError, match="made outside of an IPU strategy"):
         export_keras(keras.Sequential([keras.Input([3]), keras.layers.Dense(2)]), folder, 2)
 
