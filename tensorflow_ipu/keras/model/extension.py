@@ -23,7 +23,7 @@ from tensorflow_ipu.keras.model._loop_methods import LoopMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
-from tensorflow_ipu.keras.model.loop import Execution, Loop
+from tensorflow_ipu.keras.model.loop import Loop
 from tensorflow_ipu.keras.optimizers.accumulated_step import capturing
 from tensorflow_ipu.keras.optimizers.parts import chain
 from tensorflow_ipu.keras.options.options import Options, print_text
@@ -255,7 +255,7 @@ class Extension:
     def make_function(self, mode: str) -> Callable[[Nested], Nested]:
         """Makes the function by which Keras runs an execution of `"train"`, `"test"` or `"predict"`."""
         self._loops[mode] = loop = self.loop(mode)
-        return Execution(self, mode, loop)
+        return loop
 
     def loop(self, mode: str) -> Loop:
         """Makes the programs of `"train"`, `"test"` or `"predict"`; none is traced yet."""
@@ -270,14 +270,13 @@ class Extension:
                 f"model `{model.name}` was compiled with `run_eagerly=True`, and a Keras model cannot run eagerly under an"
                 " `IPUStrategy`: compile it with `run_eagerly=False`; to debug it, make it outside of the scope"
             )
-        name = f"{'evaluate' if mode == 'test' else mode} {model.name}"
         step = getattr(model, f"{mode}_step")
         if self.stages.is_pipelined:
-            return Loop(model, self.strategy, name, step, pipelined=self._pipelined(mode))
+            return Loop(self, mode, step, pipelined=self._pipelined(mode))
         accumulation = self.options.accumulation.plan if mode == "train" else None
         if mode == "train" and accumulation is None:
             step = capturing(model, step)
-        return Loop(model, self.strategy, name, step, accumulation)
+        return Loop(self, mode, step, accumulation)
 
     def _pipelined(self, mode: str) -> PipelinedModel:
         kind = type(self.model)

@@ -23,11 +23,8 @@ from tensorflow_ipu.keras.pipeline.graph import PipelinedModel
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    import keras
-
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
-    from tensorflow_ipu.strategy import IPUStrategyV1
     from tensorflow_ipu.strategy.scope import PreparedProgram
 
 # Takes a batch, returns what a step of Keras does: logs, or predictions.
@@ -35,119 +32,109 @@ Step: TypeAlias = "Callable[[Nested], Nested]"
 
 
 class Loop:
-    """The programs of one kind of step; queues and counts are their arguments, so that each epoch runs what is compiled."""
+    """What Keras calls once an execution, of `"train"`, `"test"` or `"predict"`, with the programs of its steps.
+
+    Queues and counts are arguments of the programs, so that each epoch runs what is compiled.
+    """
 
     def __init__(
         self,
-        model: keras.Model,
-        strategy: IPUStrategyV1,
-        name: str,
+        extension: Extension,
+        mode: str,
         step: Step,
         accumulation: StepAccumulation | None = None,
         pipelined: PipelinedModel | None = None,
     ) -> None:
-        """Makes programs of `step`."""
-        self._strategy = strategy
-        self._name = name
-        self._programs: dict[tuple[str, int], Callable[..., None]] = {}
+        """Makes programs of `step`; none is traced yet."""
+        self._extension = extension
+        self._mode = mode
+        self._model = extension.model
+        self._strategy = extension.strategy
+        self._name = f"{'evaluate' if mode == 'test' else mode} {extension.model.name}"
+        self._step = tf.autograph.experimental.do_not_convert(step)
+        self._accumulation = accumulation
         self._pipelined = pipelined
+        self._programs: dict[tuple[str, object], Callable[..., None]] = {}
         self._counts: dict[int, tf.Tensor] = {}
         self._latest: _Latest | None = None
         self._traces = 0
         self._shapes = replicas.ShapesOfData()
-        self._specs: dict[Nested, Nested] = {}
-        self._model = model
-        self._step = tf.autograph.experimental.do_not_convert(step)
-        self._accumulation = accumulation
+        self._specs: dict[str, Nested] = {}  # What a step returns, of `tf.TensorSpec`, by the elements.
+        self._outfeeds: dict[Hashable, IPUOutfeedQueue] = {}
+        self._replicas = 1
         single = tf.function(self._one_step, jit_compile=True, autograph=False, reduce_retracing=False)
-        self._single = self._named(single)
+        self._single = self._with_name(single)
 
     @property
     def traces(self) -> int:
         """How many programs have been traced, each of which compiles once."""
         return self._traces
 
-    def returned_spec(self, elements: Elements) -> Nested:
-        """What a step returns for such elements, of `tf.TensorSpec`; a program for them was traced."""
-        return self._specs[elements.key]
-
-    def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
-        """Runs steps on the device, each with the next batch of `infeed`; what they return goes to `outfeed`."""
-        if elements.key not in self._specs:
-            self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
-        if self._pipelined is not None:
-            self._run_pipelined(self._pipelined, elements, infeed, outfeed, steps)
-            return
-        # A loop of one step would copy all that it carries, the weights among it, in and out for that one.
-        looped = steps > 1 or self._accumulation is not None
-        key = (elements.key, looped)
-        if key not in self._programs:
-            self._programs[key] = self._make(elements, looped)
-        if steps not in self._counts:
-            self._counts[steps] = tf.constant(steps)
-        self._execute(self._programs[key], (infeed, outfeed, self._counts[steps]))
-
-    def _execute(self, program: Callable[..., None], arguments: tuple[object, ...]) -> None:
-        """Runs a program. The executions of an epoch have the same queues, so it is prepared once for all of them."""
-        if self._latest is None or not self._latest.is_of(program, arguments):
-            self._latest = _Latest(program, arguments, self._strategy.prepare(program, arguments))
-        self._latest.prepared.run()
-
-    def _run_pipelined(
-        self,
-        pipelined: PipelinedModel,
-        elements: Elements,
-        infeed: IPUInfeedQueue,
-        outfeed: IPUOutfeedQueue,
-        steps: int,
-    ) -> None:
-        # The plan of a pipeline says how often it is run.
-        key = (elements.key, steps)
-        if key not in self._programs:
-
-            @tf.function(jit_compile=True, autograph=False)
-            def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue) -> None:
-                self._traces += 1
-                pipelined.run(elements, infeed, outfeed, steps)
-                self._specs[elements.key] = outfeed.element_spec
-
-            self._programs[key] = self._named(program)
-        self._execute(self._programs[key], (infeed, outfeed))
-
-    def run_single(self, batch: Nested) -> Nested:
-        """Runs one step with a batch that is there, and returns what it returns."""
-        return self._strategy.run(self._single, (batch,))
-
-    def _one_step(self, batch: Nested) -> Nested:
-        self._traces += 1
-        return self._step(batch)
-
-    def _make(self, elements: Elements, looped: bool) -> Callable[..., None]:
-        @tf.function(jit_compile=True, autograph=False)
-        def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: tf.Tensor) -> None:
-            self._traces += 1
-            self._insert(elements, infeed, outfeed, steps if looped else None)
-
-        return self._named(program)
+    def __call__(self, source: Nested) -> Nested:
+        """Runs an execution."""
+        fed = source[0] if isinstance(source, list) and source else source
+        if not isinstance(fed, fed_data.EpochIterator):
+            return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
+        self._replicas = fed.replicas
+        with self._strategy.extended.counting(fed.replicas):
+            result = self._run_fed(fed)
+        self._extension.seen[self._mode] = fed.elements.spec
+        return result
 
     def described(
         self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int
     ) -> Callable[[], None]:
-        """The program that `run` would run, for reading: its loop has a known count, and its queues need no initialization."""
+        """The program of an execution, for reading: its loop has a known count, and its queues need no initialization."""
 
         @tf.function(jit_compile=True, autograph=False)
         def program() -> None:
             if self._pipelined is not None:
                 self._pipelined.run(elements, infeed, outfeed, steps)
             else:
-                looped = steps > 1 or self._accumulation is not None
-                self._insert(elements, infeed, outfeed, tf.constant(steps) if looped else None)
+                self._insert(elements, infeed, outfeed, tf.constant(steps) if self._is_looped(steps) else None)
 
-        return self._named(program)
+        return self._with_name(program)
 
-    def _named(self, program: Any) -> Callable[..., Any]:
-        program.__name__ = self._name
-        return program
+    # Programs.
+
+    def _run(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> None:
+        """Runs steps on the device, each with the next batch; what they return goes to `outfeed`."""
+        elements, steps = fed.elements, fed.steps
+        if elements.key not in self._specs:
+            self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
+        arguments: tuple[object, ...] = (fed.queue, outfeed)
+        if self._pipelined is not None:
+            key = (elements.key, steps)  # The plan of a pipeline says how often it is run.
+        else:
+            key = (elements.key, self._is_looped(steps))
+            if steps not in self._counts:
+                self._counts[steps] = tf.constant(steps)
+            arguments = (*arguments, self._counts[steps])
+        if key not in self._programs:
+            self._programs[key] = self._make(elements, steps)
+        program = self._programs[key]
+        # The executions of an epoch have the same queues, so the program is prepared once for all of them.
+        if self._latest is None or not self._latest.is_of(program, arguments):
+            self._latest = _Latest(program, arguments, self._strategy.prepare(program, arguments))
+        self._latest.prepared.run()
+
+    def _is_looped(self, steps: int) -> bool:
+        """Whether steps are in a loop: one of a single step would copy all that it carries, the weights among it."""
+        return steps > 1 or self._accumulation is not None
+
+    def _make(self, elements: Elements, steps: int) -> Callable[..., None]:
+        pipelined, looped = self._pipelined, self._is_looped(steps)
+
+        @tf.function(jit_compile=True, autograph=False)
+        def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, count: tf.Tensor | None = None) -> None:
+            self._traces += 1
+            if pipelined is None:
+                self._insert(elements, infeed, outfeed, count if looped else None)
+            else:
+                pipelined.run(elements, infeed, outfeed, steps)
+                self._specs[elements.key] = outfeed.element_spec
+
+        return self._with_name(program)
 
     def _insert(
         self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: tf.Tensor | None
@@ -166,6 +153,142 @@ class Loop:
             _repeat(steps // self._accumulation.steps, update)
         self._specs[elements.key] = outfeed.element_spec
         self._model._ipu_extension.check_traced(elements.spec)
+
+    def _one_step(self, batch: Nested) -> Nested:
+        self._traces += 1
+        return self._step(batch)
+
+    def _with_name(self, program: Any) -> Callable[..., Any]:
+        program.__name__ = self._name
+        return program
+
+    # Executions.
+
+    def _run_fed(self, fed: fed_data.EpochIterator) -> Nested:
+        outfeed = self._queue(fed)
+        try:
+            if self._extension.callbacks is None:
+                self._run(fed, outfeed)
+                element = self._zeros(fed, outfeed) if self._only_compiles else outfeed.dequeue()
+                if self._mode != "predict" and outfeed._mode is IPUOutfeedMode.ALL:
+                    element = _map(lambda part: part[-1], element)
+                return self._logs(element) if self._mode != "predict" else self._joined(element)
+            return self._run_and_report(fed, outfeed, self._extension.callbacks)
+        except BaseException:
+            self._outfeeds.clear()  # What they hold belongs to this run.
+            raise
+
+    @property
+    def _only_compiles(self) -> bool:
+        """Whether the device runs nothing, and each execution returns zeros."""
+        return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
+
+    def _zeros(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
+        """What an execution would have left in the outfeed, all zeros."""
+        outer = [self._replicas] if self._replicas > 1 else []
+        if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
+            # Evaluation has all steps of an execution in the pipeline at once.
+            passed = self._extension.steps_per_update if self._mode == "train" else fed.steps
+            outer = [fed.steps // passed if self._extension.accumulates(self._mode) else fed.steps, *outer]
+        spec = self._specs[fed.elements.key]
+        return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
+
+    def _queue(self, fed: fed_data.EpochIterator) -> IPUOutfeedQueue:
+        """The queue for what the steps return: another one for other shapes, which depend on the data."""
+        wanted = self._extension.outfeed_mode(self._mode)
+        key = (fed.elements.key, wanted, self._replicas)
+        if key not in self._outfeeds:
+            self._outfeeds[key] = self._extension.outfeed(self._mode)
+        return self._outfeeds[key]
+
+    def _run_and_report(
+        self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks
+    ) -> Nested:
+        elements: list[Nested] = []
+        predicts = self._mode == "predict"
+
+        def handle(element: Nested) -> None:
+            if not predicts:
+                elements.clear()
+            elements.append(element)
+            for replica in range(self._replicas):
+                value = element if self._replicas == 1 else _map(lambda part: part[replica], element)  # noqa: B023
+                callbacks.report(self._mode, {"outputs": value} if predicts else self._named(value))
+
+        if self._only_compiles:
+            self._run(fed, outfeed)
+            rows = self._zeros(fed, outfeed)
+            for step in range(fed.steps):
+                handle(_map(lambda part: part[step], rows))  # noqa: B023
+        else:
+            reader = Reader(outfeed, fed.steps, handle)
+            try:
+                self._run(fed, outfeed)
+            except BaseException:
+                reader.give_up()
+                raise
+            reader.join()
+        if not predicts:
+            return self._logs(elements[-1])
+        return self._joined(_map(lambda *parts: tf.stack(parts), *elements))
+
+    def _logs(self, element: Nested) -> Nested:
+        element = self._named(element)
+        cluster = self._extension.cluster
+        if cluster is not None:
+            element = of_all_workers(cluster, element, self._replicas)
+        elif self._replicas == 1:
+            return element
+        reduction = self._extension.options.replication.replicated_metric_reduction_method
+        return _map(lambda part: reduction.reduce(np.asarray(part)), element)
+
+    def _named(self, element: Nested) -> Nested:
+        """The logs. A pipeline in training hands them over in a list, behind the loss."""
+        if isinstance(element, list) and self._mode == "train":
+            return dict(zip(self._extension.log_names, element[1:], strict=True))
+        return element
+
+    def _joined(self, elements: Nested) -> Nested:
+        """The predictions of all steps and replicas, in the order of the data."""
+        cluster = self._extension.cluster
+        if cluster is not None:
+            elements = steps_of_all_workers(cluster, elements, self._replicas)
+        axes = 2 if self._replicas > 1 or cluster is not None else 1
+
+        def join(part: tf.Tensor) -> tf.Tensor:
+            shape = part.shape.as_list()
+            kept = shape[axes + 1 :] if len(shape) > axes else []
+            return tf.reshape(part, [-1, *kept])
+
+        return _map(join, elements)
+
+    def _predict_singly(self, batches: Nested) -> Nested:
+        results = []
+        for batch in map(fed_data.to_tensors, batches):
+            results.append(self._strategy.run(self._single, (batch,)))
+            self._extension.seen[self._mode] = _map(_spec_of, batch)
+        return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
+
+    def _run_singly(self, source: Nested) -> Nested:
+        batches = [fed_data.to_tensors(batch) for batch in itertools.islice(source, self._model.steps_per_execution)]
+        if not batches:
+            raise StopIteration
+        self._replicas = replicas = self._extension.replicas_for(_map(_spec_of, batches[0]))
+        if replicas > 1:
+            raise ValueError(
+                f"The provided dataset contains 1 items, but all {replicas} replicas are requested to run 1 steps each. A"
+                f" single batch cannot be shared: use `fit` or `evaluate` with {replicas} batches or more, or configure one"
+                " IPU"
+            )
+        wanted = self._extension.steps_per_update if self._mode == "train" else 1
+        if wanted > 1:
+            raise RuntimeError(
+                f"The model has been configured to use gradient accumulation for training, and a single batch is not the"
+                f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
+            )
+        logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
+        self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
+        return logs if self._extension.cluster is None else self._logs(logs)
 
 
 class _Latest:
@@ -225,157 +348,6 @@ def steps_of_all_workers(cluster: Cluster, elements: Nested, replicas: int) -> N
         return tf.reshape(tf.transpose(by_worker, order), [steps, cluster.workers * replicas, *rest])
 
     return tf.nest.map_structure(joined, elements)
-
-
-class Execution:
-    """Runs the steps of one execution, for Keras."""
-
-    def __init__(self, extension: Extension, mode: str, loop: Loop) -> None:
-        """Makes executions of `"train"`, `"test"` or `"predict"` by the programs of `loop`."""
-        self._extension = extension
-        self._mode = mode
-        self._loop = loop
-        self._outfeeds: dict[Hashable, IPUOutfeedQueue] = {}
-        self._replicas = 1
-
-    def __call__(self, source: Nested) -> Nested:
-        """Runs an execution."""
-        fed = source[0] if isinstance(source, list) and source else source
-        if not isinstance(fed, fed_data.EpochIterator):
-            return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
-        self._replicas = fed.replicas
-        with self._extension.strategy.extended.counting(fed.replicas):
-            result = self._run_fed(fed)
-        self._extension.seen[self._mode] = fed.elements.spec
-        return result
-
-    def _run_fed(self, fed: fed_data.EpochIterator) -> Nested:
-        outfeed = self._queue(fed)
-        try:
-            if self._extension.callbacks is None:
-                self._loop.run(fed.elements, fed.queue, outfeed, fed.steps)
-                element = self._zeros(fed, outfeed) if self._only_compiles else outfeed.dequeue()
-                if self._mode != "predict" and outfeed._mode is IPUOutfeedMode.ALL:
-                    element = _map(lambda part: part[-1], element)
-                return self._logs(element) if self._mode != "predict" else self._joined(element)
-            return self._run_and_report(fed, outfeed, self._extension.callbacks)
-        except BaseException:
-            self._outfeeds.clear()  # What they hold belongs to this run.
-            raise
-
-    @property
-    def _only_compiles(self) -> bool:
-        """Whether the device runs nothing, and each execution returns zeros."""
-        return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
-
-    def _zeros(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
-        """What an execution would have left in the outfeed, all zeros."""
-        outer = [self._replicas] if self._replicas > 1 else []
-        if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
-            # Evaluation has all steps of an execution in the pipeline at once.
-            passed = self._extension.steps_per_update if self._mode == "train" else fed.steps
-            outer = [fed.steps // passed if self._extension.accumulates(self._mode) else fed.steps, *outer]
-        spec = self._loop.returned_spec(fed.elements)
-        return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
-
-    def _queue(self, fed: fed_data.EpochIterator) -> IPUOutfeedQueue:
-        """The queue for what the steps return: another one for other shapes, which depend on the data."""
-        wanted = self._extension.outfeed_mode(self._mode)
-        key = (fed.elements.key, wanted, self._replicas)
-        if key not in self._outfeeds:
-            self._outfeeds[key] = self._extension.outfeed(self._mode)
-        return self._outfeeds[key]
-
-    def _run_and_report(
-        self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks
-    ) -> Nested:
-        elements: list[Nested] = []
-        predicts = self._mode == "predict"
-
-        def handle(element: Nested) -> None:
-            if not predicts:
-                elements.clear()
-            elements.append(element)
-            for replica in range(self._replicas):
-                value = element if self._replicas == 1 else _map(lambda part: part[replica], element)  # noqa: B023
-                callbacks.report(self._mode, {"outputs": value} if predicts else self._named(value))
-
-        if self._only_compiles:
-            self._loop.run(fed.elements, fed.queue, outfeed, fed.steps)
-            rows = self._zeros(fed, outfeed)
-            for step in range(fed.steps):
-                handle(_map(lambda part: part[step], rows))  # noqa: B023
-        else:
-            reader = Reader(outfeed, fed.steps, handle)
-            try:
-                self._loop.run(fed.elements, fed.queue, outfeed, fed.steps)
-            except BaseException:
-                reader.give_up()
-                raise
-            reader.join()
-        if not predicts:
-            return self._logs(elements[-1])
-        return self._joined(_map(lambda *parts: tf.stack(parts), *elements))
-
-    def _logs(self, element: Nested) -> Nested:
-        element = self._named(element)
-        cluster = self._extension.cluster
-        if cluster is not None:
-            element = of_all_workers(cluster, element, self._replicas)
-        elif self._replicas == 1:
-            return element
-        reduction = self._extension.options.replication.replicated_metric_reduction_method
-        return _map(lambda part: reduction.reduce(np.asarray(part)), element)
-
-    def _named(self, element: Nested) -> Nested:
-        """The logs. A pipeline in training hands them over in a list, behind the loss."""
-        if isinstance(element, list) and self._mode == "train":
-            return dict(zip(self._extension.log_names, element[1:], strict=True))
-        return element
-
-    def _joined(self, elements: Nested) -> Nested:
-        """The predictions of all steps and replicas, in the order of the data."""
-        cluster = self._extension.cluster
-        if cluster is not None:
-            elements = steps_of_all_workers(cluster, elements, self._replicas)
-        axes = 2 if self._replicas > 1 or cluster is not None else 1
-
-        def join(part: tf.Tensor) -> tf.Tensor:
-            shape = part.shape.as_list()
-            kept = shape[axes + 1 :] if len(shape) > axes else []
-            return tf.reshape(part, [-1, *kept])
-
-        return _map(join, elements)
-
-    def _predict_singly(self, batches: Nested) -> Nested:
-        results = []
-        for batch in map(fed_data.to_tensors, batches):
-            results.append(self._loop.run_single(batch))
-            self._extension.seen[self._mode] = _map(_spec_of, batch)
-        return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
-
-    def _run_singly(self, source: Nested) -> Nested:
-        batches = [
-            fed_data.to_tensors(batch) for batch in itertools.islice(source, self._extension.model.steps_per_execution)
-        ]
-        if not batches:
-            raise StopIteration
-        self._replicas = replicas = self._extension.replicas_for(_map(_spec_of, batches[0]))
-        if replicas > 1:
-            raise ValueError(
-                f"The provided dataset contains 1 items, but all {replicas} replicas are requested to run 1 steps each. A"
-                f" single batch cannot be shared: use `fit` or `evaluate` with {replicas} batches or more, or configure one"
-                " IPU"
-            )
-        wanted = self._extension.steps_per_update if self._mode == "train" else 1
-        if wanted > 1:
-            raise RuntimeError(
-                f"The model has been configured to use gradient accumulation for training, and a single batch is not the"
-                f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
-            )
-        logs = [self._loop.run_single(batch) for batch in batches][-1]
-        self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
-        return logs if self._extension.cluster is None else self._logs(logs)
 
 
 def _spec_of(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
