@@ -68,7 +68,7 @@ def is_compiled(function: Function) -> bool:
     return bool(function._jit_compile)
 
 
-def compiled_twin(function: Function) -> Function:
+def compiled_copy(function: Function) -> Function:
     """A `tf.function` like this one, but with `jit_compile=True`; stands on `Function._clone`."""
     # Without it: `tf.function` with the same Python function, signature, name and options of AutoGraph.
     jitted = function._clone(None)

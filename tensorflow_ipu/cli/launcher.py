@@ -397,7 +397,7 @@ def _run(options: argparse.Namespace, script: Sequence[str]) -> int:
         environments = [
             {**os.environ, "PYTHONUNBUFFERED": "1", **cluster.variables(worker, count)} for worker in range(instances)
         ]
-        command = [sys.executable, "-m", "tensorflow_ipu", *_passed_on(options), *script]
+        command = [sys.executable, "-m", "tensorflow_ipu", *_as_arguments(options), *script]
         return Children().run([command] * instances, environments)
     finally:
         for one in held:
@@ -412,7 +412,7 @@ def _print_hosts(options: argparse.Namespace, script: Sequence[str]) -> int:
     local_replicas = _local_replicas(options.replicas, instances)
     cluster = LaunchPlan(addresses, local_replicas, options.ipus_per_replica, options.timeout)
     for worker, address in enumerate(addresses):
-        command = ["python", "-m", "tensorflow_ipu", *_passed_on(options), *script]
+        command = ["python", "-m", "tensorflow_ipu", *_as_arguments(options), *script]
         # What each host offers is not known here.
         found = cluster.variables(worker, environment.DEFAULT_COUNT)
         variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in found.items())
@@ -432,7 +432,7 @@ def _local_replicas(replicas: int | None, instances: int) -> int | None:
     return replicas // instances
 
 
-def _passed_on(options: argparse.Namespace) -> list[str]:
+def _as_arguments(options: argparse.Namespace) -> list[str]:
     emulations = [] if options.emulations is None else [f"--emulations={options.emulations}"]
     return ["--force"] * options.force + emulations
 

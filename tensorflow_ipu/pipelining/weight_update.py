@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import dtype_for, tf_variable
-from tensorflow_ipu._tensorflow import assembly, graphs, old_keras
+from tensorflow_ipu._tensorflow import graphs, old_keras
 from tensorflow_ipu._tensorflow.old_keras import take_over_slots
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
@@ -437,7 +437,7 @@ class Accumulation:
         return [total + gradient for total, gradient in zip(before, gradients, strict=True)]
 
 
-class _UpdateGraph(assembly.CapturingGraph):
+class _UpdateGraph(graphs.FunctionGraph):
     """A graph that may use tensors of the last stage's graph: they become its inputs."""
 
     def __init__(self, trace: StageTrace) -> None:
@@ -457,7 +457,7 @@ class _UpdateGraph(assembly.CapturingGraph):
             return super().capture(outside, name, shape)
         if id(tensor) not in self._here:
             check_static(tensor)
-            self._here[id(tensor)] = assembly.placeholder(self, spec_of(tensor), "handed")
+            self._here[id(tensor)] = graphs.placeholder(self, spec_of(tensor), "handed")
             self.handed.append(tensor)
             self.placeholders.append(self._here[id(tensor)])
         return self._here[id(tensor)]

@@ -43,24 +43,24 @@ class FunctionSteps:
 
     def report(self, batches: Iterable[tuple[Nested, ...]], loss_scale: float, device: str) -> PrecisionReport:
         """Runs a step for each tuple of arguments, and leaves variables as they were."""
-        count, twins, before = Count(), None, []
+        count, cast, before = Count(), None, []
         for batch in batches:
             arguments = tf.nest.map_structure(tf.convert_to_tensor, batch)
-            if twins is None:
-                twins = _CastFunctions(self._function, arguments)
-                before = [each.numpy().copy() for each in twins.variables]
-            single = twins.compute(tf.float32, arguments, self._run)
+            if cast is None:
+                cast = _CastFunctions(self._function, arguments)
+                before = [each.numpy().copy() for each in cast.variables]
+            single = cast.compute(tf.float32, arguments, self._run)
             for key in single:
                 if key[1] == _figures.GRADIENT:
                     single[key] = single[key] / np.float32(loss_scale)
-            count.step(single, twins.compute(tf.float16, arguments, self._run))
+            count.step(single, cast.compute(tf.float16, arguments, self._run))
             self._run(self._function, arguments)
-        if twins is None:
+        if cast is None:
             raise ValueError("`data` has no batch: a report needs at least one")
-        for variable, value in zip(twins.variables, before, strict=True):
+        for variable, value in zip(cast.variables, before, strict=True):
             variable.assign(value)
         name = getattr(self._function.python_function, "__name__", "a function")
-        return PrecisionReport(name, device, loss_scale, twins.in_order(count.rows()), ())
+        return PrecisionReport(name, device, loss_scale, cast.in_order(count.rows()), ())
 
 
 class _CastFunctions:
@@ -84,12 +84,12 @@ class _CastFunctions:
     def compute(self, dtype: tf.DType, arguments: Nested, run: Callable[..., Any]) -> Values:
         """The tensors of a step in a type."""
         if dtype not in self._made:
-            self._made[dtype] = self._twin(dtype)
+            self._made[dtype] = self._cast_to(dtype)
         flat = [each for each in tf.nest.flatten(arguments) if tf.is_tensor(each)]
         tensors = run(self._made[dtype], [*flat, *self._concrete.captured_inputs])
         return dict(zip(self._keys, (np.asarray(each) for each in tensors), strict=True))
 
-    def _twin(self, dtype: tf.DType) -> Any:
+    def _cast_to(self, dtype: tf.DType) -> Any:
         names = [each.name for each in self._watched]
         definition = cast_graph(self._definition, names, self._own, dtype)
         inputs = [each.op.name for each in self._concrete.graph.inputs]

@@ -17,7 +17,7 @@ from tensorflow_ipu.replicas._interrupts import for_main_thread
 from tensorflow_ipu.replicas._tracing import tracing_program
 
 _MUST_COMPILE = "_XlaMustCompile"
-# A function that the user does not compile has a twin that is compiled, made at its first run.
+# A function that the user does not compile has a compiled copy, made at its first run.
 _jitted: weakref.WeakKeyDictionary[Function | ConcreteFunction, Function] = weakref.WeakKeyDictionary()
 
 # A program and its flat inputs, without those that it captured.
@@ -38,7 +38,7 @@ def is_graph_function(fn: object) -> bool:
 
 
 def compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Function | ConcreteFunction:
-    """The function itself if it is compiled, else its compiled twin."""
+    """The function itself if it is compiled, else its compiled copy."""
     if isinstance(fn, Function):
         if functions.is_compiled(fn):
             return fn
@@ -57,7 +57,7 @@ def compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Functio
 
 def _make_jitted(fn: Function | ConcreteFunction) -> Function:
     if isinstance(fn, Function):
-        return functions.compiled_twin(fn)
+        return functions.compiled_copy(fn)
     reference = weakref.ref(fn)  # The table must not keep its own key alive.
 
     def call_it(*args: Any, **kwargs: Any) -> Any:

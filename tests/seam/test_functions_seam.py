@@ -32,7 +32,7 @@ def test_functions_have_classes_twins_a_lock_and_results(function, program):
     assert isinstance(function, functions.Function)
     assert isinstance(program, functions.ConcreteFunction)
     assert functions.results_of(program, [tf.constant(8.0)])["doubled"].numpy() == 8.0
-    twin = functions.compiled_twin(function)
+    twin = functions.compiled_copy(function)
     assert functions.is_compiled(twin)
     assert not functions.is_compiled(function)
     assert twin.python_function is function.python_function

@@ -410,7 +410,7 @@ def _unscaled(gradient: Gradient, inverse: tf.Tensor) -> Gradient:
 _FLOAT_SLOTS: Any = dict.fromkeys(("velocity_dtype", "momentum_accum_dtype", "average_gradient_dtype"), "float32")
 
 
-def _passed_on(arguments: dict[str, Any]) -> dict[str, Any]:
+def _as_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """The settings among the arguments of a constructor, and the name."""
     return {name: arguments[name] for name in (*_SETTINGS, "name")}
 
@@ -460,7 +460,7 @@ class ALSOptimizerSGD(_WithParameters):
         """Makes an optimizer. See `keras.optimizers.SGD` for the first two arguments, `ALSOptimizer` for the others."""
         super().__init__(
             SGDIpuOptimizer(learning_rate, momentum, momentum_accum_dtype=tf.float32),
-            **_passed_on(locals()),
+            **_as_arguments(locals()),
         )
 
 
@@ -490,7 +490,7 @@ class ALSOptimizerAdam(_WithParameters):
         """Makes an optimizer. See `keras.optimizers.Adam` for the first four arguments, `ALSOptimizer` for the others."""
         super().__init__(
             AdamIpuOptimizer(learning_rate, beta_1, beta_2, epsilon, m_dtype=tf.float32, v_dtype=tf.float32),
-            **_passed_on(locals()),
+            **_as_arguments(locals()),
         )
 
 
@@ -521,5 +521,5 @@ class ALSOptimizerRMSProp(_WithParameters):
         """Makes an optimizer. See `keras.optimizers.RMSprop` for the first five arguments, `ALSOptimizer` for others."""
         super().__init__(
             RMSpropIpuOptimizer(learning_rate, rho, momentum, epsilon, centered, **_FLOAT_SLOTS),  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
-            **_passed_on(locals()),
+            **_as_arguments(locals()),
         )

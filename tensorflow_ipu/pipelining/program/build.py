@@ -182,14 +182,14 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     operations = Operations(layout, model.parts, feeds, accumulation)
 
     def one_pass(token: tf.Tensor) -> tf.Tensor:
-        sequencer = memory.TokenThreading(token)
-        contents = empty_memory(layout, accumulation, feeds.empty_sums(), sequencer)
-        results = Lowering(layout, operations, contents, sequencer).run(iterations, total)
+        tokens = memory.TokenThreading(token)
+        contents = empty_memory(layout, accumulation, feeds.empty_sums(), tokens)
+        results = Lowering(layout, operations, contents, tokens).run(iterations, total)
         feeds.finish(results.sums)
         if training is not None and update is not None:
             update([gradient for place in model.parts for gradient in results.accumulated[place]], results.handed)
             training.finish(results.captured)
-        return sequencer.token
+        return tokens.token
 
     if arguments.repeat_count == 1:
         one_pass(zero)

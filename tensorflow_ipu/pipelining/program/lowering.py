@@ -34,14 +34,14 @@ class Lowering:
     """One pass of a plan."""
 
     def __init__(
-        self, layout: Layout, operations: Operations, memory: ProgramMemory, sequencer: memory.TokenThreading
+        self, layout: Layout, operations: Operations, memory: ProgramMemory, tokens: memory.TokenThreading
     ) -> None:
         """Takes what a pass is made of."""
         self._layout = layout
         self._plan = layout.plan
         self._operations = operations
         self._memory = memory
-        self._sequencer = sequencer
+        self._tokens = tokens
 
     def run(self, iterations: Number, micro_batches: Number) -> PassResults:
         """Runs the pass."""
@@ -137,10 +137,10 @@ class Lowering:
         widths = [len(values) for values in self._memory.contents.values()]
 
         def carried(counter: tf.Tensor) -> list[tf.Tensor]:
-            return [counter, self._sequencer.token, *(one for key in keys for one in self._memory.contents[key])]
+            return [counter, self._tokens.token, *(one for key in keys for one in self._memory.contents[key])]
 
         def take(values: Sequence[tf.Tensor]) -> tf.Tensor:
-            counter, self._sequencer.token, *rest = values
+            counter, self._tokens.token, *rest = values
             self._memory.contents = dict(zip(keys, cut(rest, widths), strict=True))
             return counter
 

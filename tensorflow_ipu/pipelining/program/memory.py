@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu._tensorflow import assembly, functions, graphs
+from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu.pipelining.program.layout import SUMS, Key, Layout
 from tensorflow_ipu.pipelining.program.operations import Contents, Operation, Read
 from tensorflow_ipu.pipelining.schedule.plan import LINKS, Buffer
@@ -29,35 +29,9 @@ def run_while(
     body: Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]],
     begin: Sequence[tf.Tensor],
 ) -> list[tf.Tensor]:
-    """Runs `body` as long as a condition holds: what `tf.while_loop` does, which takes Python 30 ms for 50 tensors."""
-    number = next(_numbers)
-    specs = [tf.TensorSpec(one.shape, one.dtype) for one in begin]
-    iteration = assembly.AssembledGraph(f"body_{number}")
-    check = assembly.AssembledGraph(f"condition_{number}")
-    iteration.trace(lambda *values: body(values), specs)
-
-    def checked(first: tf.Tensor, *_: tf.Tensor) -> list[tf.Tensor]:
-        for outside, _inside in iteration.captures:  # Both take the same, in the same order.
-            check.capture(outside)
-        return [condition(first)]
-
-    check.trace(checked, specs)
-    for outside, _inside in check.captures:
-        iteration.capture(outside)
-    iteration.inputs = [*iteration.inputs[: len(specs)], *iteration.internal_captures]
-    iteration.outputs += iteration.internal_captures
-    around: Any = tf.compat.v1.get_default_graph()
-    attributes = {
-        "output_shapes": assembly.shapes_of([one.shape for one in iteration.outputs]),
-        "_xla_propagate_compile_time_consts": assembly.true(),  # As TensorFlow has it: shapes are such.
-    }
-    for name, graph in (("cond", check), ("body", iteration)):
-        function = functions.of_graph(f"__ipu_{graph.name}", graph, called=False)
-        graphs.hold_function(around, function)
-        attributes[name] = assembly.function_of(function)
-    captured = replicas.with_states([outside for outside, _ in iteration.captures])
-    found = assembly.put(around, "While", "while", [[*begin, *captured]], attributes)
-    return found[: len(specs)]
+    """Runs `body` as long as a condition of the first value holds."""
+    found: Any = tf.while_loop(lambda *values: condition(values[0]), lambda *values: body(values), list(begin))
+    return list(found)
 
 
 def run_once(
@@ -68,23 +42,19 @@ def run_once(
     body: Callable[[Token, Sequence[tf.Tensor], Sequence[tf.Tensor]], Sequence[tf.Tensor]],
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Runs `body` after what `token` depends on, or skips it. What it changes is changed in place."""
-    number = next(_numbers)
-    graph = assembly.AssembledGraph(f"once_{number}")
+    graph = graphs.LoopBodyGraph(f"once_{next(_numbers)}")
     with tf.name_scope("once") as scope:
         pass  # Operations of all parts have names of their own: by these, messages find the user's lines.
 
     def traced(here: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
-        old, given = values[: len(before)], values[len(before) :]
         with tf.name_scope(scope):
-            return list(body(here, given, old))
+            return list(body(here, values[len(before) :], values[: len(before)]))
 
-    graph.trace(traced, [tf.TensorSpec(one.shape, one.dtype) for one in (token, *before, *reads)])
+    graphs.trace_into(graph, traced, [tf.TensorSpec(one.shape, one.dtype) for one in (token, *before, *reads)])
     function: Any = functions.of_graph(f"__ipu_{graph.name}", graph, called=False)
-    around: Any = tf.compat.v1.get_default_graph()
-    graphs.hold_function(around, function)
-    captured = replicas.with_states([*reads, *(outside for outside, _ in graph.captures)])
-    attributes = {"f": assembly.function_of(function)}
-    passed, *results = assembly.put(around, "IpuOnce", "IpuOnce", [runs, token, list(before), captured], attributes)
+    graphs.hold_function(_graph(), function)
+    captured = replicas.with_states([*reads, *graph.external_captures])
+    passed, results = ops.ipu_once(runs=runs, token=token, before=list(before), captured=captured, f=function.name)
     return passed, results
 
 
@@ -111,7 +81,7 @@ class TokenThreading:
 
     def fence(self, values: Sequence[tf.Tensor], token: Token = 0) -> tuple[Token, list[tf.Tensor]]:
         """Materialises values: what they were computed from is not read any more where they are used."""
-        passed, *fenced = assembly.put(_graph(), "IpuFence", "IpuFence", [*_scalars(token), list(values)])
+        passed, fenced = ops.ipu_fence(token=token, values=list(values))
         return passed, fenced
 
 
@@ -132,11 +102,7 @@ def empty(kept: Sequence[tuple[Sequence[tf.TensorSpec], int]]) -> list[list[tf.T
 
 def read_buffer(buffer: Sequence[tf.Tensor], place: Number, token: Token = 0) -> list[tf.Tensor]:
     """What is in a place of a buffer of several places, read once `token` is known, which is 0."""
-    return (
-        assembly.put(_graph(), "IpuStashRead", "IpuStashRead", [list(buffer), *_scalars(place, token)])
-        if buffer
-        else []
-    )
+    return ops.ipu_stash_read(stashes=list(buffer), slot=place, token=token) if buffer else []
 
 
 def written_buffer(
@@ -145,12 +111,7 @@ def written_buffer(
     """Such a buffer with values in a place, written once `token` is known, which is 0."""
     if not buffer:
         return []
-    taken = [list(buffer), list(values), *_scalars(place, token)]
-    return assembly.put(_graph(), "IpuStashWrite", "IpuStashWrite", taken)
-
-
-def _scalars(*values: Number) -> list[tf.Tensor]:
-    return [assembly.number(_graph(), value) if isinstance(value, int) else value for value in values]
+    return ops.ipu_stash_write(stashes=list(buffer), values=list(values), slot=place, token=token)
 
 
 def _graph() -> tf.Graph:
@@ -234,9 +195,9 @@ def window_of(stages: int) -> int:
 class Overlap:
     """The instructions of one iteration, or of one region of it, in their order."""
 
-    def __init__(self, sequencer: TokenThreading, window: int, begin: Token | None = None) -> None:
+    def __init__(self, tokens: TokenThreading, window: int, begin: Token | None = None) -> None:
         """Begins."""
-        self._sequencer = sequencer
+        self._tokens = tokens
         self._window = window
         self._begin: Token = tf.constant(0) if begin is None else begin
         self._in_region = begin is not None
@@ -253,11 +214,11 @@ class Overlap:
         """Runs an instruction, as `TokenThreading.once` does where nothing is skipped."""
         wait: Token = self._fences[-self._window] if len(self._fences) >= self._window else self._begin
         if reads and (self._fences or self._in_region):
-            _, reads = self._sequencer.fence(reads, wait)
+            _, reads = self._tokens.fence(reads, wait)
         results = body(wait, reads, before)
         for one, old in zip(results, before, strict=True):
             one.set_shape(old.shape)
-        fence, fenced = self._sequencer.fence(results)
+        fence, fenced = self._tokens.fence(results)
         self._tokens_of_reads.update(dict.fromkeys(self._read, fence))
         self._read.clear()
         self._fences.append(fence)
@@ -279,10 +240,10 @@ Values: TypeAlias = "Sequence[tf.Tensor]"
 class ProgramMemory:
     """What operations read and change."""
 
-    def __init__(self, contents: Contents, sequencer: TokenThreading, window: int) -> None:
+    def __init__(self, contents: Contents, tokens: TokenThreading, window: int) -> None:
         """Takes what is there when the pass begins, what runs its operations one after the other, and how many may overlap."""
         self.contents = contents
-        self._sequencer = sequencer
+        self._tokens = tokens
         self._window = window
         self._overlap: Overlap | None = None  # None where each operation waits for the one before.
         self._exchanged: Contents = {}  # What a step writes to links: there when the step ends.
@@ -299,29 +260,29 @@ class ProgramMemory:
     ) -> None:
         """Runs the operations of steps."""
         every = _flat(steps)
-        turns = LoopIndices(every, base, count, () if all_there else (Predicate(each.micro_batch) for each in every))
-        self._overlap = Overlap(self._sequencer, self._window) if overlapping else None
+        indices = LoopIndices(every, base, count, () if all_there else (Predicate(each.micro_batch) for each in every))
+        self._overlap = Overlap(self._tokens, self._window) if overlapping else None
         for operations in steps:
             for operation in operations:
-                self._run(operation, turns, None if all_there else turns.runs(Predicate(operation.micro_batch)))
+                self._run(operation, indices, None if all_there else indices.runs(Predicate(operation.micro_batch)))
             self._end_step()
         self._overlap = None
 
     def run_in_pairs(self, steps: Sequence[Sequence[Operation]], base: Number, count: Number) -> None:
         """Runs the operations of steps, two at a time where both have a micro-batch; those that have none are skipped."""
         pairs = [[operations[at : at + 2] for at in range(0, len(operations), 2)] for operations in steps]
-        turns = LoopIndices(_flat(steps), base, count, (when for pair in _flat(pairs) for _, when in _runs(pair)))
+        indices = LoopIndices(_flat(steps), base, count, (when for pair in _flat(pairs) for _, when in _runs(pair)))
         for of_step in pairs:
             for pair in of_step:
                 for together, when in _runs(pair):
-                    runs = turns.runs(when)
+                    runs = indices.runs(when)
                     if len(together) == 1:
-                        self._run(together[0], turns, runs)
+                        self._run(together[0], indices, runs)
                     else:
-                        self._run_together(together, turns, runs)
+                        self._run_together(together, indices, runs)
             self._end_step()
 
-    def _run(self, operation: Operation, turns: LoopIndices, runs: tf.Tensor | None) -> None:
+    def _run(self, operation: Operation, indices: LoopIndices, runs: tf.Tensor | None) -> None:
         """Runs an operation; what it writes to links is there as the step ends."""
         for key, specs in (operation.scratch or {}).items():
             [self.contents[key]] = empty([(specs, 1)])
@@ -333,17 +294,17 @@ class ProgramMemory:
         def flat(token: Token, reads: Values, old: Values) -> list[tf.Tensor]:
             read = dict(zip(operation.reads, cut(reads, [len(values) for values in given]), strict=True))
             targets = dict(zip(operation.targets, cut(old, widths), strict=True))
-            new = operation.body(_MemoryView(self, operation.micro_batch, turns, token, read, targets))
+            new = operation.body(_MemoryView(self, operation.micro_batch, indices, token, read, targets))
             return [one for key in operation.targets for one in new[key]]
 
         reads, old = _flat(given), _flat(before)
         if self._overlap is not None:
             results = self._overlap.run(reads, old, flat)
         else:
-            results = self._sequencer.once(runs, reads, old, flat)
+            results = self._tokens.once(runs, reads, old, flat)
         self._keep(operation.targets, cut(results, widths))
 
-    def _run_together(self, operations: Sequence[Operation], turns: LoopIndices, runs: tf.Tensor) -> None:
+    def _run_together(self, operations: Sequence[Operation], indices: LoopIndices, runs: tf.Tensor) -> None:
         """Runs several operations of a step, overlapping, or skips all of them."""
         contents, exchanged = self.contents, self._exchanged
         targets = list(dict.fromkeys(key for operation in operations for key in operation.targets))
@@ -355,13 +316,13 @@ class ProgramMemory:
             now = dict(zip(targets, cut(values, widths), strict=True))
             self._exchanged = {**exchanged, **{key: now[key] for key in written}}
             self.contents = {**contents, **{key: now[key] for key in targets if key not in exchanged}}
-            self._overlap = Overlap(self._sequencer, self._window, token)
+            self._overlap = Overlap(self._tokens, self._window, token)
             for operation in operations:
-                self._run(operation, turns, None)
+                self._run(operation, indices, None)
             self._overlap = None
             return [one for key in targets for one in self._exchanged.get(key, self.contents[key])]
 
-        results = self._sequencer.once(runs, [], _flat(before), flat)
+        results = self._tokens.once(runs, [], _flat(before), flat)
         self.contents, self._exchanged = contents, exchanged
         self._keep(targets, cut(results, widths))
 
@@ -392,7 +353,7 @@ class _MemoryView:
 
     memory: ProgramMemory
     of_section: int  # The micro-batch's number there.
-    turns: LoopIndices
+    indices: LoopIndices
     token: Token  # Known once the operation may run.
     given: dict[Read, list[tf.Tensor]]
     before: dict[Key, list[tf.Tensor]]
@@ -400,7 +361,7 @@ class _MemoryView:
     @property
     def micro_batch(self) -> tf.Tensor:
         """The number of its micro-batch in the pass."""
-        return self.turns.number(self.of_section)
+        return self.indices.number(self.of_section)
 
     def read(self, read: Read) -> list[tf.Tensor]:
         """What is read: what was given, or what is in the buffer."""
@@ -409,7 +370,7 @@ class _MemoryView:
             return list(self.given[read])
         if self.memory._overlap is not None:
             self.memory._overlap.note_read(buffer)
-        return read_buffer(self.memory.contents[buffer], self.turns.place(self.of_section, buffer), self.token)
+        return read_buffer(self.memory.contents[buffer], self.indices.place(self.of_section, buffer), self.token)
 
     def old(self, key: Key) -> list[tf.Tensor]:
         """What a target holds before."""
@@ -421,21 +382,21 @@ class _MemoryView:
             return list(values)
         overlap = self.memory._overlap
         token = self.token if overlap is None else overlap.after_reads(buffer)
-        return written_buffer(old, self.turns.place(self.of_section, buffer), values, token)
+        return written_buffer(old, self.indices.place(self.of_section, buffer), values, token)
 
     def settled(self, values: Values) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""
         if self.memory._overlap is None:
             return list(values)
-        return self.memory._sequencer.fence(values, self.token)[1]
+        return self.memory._tokens.fence(values, self.token)[1]
 
 
-def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, sequencer: TokenThreading) -> ProgramMemory:
+def empty_memory(layout: Layout, accumulation: Accumulation, sums: Values, tokens: TokenThreading) -> ProgramMemory:
     """The memory as a pass begins."""
     kept = layout.kept(accumulation)
     contents: Contents = {SUMS: list(sums)}
     contents |= dict(zip(kept, empty(list(kept.values())), strict=True))
-    return ProgramMemory(contents, sequencer, window_of(layout.plan.stages))
+    return ProgramMemory(contents, tokens, window_of(layout.plan.stages))
 
 
 def _runs(pair: Sequence[Operation]) -> list[tuple[Sequence[Operation], Predicate]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import dtype_for
-from tensorflow_ipu._tensorflow import assembly, graphs
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue, elements
 from tensorflow_ipu.pipelining.program.layout import (
     CAPTURED,
@@ -267,7 +267,7 @@ class PipelineFeeds:
         self._enqueue = None if outfeed is None else self._enqueuing(outfeed)
 
     def _enqueuing(self, outfeed: IPUOutfeedQueue) -> GraphFunction:
-        graph = assembly.CapturingGraph("pipeline_outfeed")
+        graph = graphs.FunctionGraph("pipeline_outfeed")
 
         def enqueue(*tensors: tf.Tensor) -> None:
             outfeed.enqueue(tf.nest.pack_sequence_as(self._structure, tensors))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._tensorflow import assembly, functions, graphs
+from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu._tensorflow.gradients import has_gradient
 from tensorflow_ipu.pipelining.stages.splitting import DerivedGraph, Sources, gradients
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, spec_of
@@ -42,8 +42,14 @@ class GraphFunction:
         return self._called([*values, *captured])
 
     def _called(self, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        graph = tf.compat.v1.get_default_graph()
-        return assembly.call(graph, self._function, replicas.with_states(inputs), self._specs)
+        graphs.hold_function(tf.compat.v1.get_default_graph(), self._function)
+        types = [one.dtype for one in self._specs]
+        found: Any = tf.raw_ops.StatefulPartitionedCall(
+            args=replicas.with_states(inputs), Tout=types, f=self._function.name
+        )
+        for one, spec in zip(found if types else (), self._specs, strict=True):
+            one.set_shape(spec.shape)
+        return list(found) if types else []
 
 
 Place = tuple[int, int | None]  # A stage's number, and that of one of its parts; None for a stage without parts.

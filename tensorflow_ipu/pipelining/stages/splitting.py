@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import assembly, graphs, variables
+from tensorflow_ipu._tensorflow import graphs, variables
 from tensorflow_ipu._tensorflow.gradients import between
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage
 
@@ -114,7 +114,7 @@ def _only_reads(function: Any) -> bool:
     )
 
 
-class DerivedGraph(assembly.CapturingGraph):
+class DerivedGraph(graphs.FunctionGraph):
     """A graph that uses tensors of a stage's graph: those that have to be stashed become its inputs."""
 
     runs_in_loop = True  # As a stage itself does.
@@ -158,7 +158,7 @@ class DerivedGraph(assembly.CapturingGraph):
 
     def add_input(self, spec: tf.TensorSpec, name: str) -> tf.Tensor:
         """A new placeholder, which is no input of the graph yet."""
-        return assembly.placeholder(self, spec, name)
+        return graphs.placeholder(self, spec, name)
 
     def rematerialized(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor of the stage's graph as one of this graph."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import scopes
-from tensorflow_ipu._tensorflow import assembly, graphs
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def spec_of(tensor: tf.Tensor | tf.Variable) -> tf.TensorSpec:
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
-class _StageGraph(assembly.CapturingGraph):
+class _StageGraph(graphs.FunctionGraph):
     """A graph that takes small tensors from outside of the program as its constants, and does not count them as captured."""
 
     runs_in_loop = True  # The one over the micro-batches; see `graphs.in_loop`.
@@ -95,7 +95,7 @@ class _StageGraph(assembly.CapturingGraph):
         """The number of the micro-batch, an input of the graph once it was asked for."""
         number = self.used_micro_batch
         if number is None:
-            number = self.used_micro_batch = assembly.placeholder(self, tf.TensorSpec([], tf.int32), "micro_batch")
+            number = self.used_micro_batch = graphs.placeholder(self, tf.TensorSpec([], tf.int32), "micro_batch")
         return number
 
     def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
