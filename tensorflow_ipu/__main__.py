@@ -38,7 +38,7 @@ commands:
   run         runs a script in several processes, as workers of a cluster; `run --help` has more. Without its options,
               what is done without a command; for a script that is named like one
 
-All that stands behind SCRIPT is the script's own. docs/porting.md has more."""
+All that follows SCRIPT is the script's own. docs/porting.md has more."""
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -360,7 +360,7 @@ Without `--instances` and `--hosts`, the script runs as by `python -m tensorflow
 
 _EPILOG = """\
 Scripts may be written for Graphcore IPUs, or import tensorflow_ipu themselves. All that
-stands behind SCRIPT is the script's own. docs/distributed.md has more."""
+follows SCRIPT is the script's own. docs/distributed.md has more."""
 
 _NOT_RUN = 2
 
@@ -373,7 +373,7 @@ def main(arguments: Sequence[str], alone: Callable[[Sequence[str]], int]) -> int
     parser = _parser()
     options = parser.parse_args(own)
     if not script:
-        parser.error("name the script to run, behind all options")
+        parser.error("name the script to run, after all options")
     if options.hosts is None and options.instances is None:
         parser.error("say how many processes there are by `--instances`, or where they are by `--hosts`")
     try:
@@ -467,7 +467,7 @@ def _parser() -> argparse.ArgumentParser:
     words = "how many IPUs each replica has, for `popdist`; 1 by default"
     add("--ipus-per-replica", metavar="I", type=_count, help=words)
     add("--hosts", "--host", metavar="A,B", help="print what each of these hosts has to run, and start nothing")
-    words = "the first worker's port; the others on the same host have those behind it. By default the system chooses"
+    words = "the first worker's port; the others on the same host have those after it. By default the system chooses"
     add("--port", metavar="P", type=_port, help=f"{words} free ones, and with `--hosts` it is {DEFAULT_PORT}")
     words = "after how many seconds a worker gives up waiting for the others, where the script does not say;"
     add("--timeout", metavar="S", type=_seconds, help=f"{words} {environment.DEFAULT_TIMEOUT:g} by default")

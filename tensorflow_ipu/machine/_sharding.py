@@ -134,6 +134,6 @@ def _passed(operation: HloInstruction, number: int) -> HloInstruction | None:
     """What a call of the host gives back in an element of its result, such as a collective of many: each stays where it is."""
     if operation.opcode != "custom-call":
         return None
-    behind = len(operation.shape.parts) - number  # States may stand in front, on one side alone.
-    operand = operation.operands[-behind] if behind <= len(operation.operands) else None
+    from_end = len(operation.shape.parts) - number  # States may stand in front, on one side alone.
+    operand = operation.operands[-from_end] if from_end <= len(operation.operands) else None
     return operand if operand is not None and operand.shape == operation.shape.parts[number] else None

@@ -22,7 +22,7 @@ def barrier(
 ) -> list[tf.Tensor]:
     """The same tensors, each of which is there only once all of them are.
 
-    In a program no computation of what comes in is moved behind, or merged with that of what goes out. Gradients go through
+    In a program no computation of what comes in is moved after, or merged with that of what goes out. Gradients go through
     a barrier too with `insert_barrier_for_gradients`; else straight through.
 
     Raises:

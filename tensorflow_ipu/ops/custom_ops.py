@@ -239,7 +239,7 @@ def cpu_user_operation(
       name: A name for the operation, which the function gets.
       op_name: The name of the function.
       separate_gradients: Whether the gradient function is called once for each input, with that one's gradient as its only
-        output, and `_grad_` with the number of the input behind `name`. Else it is called once, for all.
+        output, and `_grad_` with the number of the input after `name`. Else it is called once, for all.
       inputs_with_gradients: The numbers of those inputs that have a gradient; all if omitted.
       attributes: A string that the function gets.
       gradient_attributes: A string that the gradient function gets.
@@ -339,7 +339,7 @@ def _find(library: ctypes.CDLL, path: str, function: str) -> None:
     except AttributeError as exc:
         raise ValueError(
             f'the library `{path}` has no function `{function}`: declare it with `extern "C"`, and let `op_name` say what it'
-            " is called. A gradient is computed by that of the same name with `_grad` behind it; `tf.stop_gradient` does"
+            " is called. A gradient is computed by that of the same name with `_grad` after it; `tf.stop_gradient` does"
             " without one"
         ) from exc
     _functions[path, function] = _feed.Feed(native.ipu_user_function_new(address), native.ipu_user_function_drop)

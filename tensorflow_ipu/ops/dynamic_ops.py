@@ -131,8 +131,8 @@ def _write(values: tf.Tensor, new: tf.Tensor, axis: int, start: tf.Tensor) -> tf
 
         if replicas.is_tracing():
             return xla.written_at(values, new, _begin(start, axis, values.shape.rank)), gradient
-        before, behind = tf.range(start), tf.range(start + size, known_size(values, axis))
-        parts = [tf.gather(values, before, axis=axis), new, tf.gather(values, behind, axis=axis)]
+        before, after = tf.range(start), tf.range(start + size, known_size(values, axis))
+        parts = [tf.gather(values, before, axis=axis), new, tf.gather(values, after, axis=axis)]
         return tf.ensure_shape(tf.concat(parts, axis), values.shape), gradient
 
     return write(values, new, start)

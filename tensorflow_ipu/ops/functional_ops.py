@@ -54,7 +54,7 @@ class GradientGraph(graphs.FunctionGraph):
         return super().capture(tensor, name=name, shape=shape)
 
     def _is_known(self, tensor: tf.Tensor) -> bool:
-        """Whether only constants and shapes are behind a tensor of integers or booleans."""
+        """Whether only constants and shapes make a tensor of integers or booleans."""
         seen: set[str] = set()
         waiting = [tensor]
         while waiting:
@@ -122,10 +122,10 @@ def digest(graph: graphs.FunctionGraph, inputs: Sequence[tf.Tensor], outputs: Se
         if names[operation.name].startswith("input"):
             continue
         takes = [(names[one.op.name], one.value_index) for one in operation.inputs]
-        behind = sorted(names[one.name] for one in operation.control_inputs if one.name in names)
+        after = sorted(names[one.name] for one in operation.control_inputs if one.name in names)
         attributes = operation.node_def.attr
         described = [(name, _described(graph, attributes[name])) for name in sorted(set(attributes) - _IGNORED)]
-        found.update(repr((operation.type, operation.device, takes, behind, described)).encode())
+        found.update(repr((operation.type, operation.device, takes, after, described)).encode())
     found.update(repr([(names[one.op.name], one.value_index) for one in outputs]).encode())
     return found.digest()
 
@@ -237,18 +237,18 @@ def _add_backward(code: _Code, name: str) -> bool:
     if not code.differentiated or not xs:
         return True
     ys = [graph.outputs[at] for at in code.differentiated]
-    behind = GradientGraph(f"{name}_gradient", graph)
+    backward = GradientGraph(f"{name}_gradient", graph)
 
     def differentiate(*upstream: tf.Tensor) -> list[tf.Tensor]:
         found = gradients.between(ys, [graph.inputs[at] for at in xs], upstream, graph)
         code.wanted = [at for at, one in zip(xs, found, strict=True) if one is not None]
         return [tf.convert_to_tensor(one) for one in found if one is not None]
 
-    graphs.trace_into(behind, differentiate, tuple(tf.TensorSpec(each.shape, each.dtype) for each in ys))
+    graphs.trace_into(backward, differentiate, tuple(tf.TensorSpec(each.shape, each.dtype) for each in ys))
     if not code.wanted:
         return True
     results = list(graph.outputs)
-    for outside, _ in behind.captures:
+    for outside, _ in backward.captures:
         # What the gradient alone uses goes by way of the call, too.
         inside = outside if getattr(outside, "graph", None) is graph else graph.capture(outside)
         inputs = {id(one): at for at, one in enumerate(graph.inputs)}
@@ -260,7 +260,7 @@ def _add_backward(code: _Code, name: str) -> bool:
             code.needs.append(-1 - len(results))
             results.append(inside)
     graph.outputs = results
-    code.backward = _Code(f"{name}_gradient", behind)
+    code.backward = _Code(f"{name}_gradient", backward)
     return True
 
 

@@ -65,7 +65,7 @@ def sequence_slice_unpack(
       src: A tensor [rows, ...] of rank 2 or more.
       num_elems: How many rows each run has: integers [runs].
       src_offsets: Where each begins in `src`: integers [runs].
-      total_elements: How many rows the result has, 1 or more. Those behind the last run are zeros.
+      total_elements: How many rows the result has, 1 or more. Those after the last run are zeros.
 
     Raises:
       ValueError: `num_elems` and `src_offsets` are not of one shape [runs] with at least one run, `src` has no rank of 2

@@ -263,9 +263,9 @@ def _check_at_run(demands: list[_Demand], loop: tf.Operation, count: AtRun) -> N
         iterations = tf.maximum(functools.reduce(tf.minimum, most), 0)
         checked = iterations
         for demand in demands:
-            before, behind = _words_of_multiple(demand)
+            before, after = _words_of_multiple(demand)
             checked = ops.ipu_micro_batches(
-                checked, multiple=demand[1], least=0, largest=tf.int64.max, before=before, after=behind
+                checked, multiple=demand[1], least=0, largest=tf.int64.max, before=before, after=after
             )
         # Not the checked number itself: where there are no iterations, the limit may be below it.
         at, _ = count.limits[0]
@@ -279,7 +279,7 @@ def _words(demand: _Demand) -> str:
 
 
 def _words_of_multiple(demand: _Demand) -> tuple[str, str]:
-    """The message where the number of iterations is no multiple: what comes before and behind that number."""
+    """The message where the number of iterations is no multiple: what comes before and after that number."""
     return (
         f"{_words(demand)} in a loop of ",
         " iterations, which is no multiple of it: some would never be applied. Make the one a multiple of the other",

@@ -116,7 +116,7 @@ def _range(totals: Sequence[Figures]) -> tuple[int, int]:
 
 
 def _short(layer: str, what: str) -> str:
-    """A name that has room beside its row: what the tensor is stays whole, if possible, and the number behind a layer."""
+    """A name that has room beside its row: what the tensor is stays whole, if possible, and the number after a layer."""
     name = f"{layer}: {what}"
     if len(name) > _MOST_LETTERS:
         end = max(8, _MOST_LETTERS - len(what) - 5) // 2

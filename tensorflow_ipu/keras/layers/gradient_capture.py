@@ -28,7 +28,7 @@ class CaptureUpstreamGradients(keras.layers.Wrapper):
     def __init__(self, layer: keras.layers.Layer, tag: str | None = None, **kwargs: Any) -> None:
         """Creates the wrapper of a Keras layer.
 
-        The gradient is found under `tag`, by default the layer's name with "_cug" behind, which is the wrapper's name too.
+        The gradient is found under `tag`, by default the layer's name with "_cug" appended, which is the wrapper's name too.
 
         Raises:
           ValueError: `layer` is none.
@@ -53,14 +53,14 @@ class CaptureActivationGradients(keras.layers.Wrapper):
     """Computes a layer, and captures the gradient of what goes into its activation.
 
     It is in the `captured_gradients` of the `GradientCaptureTape` that the layer is called in, under the tag, with
-    "_activation" behind. Where there is none, nothing is captured. Recurrent layers are refused: their activations are in a
+    "_activation" appended. Where there is none, nothing is captured. Recurrent layers are refused: their activations are in a
     loop, out of which no gradient can be passed.
     """
 
     def __init__(self, layer: keras.layers.Layer, tag: str | None = None, **kwargs: Any) -> None:
         """Creates the wrapper, around a copy of a Keras layer with activations.
 
-        Gradients are found under names that begin with `tag`, by default the layer's name with "_cag" behind, which is the
+        Gradients are found under names that begin with `tag`, by default the layer's name with "_cag" appended, which is the
         wrapper's name too.
 
         Raises:

@@ -84,7 +84,7 @@ class Extension:
         self.stages = StageAssignment(model, strategy)
         # The last batch of each mode: a structure of `tf.TensorSpec`, and None where data is missing.
         self.seen: dict[str, Nested] = {}
-        self.log_names: list[str] = []  # Of what a pipeline returns in training, behind the loss.
+        self.log_names: list[str] = []  # Of what a pipeline returns in training, after the loss.
         self.callbacks: AsynchronousCallbacks | None = None
         self._asked: int | None = None
         self._loops: dict[str, Loop] = {}

@@ -243,7 +243,7 @@ class Loop:
         return _map(lambda part: reduction.reduce(np.asarray(part)), element)
 
     def _named(self, element: Nested) -> Nested:
-        """The logs. A pipeline in training hands them over in a list, behind the loss."""
+        """The logs. A pipeline in training hands them over in a list, after the loss."""
         if isinstance(element, list) and self._mode == "train":
             return dict(zip(self._extension.log_names, element[1:], strict=True))
         return element
@@ -317,7 +317,7 @@ def _repeat(count: tf.Tensor, body: Callable[[], None]) -> None:
 
 
 def of_all_workers(cluster: Cluster, element: Nested, replicas: int) -> Nested:
-    """What the replicas of all workers have left in their outfeeds, one behind the other along the first axis."""
+    """What the replicas of all workers have left in their outfeeds, one after the other along the first axis."""
     parts = [np.asarray(part) for part in tf.nest.flatten(element)]
     rows = [part if replicas > 1 else part[None] for part in parts]
     gathered: list[Any] = [None] * len(rows)
@@ -340,7 +340,7 @@ def steps_of_all_workers(cluster: Cluster, elements: Nested, replicas: int) -> N
 
     def joined(part: tf.Tensor) -> tf.Tensor:
         own = part if replicas > 1 else tf.expand_dims(part, 1)
-        # The axis of workers comes in front, and belongs behind that of steps.
+        # The axis of workers comes in front, and belongs after that of steps.
         of_all = exchange.all_gather(cluster, own, "what the replicas of a model predict")
         by_worker = tf.reshape(of_all, [cluster.workers, *own.shape])
         order = [1, 0, *range(2, len(by_worker.shape))]

@@ -157,7 +157,7 @@ class IpuOptimizerBase(keras.optimizers.Optimizer):
         self._state.attributes.mark("names", names, is_variable=False)
 
     def build(self, variables: Sequence[Variable]) -> None:
-        """Makes the variables of what was marked as such; a subclass makes its slots behind it."""
+        """Makes the variables of what was marked as such; a subclass makes its slots after it."""
         if self.built:
             return
         keras.optimizers.Optimizer.build(self, variables)
