@@ -1,15 +1,14 @@
-"""Canaries: the graphs of functions, and graphs put together operation by operation, are as the seam takes them to be."""
+"""Canaries: the graphs of functions are as the seam takes them to be."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import tensorflow as tf
 
-from tensorflow_ipu._tensorflow import assembly, functions, graphs
+from tensorflow_ipu._tensorflow import functions, graphs
 
-SCALAR, NUMBER = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32)
+SCALAR = tf.TensorSpec([], tf.float32)
 
 
 def default_graph() -> Any:
@@ -262,94 +261,29 @@ def test_branches_are_told_from_loops_and_from_graphs_that_run_in_one():
     assert [in_loop for _, in_loop in found] == [True, True, True, False]
 
 
-def test_a_graph_that_was_put_together_is_called_with_what_it_captures():
-    variable, small = tf.Variable(10.0), tf.constant(0.5)
-    seen: dict[str, Any] = {}
+def test_a_traced_graph_is_called_by_its_name_with_what_it_captures_and_its_later_inputs():
+    variable = tf.Variable(10.0)
 
     @tf.function(autograph=False)
     def program(x: Any, y: Any) -> Any:
-        graph = seen["graph"] = assembly.AssembledGraph("sum")
+        graph = graphs.LoopBodyGraph("sum")
+        later = []
 
         def body(one: Any) -> Any:
-            assert default_graph() is graph
-            assert graph.capture(y) is graph.capture(y)
-            [found] = assembly.put(graph, "AddN", "sum", [[one, y, small]])
-            variable.assign_add(found)
+            with tf.control_dependencies([tf.no_op()]):
+                later.append(graphs.placeholder(graph, SCALAR, "later"))
+            variable.assign_add(one + y + later[0])
             variable.assign(2.0 * variable)
-            return [found, one, assembly.number(graph, -7)]
+            return [one * y]
 
-        graph.trace(body, [SCALAR])
-        function = functions.of_graph("__ipu_put_together", graph, called=False)
-        captured = [outside for outside, _ in graph.captures]
-        assert any(one is y for one in captured)
-        return assembly.call(default_graph(), function, [x, *captured], [SCALAR, SCALAR, NUMBER])
-
-    results = program(tf.constant(1.0), tf.constant(2.0))
-    assert [one.numpy() for one in results] == [3.5, 1.0, -7]
-    assert variable.numpy() == 27.0, "side effects come in their order"
-    [operation] = [each for each in seen["graph"].get_operations() if each.type == "AddN"]
-    assert any(__file__ == frame.filename for frame in operation.traceback)
-
-
-def test_operations_that_are_put_into_graphs_of_users_follow_what_is_said_around():
-    @tf.function(autograph=False)
-    def program(x: Any) -> Any:
-        mark = tf.compat.v1.AttrValue(s=b"here")
-        before = tf.no_op()
-        with tf.control_dependencies([before]), graphs.attributed({"_mark": mark}), tf.device("/device:CPU:0"):
-            [found] = assembly.put(default_graph(), "Neg", "negative", [x])
-        assert found.op.get_attr("_mark") == b"here"
-        assert found.op.control_inputs == [before]
-        assert found.device.endswith("CPU:0")
+        graphs.trace_into(graph, body, (SCALAR,))
+        assert not later[0].op.control_inputs
+        graph.inputs = [graph.inputs[0], *later, *graph.internal_captures]
+        function = functions.of_graph("__ipu_traced", graph, called=False)
+        graphs.hold_function(default_graph(), function)
+        inputs = [x, tf.constant(0.5), *graph.external_captures]
+        [found] = tf.raw_ops.StatefulPartitionedCall(args=inputs, Tout=[tf.float32], f=function.name)
         return found
 
-    assert program(tf.constant(3.0)).numpy() == -3.0
-
-
-def test_a_traced_graph_captures_each_variable_once_and_tapes_in_it_know_them():
-    variable, graph = tf.Variable([1.0, 2.0]), assembly.CapturingGraph("traced")
-
-    def square() -> Any:
-        with tf.control_dependencies([tf.no_op()]), tf.GradientTape() as tape:
-            loss = tf.reduce_sum(variable * variable)
-        return tape.gradient(loss, variable)
-
-    graphs.trace_into(graph, square, ())
-    [(outside, inside)] = graph.captures
-    assert outside is variable.handle
-    assert [one is inside for one in graph.inputs] == [True]
-    assert not inside.op.control_inputs
-    assert [one is variable for one in graph.variables] == [True]
-    function = functions.of_graph("__ipu_traced", graph, called=False)
-    spec = tf.TensorSpec([2], tf.float32)
-    program: Any = tf.function(lambda: assembly.call(default_graph(), function, [variable.handle], [spec]))
-    assert program()[0].numpy().tolist() == [2.0, 4.0]
-    with graph.as_default():
-        made = assembly.placeholder(graph, spec, "made")
-    assert (made.op.type, made.shape, made.dtype) == ("Placeholder", [2], tf.float32)
-
-
-def test_attributes_are_given_as_the_definition_has_them():
-    graph = assembly.AssembledGraph("attributes")
-    shape = tf.TensorShape([2, 3])
-    with graph.as_default():
-        [one] = assembly.put(
-            graph, "Placeholder", "one", [], {"dtype": assembly.type_of(tf.bool), "shape": assembly.shape_of(shape)}
-        )
-        body = assembly.AssembledGraph("body")
-        body.trace(lambda x: [x], [tf.TensorSpec(shape, tf.bool)])
-        function = functions.of_graph("__ipu_same", body, called=False)
-        graphs.hold_function(graph, function)
-        attributes = {
-            "f": assembly.function_of(function),
-            "Tout": assembly.types_of([tf.bool]),
-            "_output_shapes": assembly.shapes_of([shape]),
-            "_mark": assembly.true(),
-        }
-        [called] = assembly.put(graph, "StatefulPartitionedCall", "called", [[one]], attributes)
-    assert (one.dtype, one.shape, called.dtype) == (tf.bool, shape, tf.bool)
-    assert called.op.get_attr("f").name == function.name.decode()
-    assert called.op.get_attr("_output_shapes") == [shape.as_proto()]
-    assert called.op.get_attr("_mark") is True
-    with graph.as_default(), pytest.raises(Exception, match="NoSuchOperation"):
-        assembly.put(graph, "NoSuchOperation", "nothing", [])
+    assert program(tf.constant(1.5), tf.constant(2.0)).numpy() == 3.0
+    assert variable.numpy() == 28.0, "side effects come in their order"
