@@ -24,7 +24,6 @@ NUMBERS = [
 
 
 def members(replicas, groups):
-    """The groups, by the definition."""
     everyone = np.arange(replicas)
     if groups.size is None:
         return [everyone.tolist()]
@@ -33,28 +32,26 @@ def members(replicas, groups):
     return everyone.reshape(-1, groups.size).tolist()
 
 
-@pytest.mark.parametrize("replicas", [4, 16])
-def test_sum_and_mean_of_every_type_of_number(replicated, arrays, replicas):
+def test_sum_and_mean_of_every_type_of_number(replicated, arrays):
+    replicas = 16
     values = [arrays(replicas, [33], dtype) for dtype in NUMBERS]
     of_int8 = [np.array([-5, 100, 7], np.int8), np.array([0, 120, 8], np.int8)] * (replicas // 2)
-    inputs = list(zip(*values, of_int8, strict=True))
+    halves = [np.array(each, np.float16) for each in ([2048, 60000], [1, 60000], *[[0, 60000]] * 13, [1, 60000])]
 
     def program(*xs):
-        return [*map(cross_replica_sum, xs[:-1]), cross_replica_mean(xs[-2]), cross_replica_mean(xs[-1], 2)]
+        means = cross_replica_mean(xs[-3]), cross_replica_mean(xs[-2], 2), cross_replica_mean(xs[-1])
+        return [*map(cross_replica_sum, xs[:-2]), cross_replica_sum(xs[-1]), *means]
 
-    for *sums, mean, mean_of_int8 in replicated(program, inputs):
+    for *sums, of_halves, mean, mean_of_int8, mean_of_halves in replicated(
+        program, list(zip(*values, of_int8, halves, strict=True))
+    ):
         for result, each, dtype in zip(sums, values, NUMBERS, strict=True):
             assert result.dtype == dtype
             np.testing.assert_array_equal(result, np.sum(np.asarray(each, np.float64), 0).astype(dtype))
         np.testing.assert_array_equal(mean, sums[-1] / replicas)
         assert mean_of_int8.tolist() == [-2, 110, 7]  # Rounded toward zero.
-
-
-def test_halves_accumulate_in_float32(replicated):
-    values = [np.array([2048, 60000], np.float16), np.array([1, 60000], np.float16), np.array([1, 60000], np.float16)]
-    for total, mean in replicated(lambda x: (cross_replica_sum(x), cross_replica_mean(x)), [(one,) for one in values]):
-        np.testing.assert_array_equal(total, np.array([2050, np.inf], np.float16))
-        assert mean[1] == 60000
+        assert of_halves.tolist() == [2050, np.inf]  # They are added up in float32.
+        assert mean_of_halves[1] == 60000
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
@@ -154,13 +151,17 @@ def test_sessions_sum_in_programs_loops_and_gradients_and_without_a_program(repl
             assert set(results) == {(2.0 * replicas) ** 3, 2 * (2.0 * replicas) ** 3}
 
 
-def test_a_group_size_or_root_that_cannot_be_is_refused_when_the_program_runs(replicated, strategy, refused):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"group size \(3\) does not divide .* replicas \(4\)"):
-        replicated(lambda x: cross_replica_sum(x, 3), [(np.float32(0),)] * 4)
-    program = tf.function(lambda x: cross_replica_sum(x, 2), jit_compile=True)
-    refused(tf.errors.InvalidArgumentError, "group size", strategy.run, program, (tf.constant(0.0),))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="`root` is 2"):
-        replicated(lambda x: cross_replica_broadcast(x, root=2), [(np.float32(0),)] * 2)
+def test_a_group_root_or_factor_that_cannot_be_is_refused_when_the_program_runs(replicated, strategy, refused):
+    invalid = tf.errors.InvalidArgumentError
+    for count, words, function in (
+        (4, r"group size \(3\) does not divide .* replicas \(4\)", lambda x: cross_replica_sum(x, 3)),
+        (2, "`root` is 2", lambda x: cross_replica_broadcast(x, root=2)),
+        (2, "group size", lambda x: all_gather(x, 4)),
+    ):
+        refused(invalid, words, replicated, function, [(np.float32(0),)] * count)
+    for function in (cross_replica_sum, all_gather):
+        program = tf.function(lambda x, function=function: function(x, 2), jit_compile=True)
+        refused(invalid, "group size", strategy.run, program, (tf.constant(0.0),))
 
 
 def test_bad_arguments_are_refused_when_the_program_is_traced(refused):
@@ -196,7 +197,6 @@ def test_assume_equal_keeps_structure_and_values(replicated, refused):
 
 
 def exchanged(values, split, concat):
-    """What each replica gets, by the definition."""
     parts = [np.split(value, len(values), split) for value in values]
     return [np.concatenate([own[rank] for own in parts], concat) for rank in range(len(values))]
 
@@ -215,13 +215,23 @@ def test_all_to_all_of_any_shape_and_dimensions(replicated, arrays, data):
         np.testing.assert_array_equal(result, expected)
 
 
-def test_all_to_all_in_orthogonal_groups(replicated, arrays):
-    values = arrays(4, [2, 3])
-    groups = ReplicaGroups(2, orthogonal=True)
-    results = replicated(lambda x: all_to_all(x, 0, 0, groups), [(value,) for value in values])
-    for first in (0, 1):
-        for rank, expected in enumerate(exchanged([values[first], values[first + 2]], 0, 0)):
-            np.testing.assert_array_equal(results[first + 2 * rank], expected)
+def test_exchanges_in_groups_and_of_each_of_a_list(replicated, arrays):
+    values, flags, pairs = arrays(4, [3]), arrays(4, [], np.bool_), arrays(4, [2, 3])
+    across = ReplicaGroups(2, orthogonal=True)
+
+    def program(x, flag, pair):
+        gathered = all_gather([x, flag, x[:, None] * tf.zeros([0])], 4)
+        assert isinstance(gathered, list)
+        return all_gather(x, 2), all_gather(x, across), all_gather(x, 1), all_to_all(pair, 0, 0, across), gathered
+
+    results = replicated(program, list(zip(values, flags, pairs, strict=True)))
+    for replica, (near, far, own, turned, gathered) in enumerate(results):
+        for found, expected in zip(gathered, (values, flags, np.zeros([4, 3, 0])), strict=True):
+            np.testing.assert_array_equal(found, np.stack(expected))
+        np.testing.assert_array_equal(near, np.stack(values[replica // 2 * 2 :][:2]))
+        np.testing.assert_array_equal(far, np.stack(values[replica % 2 :: 2]))
+        np.testing.assert_array_equal(own, values[replica][None])
+        np.testing.assert_array_equal(turned, exchanged(pairs[replica % 2 :: 2], 0, 0)[replica // 2])
 
 
 def test_gradients_are_the_exchange_backwards_and_the_sum_of_what_all_replicas_want(replicated, arrays):
@@ -240,35 +250,11 @@ def test_gradients_are_the_exchange_backwards_and_the_sum_of_what_all_replicas_w
         np.testing.assert_array_equal(results[replica][1], of_gathered[0][replica] + of_gathered[1][replica])
 
 
-def test_all_gather_stacks_the_replicas_of_groups_and_each_of_a_list(replicated, arrays):
-    values, flags = arrays(4, [3]), arrays(4, [], np.bool_)
-
-    def program(x, flag):
-        gathered = all_gather([x, flag, x[:, None] * tf.zeros([0])], 4)
-        assert isinstance(gathered, list)
-        return all_gather(x, 2), all_gather(x, ReplicaGroups(2, orthogonal=True)), all_gather(x, 1), gathered
-
-    results = replicated(program, list(zip(values, flags, strict=True)))
-    for replica, (near, far, own, gathered) in enumerate(results):
-        for found, expected in zip(gathered, (values, flags, np.zeros([4, 3, 0])), strict=True):
-            np.testing.assert_array_equal(found, np.stack(expected))
-        np.testing.assert_array_equal(near, np.stack(values[replica // 2 * 2 :][:2]))
-        np.testing.assert_array_equal(far, np.stack([values[replica % 2], values[replica % 2 + 2]]))
-        np.testing.assert_array_equal(own, values[replica][None])
-
-
 def test_a_single_replica_exchanges_with_itself(strategy):
     program = tf.function(lambda x: (all_gather(x, 1), all_to_all(x, 0, 1, 1)), jit_compile=True)
     gathered, same = strategy.run(program, (tf.constant([[1.0, 2.0]]),))
     np.testing.assert_array_equal(gathered, [[[1.0, 2.0]]])
     np.testing.assert_array_equal(same, [[1.0, 2.0]])
-
-
-def test_a_factor_that_does_not_divide_the_replicas_is_refused_when_the_program_runs(replicated, strategy):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="group size"):
-        replicated(lambda x: all_gather(x, 4), [(np.float32(0),)] * 2)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="group size"):
-        strategy.run(tf.function(lambda x: all_gather(x, 2), jit_compile=True), (tf.constant(0.0),))
 
 
 def test_dimensions_and_factors_that_cannot_be_are_refused_when_the_program_is_traced(refused):

@@ -65,8 +65,7 @@ def plain(a, b):
     return a * b, tf.reduce_sum(a)
 
 
-@pytest.mark.parametrize("separate", [False, True])
-def test_numbers_and_gradients_are_tensorflows_in_a_loop(separate, library, strategy):
+def test_numbers_and_gradients_are_tensorflows_in_a_loop_and_of_those_inputs_that_were_asked_for(library, strategy):
     def training(function):
         a, found = A, tf.zeros([2, 3])
         for _ in tf.range(3):
@@ -78,28 +77,26 @@ def test_numbers_and_gradients_are_tensorflows_in_a_loop(separate, library, stra
             a = product / total
         return a, found
 
-    def called(a, b):
-        return cpu_user_operation([a, b], library, OUTS, separate_gradients=separate)
-
-    expected = tf.function(lambda: training(plain))()
-    for one, other in zip(strategy.run(tf.function(lambda: training(called))), expected, strict=True):
-        np.testing.assert_allclose(one, other, rtol=1e-5)
-
-
-def test_gradient_has_its_attributes_and_those_inputs_that_were_asked_for(library, strategy):
-    @tf.function(jit_compile=True)
     def program():
-        product, _ = cpu_user_operation(
-            [A, B], library, OUTS, inputs_with_gradients=[0], gradient_attributes="10", attributes="none"
-        )
-        return tf.gradients(product, [A, B], unconnected_gradients="zero")
+        trained = [
+            training(
+                lambda a, b, separate=separate: cpu_user_operation([a, b], library, OUTS, separate_gradients=separate)
+            )
+            for separate in (False, True)
+        ]
+        options = {"inputs_with_gradients": [0], "gradient_attributes": "10", "attributes": "none"}
+        product, _ = cpu_user_operation([A, B], library, OUTS, **options)
+        return trained, tf.gradients(product, [A, B], unconnected_gradients="zero")
 
-    np.testing.assert_allclose(strategy.run(program), [10 * B, [0, 0, 0]])
+    trained, of_one = strategy.run(tf.function(program))
+    expected = tf.function(lambda: training(plain))()
+    for found in trained:
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+    np.testing.assert_allclose(of_one, [10 * B, [0, 0, 0]])
 
 
 def test_keras_traces_a_layer_for_a_batch_of_any_size_and_trains_it(library, strategy):
-    """The trace of a functional model was refused: its batch is unknown, and `outs` had to be static."""
-
     def called(x):
         outs = {"output_types": [tf.float32] * 2, "output_shapes": [x.shape, []]}
         return cpu_user_operation([x, x], library, outs)[0]
@@ -149,13 +146,10 @@ def test_each_replica_calls_once_a_step(library, replicas):
     assert strategy.run(tf.function(count, jit_compile=True)).numpy() in (6, 7)
 
 
-def test_what_the_function_throws_ends_the_run(library, strategy, refused):
+def test_faults_are_named(library, strategy, tmp_path, refused):
     program = tf.function(lambda: cpu_user_operation([A, B], library, OUTS, name="throwing", attributes="throw"))
     words = r"`throwing` \(\S*test_custom_ops.py:\d+\): it threw: no throwing"
     refused(tf.errors.UnknownError, words, strategy.run, program)
-
-
-def test_faults_are_named(library, strategy, tmp_path, refused):
     wrong = tmp_path / "wrong.cc"
     wrong.write_text("this is no C++")
     for words, sources in (
@@ -176,13 +170,10 @@ def test_faults_are_named(library, strategy, tmp_path, refused):
         ("`outs` must be a dict with the lists", library, {"outs": {"types": []}}),
         ("as many types as shapes, all of them static", library, {"outs": unknown}),
     ):
-        with pytest.raises(ValueError, match=words):
-            strategy.run(tf.function(lambda: cpu_user_operation([A], path, **arguments)))  # noqa: B023
-    with pytest.raises(RuntimeError, match="`cpu_user_operation` can only be called in a program"):
-        cpu_user_operation([A, B], library, OUTS)
+        program = tf.function(lambda: cpu_user_operation([A], path, **arguments))  # noqa: B023
+        refused(ValueError, words, strategy.run, program)
+    words = "`cpu_user_operation` can only be called in a program"
+    refused(RuntimeError, words, cpu_user_operation, [A, B], library, OUTS)
     outs = {"output_types": [tf.float32], "output_shapes": [[3]]}
-
-    def counted(a):
-        return tf.gradients(cpu_user_operation([a], library, outs, op_name="Count"), a)
-
-    refused(ValueError, "has no function `Count_grad`.*`tf.stop_gradient`", strategy.run, tf.function(counted), (A,))
+    counted = tf.function(lambda a: tf.gradients(cpu_user_operation([a], library, outs, op_name="Count"), a))
+    refused(ValueError, "has no function `Count_grad`.*`tf.stop_gradient`", strategy.run, counted, (A,))

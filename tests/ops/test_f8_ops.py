@@ -14,18 +14,14 @@ TYPES = [(Format.F143, ml_dtypes.float8_e4m3fnuz, 240), (Format.F152, ml_dtypes.
 CODES = np.arange(256, dtype=np.uint8)
 
 
-@pytest.mark.parametrize(("fmt", "dtype", "largest"), TYPES)
-def test_every_code_is_the_number_that_it_is_elsewhere(fmt, dtype, largest):
-    numbers = convert_from_f8(QuarterTensor(tf.constant(CODES), create_metadata(fmt)), tf.float32).numpy()
-    assert np.array_equal(numbers, CODES.view(dtype).astype(np.float32), equal_nan=True)
-    assert np.nanmax(numbers) == largest
-
-
-def test_what_is_no_number_is_none_in_graphs_of_tensorflow_1():
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        codes = tf.constant([0x80, 0x01], tf.uint8)
-        numbers = session.run(convert_from_f8([codes, create_metadata(Format.F143)], tf.float32))
-    assert np.isnan(numbers).tolist() == [True, False]
+def test_every_code_is_the_number_that_it_is_elsewhere_and_in_graphs_of_tensorflow_1():
+    for fmt, dtype, largest in TYPES:
+        numbers = convert_from_f8(QuarterTensor(tf.constant(CODES), create_metadata(fmt)), tf.float32).numpy()
+        assert np.array_equal(numbers, CODES.view(dtype).astype(np.float32), equal_nan=True)
+        assert np.nanmax(numbers) == largest
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            in_graph = session.run(convert_from_f8([tf.constant(CODES), create_metadata(fmt)], tf.float32))
+        assert np.array_equal(in_graph, numbers, equal_nan=True)
 
 
 @pytest.fixture
@@ -80,20 +76,19 @@ def test_overflow_of_a_conversion_stops_a_program(converting):
 
 
 @pytest.mark.parametrize("fmt", Format)
-@pytest.mark.parametrize("scale", [-32, 5, 31])
-def test_scale_is_a_power_of_two_that_numbers_are_multiplied_by(fmt, scale):
+def test_scale_is_a_power_of_two_that_numbers_are_multiplied_by(fmt):
     codes = tf.constant([0, 1, 0x20, 0x41, 0x90], tf.uint8)
     plain = convert_from_f8([codes, create_metadata(fmt)], tf.float32)
-    half = tf.cast(plain * 2.0**scale, tf.float16)
-    assert np.array_equal(convert_from_f8([codes, create_metadata(fmt, scale)]), half)
-    if 2.0**-24 <= 2.0**scale <= 65504:
-        assert convert_from_f8(convert_to_f8([2.0**scale], create_metadata(fmt, scale))).numpy() == 2.0**scale
+    for scale in (-32, 5, 31):
+        half = tf.cast(plain * 2.0**scale, tf.float16)
+        assert np.array_equal(convert_from_f8([codes, create_metadata(fmt, scale)]), half)
+        if 2.0**-24 <= 2.0**scale <= 65504:
+            assert convert_from_f8(convert_to_f8([2.0**scale], create_metadata(fmt, scale))).numpy() == 2.0**scale
 
 
 def test_metadata_may_be_a_tensor_and_is_packed_into_eight_bits():
-    assert create_metadata(Format.F143) == 128
-    assert create_metadata(Format.F152, 31) == 31
-    assert create_metadata(Format.F143, -1) == 128 + 63
+    packed = create_metadata(Format.F143), create_metadata(Format.F152, 31), create_metadata(Format.F143, -1)
+    assert packed == (128, 31, 128 + 63)
     program = tf.function(lambda x, m: convert_from_f8(convert_to_f8(x, m)), jit_compile=True)
     for fmt in Format:
         metadata = tf.constant(create_metadata(fmt, 2), tf.uint8)
@@ -104,18 +99,17 @@ def quarter(shape, fmt=Format.F143, scale=-2, seed=0):
     return convert_to_f8(np.random.default_rng(seed).normal(size=shape), create_metadata(fmt, scale))
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_product_is_that_of_the_numbers(compiled):
+def test_product_is_that_of_the_numbers():
     lhs, rhs = quarter([2, 3, 4]), quarter([2, 4, 5], Format.F152, seed=1)
     one = tf.ones([2, 3, 4], tf.float16)  # One side may be a plain tensor.
 
     def product():
         return f8_ops.f8_matmul(lhs, rhs), f8_ops.f8_matmul(one, rhs)
 
-    results = (tf.function(product, jit_compile=True) if compiled else product)()
-    for result, left in zip(results, (convert_from_f8(lhs, tf.float32), tf.cast(one, tf.float32)), strict=True):
-        assert result.dtype == tf.float16
-        np.testing.assert_allclose(result, left @ convert_from_f8(rhs, tf.float32), rtol=2e-3, atol=1e-3)
+    for results in (tf.function(product, jit_compile=True)(), product()):
+        for result, left in zip(results, (convert_from_f8(lhs, tf.float32), tf.cast(one, tf.float32)), strict=True):
+            assert result.dtype == tf.float16
+            np.testing.assert_allclose(result, left @ convert_from_f8(rhs, tf.float32), rtol=2e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -128,25 +122,22 @@ def test_product_is_that_of_the_numbers(compiled):
 )
 def test_convolution_is_that_of_the_numbers(function, shape, filter_shape, refused):
     x, w = quarter(shape), quarter(filter_shape, seed=1)
+    wide = convert_from_f8(x, tf.float32), convert_from_f8(w, tf.float32)
     rank = len(shape)
     turned = QuarterTensor(tf.transpose(x.data, [0, rank - 1, *range(1, rank - 1)]), x.metadata)
     for stride in (1, 2):
-        plain = tf.nn.convolution(convert_from_f8(x, tf.float32), convert_from_f8(w, tf.float32), stride, "SAME")
+        plain = tf.nn.convolution(*wide, stride, "SAME")
         strides = [1, 1, *[stride] * (rank - 2)]
         first = function(turned, w, strides, "SAME", data_format="NC" + "DHW"[5 - rank :])
         for result in (function(x, w, stride, "SAME"), tf.transpose(first, [0, *range(2, rank), 1])):
             assert result.dtype == tf.float16
             np.testing.assert_allclose(result, plain, rtol=2e-3, atol=2e-3)
     refused(ValueError, "`data_format` must be", function, x, w, 1, "SAME", data_format="CWN")
-
-
-def test_convolution_takes_explicit_padding_and_dilations():
-    x, w = quarter([2, 9, 8, 3]), quarter([3, 2, 3, 4], seed=1)
-    padding = [[0, 0], [1, 2], [0, 1], [0, 0]]
-    wide = convert_from_f8(x, tf.float32), convert_from_f8(w, tf.float32)
-    plain = tf.nn.conv2d(*wide, 1, padding, dilations=[1, 2, 1, 1])
-    result = f8_ops.f8_conv_2d(x, w, [1, 1, 1, 1], padding, dilations=[2, 1])
-    np.testing.assert_allclose(result, plain, rtol=2e-3, atol=2e-3)
+    if rank == 4:
+        padding = [[0, 0], [1, 2], [0, 1], [0, 0]]
+        plain = tf.nn.conv2d(*wide, 1, padding, dilations=[1, 2, 1, 1])
+        result = function(x, w, [1, 1, 1, 1], padding, dilations=[2, 1])
+        np.testing.assert_allclose(result, plain, rtol=2e-3, atol=2e-3)
 
 
 def test_quarter_tensor_holds_bits_and_metadata():
@@ -163,17 +154,22 @@ def test_quarter_tensor_holds_bits_and_metadata():
     assert np.array_equal(other.metadata, metadata)
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
+def test_arguments_that_cannot_be_are_refused(refused):
+    cast = GenericFloat().cast_native_to_gfloat
+    for call, kind, message in (
         (lambda: QuarterTensor(tf.ones([2]), 0), TypeError, "`data` must be uint8, but is float32"),
         (lambda: create_metadata(2), ValueError, "`fmt`"),
         (lambda: create_metadata(Format.F143, 32), ValueError, "`scale`"),
         (lambda: create_metadata(Format.F143, -33), ValueError, "`scale`"),
-    ],
-)
-def test_arguments_that_cannot_be_are_refused(call, kind, message, refused):
-    refused(kind, message, call)
+        (lambda: GenericFloat(24, 0, 200), ValueError, r"3 faults:[^$]*`man`[^$]*`exp`[^$]*`bias`"),
+        (lambda: GenericFloat(3, 4, 7, calc_type="int"), RuntimeError, "`calc_type`"),
+        (lambda: GenericFloat(calc_type="fp16"), RuntimeError, "use 'fp32'"),
+        (lambda: GenericFloat(7, 8, 0), ValueError, "`bias=0`"),
+        (lambda: GenericFloat(en_inf=1), TypeError, "`en_inf`"),
+        (lambda: cast([1.0], round_mode="up", sr_bits=0), ValueError, r"2 faults:[^$]*'up'"),
+        (lambda: cast([1.0], storage_type="int8"), RuntimeError, "`storage_type`"),
+    ):
+        refused(kind, message, call)
 
 
 X = np.concatenate([
@@ -220,21 +216,19 @@ def test_numbers_are_the_next_of_the_format(format_):
         np.testing.assert_array_equal(native, searched(x.astype(np.float64), known, mode))
 
 
-@pytest.mark.parametrize(
-    ("format_", "kind", "storage"), [((10, 5, 15), tf.float16, tf.float16), ((7, 8, 127), tf.bfloat16, tf.int16)]
-)
-def test_known_formats_are_tensorflows_own_in_a_program(format_, kind, storage, strategy):
-    gfloat = GenericFloat(*format_)
-    x = X[(abs(X) < 60000) & (abs(X) > 1e-30)]
+def test_known_formats_are_tensorflows_own_in_a_program(strategy):
+    formats = {tf.float16: GenericFloat(10, 5, 15), tf.bfloat16: GenericFloat(7, 8, 127)}
+    x = tf.constant(X[(abs(X) < 60000) & (abs(X) > 1e-30)])
 
     @tf.function(jit_compile=True)
     def program(x):
-        stored = gfloat.cast_native_to_gfloat(x)
-        return stored, gfloat.cast_gfloat_to_native(stored, "fp32")
+        stored = [gfloat.cast_native_to_gfloat(x) for gfloat in formats.values()]
+        pairs = zip(formats.values(), stored, strict=True)
+        return stored, [gfloat.cast_gfloat_to_native(one, "fp32") for gfloat, one in pairs]
 
-    stored, native = strategy.run(program, (tf.constant(x),))
-    assert stored.dtype == storage == gfloat.get_gfloat_storage_dtype()
-    np.testing.assert_array_equal(tf.cast(native, tf.float32), tf.cast(tf.cast(x, kind), tf.float32))
+    for (kind, gfloat), stored, native in zip(formats.items(), *strategy.run(program, (x,)), strict=True):
+        assert stored.dtype == gfloat.get_gfloat_storage_dtype() == (tf.int16 if kind == tf.bfloat16 else kind)
+        np.testing.assert_array_equal(tf.cast(native, tf.float32), tf.cast(tf.cast(x, kind), tf.float32))
 
 
 def test_what_is_too_large_and_no_number_becomes_what_was_asked_for(refused):
@@ -258,12 +252,13 @@ def test_chance_rounds_to_both_sides_and_to_the_mean():
     found = gfloat.cast_gfloat_to_native(gfloat.cast_native_to_gfloat(x, round_mode="SR"))
     assert set(found.numpy()) == {1.0, 1.25}
     assert np.mean(found) == pytest.approx(1.1, abs=0.01)
-    down = gfloat.cast_native_to_gfloat(x, round_mode="SR", sr_density="Bernoulli", sr_prob=1.0, storage_type="fp32")
-    assert set(down.numpy()) == {1.0}
-    few = gfloat.cast_native_to_gfloat(x, round_mode="SR", sr_bits=1, storage_type="fp32")
-    assert set(few.numpy()) == {1.0}  # The noise is 0 or 0.5, and 0.4 of a step more is not the next.
-    normal = gfloat.cast_native_to_gfloat(x, round_mode="SR", sr_density="TruncatedNormal", storage_type="fp32")
-    assert set(normal.numpy()) == {1.0, 1.25}
+    for options, expected in (
+        ({"sr_density": "Bernoulli", "sr_prob": 1.0}, {1.0}),
+        ({"sr_bits": 1}, {1.0}),  # The noise is 0 or 0.5, and 0.4 of a step more is not the next.
+        ({"sr_density": "TruncatedNormal"}, {1.0, 1.25}),
+    ):
+        found = gfloat.cast_native_to_gfloat(x, round_mode="SR", storage_type="fp32", **options)
+        assert set(found.numpy()) == expected
 
 
 def test_functions_and_properties_are_those_of_the_format():
@@ -274,39 +269,19 @@ def test_functions_and_properties_are_those_of_the_format():
     assert gfloat.get_cast_gfloat_to_native_fun("fp32")(cast([1.01])).numpy().tolist() == [1.125]
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
-        (lambda: GenericFloat(24, 0, 200), ValueError, r"3 faults:[^$]*`man`[^$]*`exp`[^$]*`bias`"),
-        (lambda: GenericFloat(3, 4, 7, calc_type="int"), RuntimeError, "`calc_type`"),
-        (lambda: GenericFloat(calc_type="fp16"), RuntimeError, "use 'fp32'"),
-        (lambda: GenericFloat(7, 8, 0), ValueError, "`bias=0`"),
-        (lambda: GenericFloat(en_inf=1), TypeError, "`en_inf`"),
-        (
-            lambda: GenericFloat().cast_native_to_gfloat([1.0], round_mode="up", sr_bits=0),
-            ValueError,
-            r"2 faults:[^$]*'up'",
-        ),
-        (lambda: GenericFloat().cast_native_to_gfloat([1.0], storage_type="int8"), RuntimeError, "`storage_type`"),
-    ],
-)
-def test_formats_and_casts_that_cannot_be_are_refused(call, kind, message, refused):
-    refused(kind, message, call)
+def test_gradients_go_straight_through_a_cast_to_floats(strategy):
+    gfloat, dtypes = GenericFloat(3, 4, 7), (tf.float32, tf.float16)
 
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
-def test_gradients_go_straight_through_a_cast_to_floats(strategy, dtype):
-    gfloat = GenericFloat(3, 4, 7)
-    x = tf.constant([0.3, -1.7, 500.0], dtype)
-
-    def gradient(storage_type):
+    def gradient(storage_type, dtype):
+        x = tf.constant([0.3, -1.7, 500.0], dtype)
         with tf.GradientTape() as tape:
             tape.watch(x)
             y = gfloat.cast_gfloat_to_native(gfloat.cast_native_to_gfloat(x, storage_type=storage_type), storage_type)
             loss = tf.reduce_sum(tf.cast(y, dtype) * tf.constant([1.0, 2.0, 3.0], dtype))
         return tape.gradient(loss, x)
 
-    found = strategy.run(tf.function(lambda: gradient("fp32"), jit_compile=True))
-    assert found.dtype == dtype
-    assert found.numpy().tolist() == [1, 2, 3]
-    assert gradient("auto") is None
+    program = tf.function(lambda: [gradient("fp32", dtype) for dtype in dtypes], jit_compile=True)
+    for found, dtype in zip(strategy.run(program), dtypes, strict=True):
+        assert found.dtype == dtype
+        assert found.numpy().tolist() == [1, 2, 3]
+        assert gradient("auto", dtype) is None

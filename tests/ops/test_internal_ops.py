@@ -17,7 +17,7 @@ from tensorflow_ipu.ops.replication_ops import replication_index
 X = tf.constant([[1, 2], [3, 4]])
 
 
-def test_prints_come_in_order_with_names(strategy, capfd):
+def test_prints_come_in_order_with_names_and_before_each_line_the_replica(strategy, replicas, capfd):
     @tf.function(jit_compile=True)
     def program(x):
         for step in tf.range(2):
@@ -31,29 +31,22 @@ def test_prints_come_in_order_with_names(strategy, capfd):
         "strided_slice: [1 2]",
     ]  # fmt: skip
 
-
-def test_replica_is_before_each_line(replicas, capfd):
-    strategy = replicas(2)
-
     @tf.function(jit_compile=True)
-    def program(x):
+    def replicated(x):
         internal_ops.print_tensor(x + replication_index(), "x")
 
-    strategy.run(program, (X,))
+    replicas(2).run(replicated, (X,))
     lines = capfd.readouterr().err.splitlines()
     assert sorted(lines) == ["replica 0:  [3 4]]", "replica 0: x: [[1 2]", "replica 1:  [4 5]]", "replica 1: x: [[2 3]"]
 
 
-def test_print_is_an_operation_that_a_compiled_function_may_return(capfd):
+def test_print_is_an_operation_in_sessions_and_tensorflows_own_outside_of_programs(capfd, refused):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         with scopes.ipu_scope("/device:IPU:0"):
             run = compiler.compile(lambda x: internal_ops.print_tensor(x, "x"), [tf.constant(5)])
         session.run(run)
         session.run(run)
     assert capfd.readouterr().err.splitlines() == ["x: 5", "x: 5"]
-
-
-def test_outside_of_programs_print_is_tensorflows_own(capfd, refused):
     assert internal_ops.print_tensor(X, "x") is None
     tf.print("eager", output_stream=sys.stderr)
 
@@ -114,18 +107,15 @@ def test_value_comes_out_so_many_calls_later_in_the_next_run_too_on_each_replica
     np.testing.assert_array_equal(halves[..., 1], by_3)
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
+def test_calls_that_cannot_be_are_refused_and_hints_at_layouts_change_nothing(refused):
+    for call, kind, message in (
         (lambda: fifo(1.0, 2), RuntimeError, "outside|program"),
         (lambda: fifo(1.0, 2.5), TypeError, "`depth` must be an int"),
         (lambda: fifo(1.0, 2, 1), TypeError, "`offload` must be"),
         (get_current_iteration_counter, RuntimeError, "`computational_stages`"),
         (lambda: get_current_iteration_counter(lower=1), TypeError, "no argument `lower`"),
-    ],
-)
-def test_calls_that_cannot_be_are_refused_and_hints_at_layouts_change_nothing(call, kind, message, refused):
-    refused(kind, message, call)
+    ):
+        refused(kind, message, call)
     assert remap([1, 2]).numpy().tolist() == remap_deduce([1, 2]).numpy().tolist() == [1, 2]
 
 

@@ -25,12 +25,8 @@ def operands(batch=(), transpose_a=False, transpose_b=False):
     return tf.constant(a, tf.float32), tf.constant(b, tf.float32)
 
 
-@pytest.mark.parametrize("transposed", list(itertools.product([False, True], repeat=2)))
 @pytest.mark.parametrize("batch", [(), (2, 3)])
-def test_product_and_gradients_are_those_of_matmul(transposed, batch):
-    a, b = operands(batch, *transposed)
-    flags = dict(zip(("transpose_a", "transpose_b"), transposed, strict=True))
-
+def test_product_and_gradients_are_those_of_matmul(batch):
     def both(product):
         with tf.GradientTape() as tape:
             tape.watch([a, b])
@@ -38,58 +34,57 @@ def test_product_and_gradients_are_those_of_matmul(transposed, batch):
             loss = tf.reduce_sum(tf.sin(result))
         return result, *tape.gradient(loss, [a, b])
 
-    expected = both(lambda: tf.matmul(a, b, **flags))
-    for dimension in DIMENSIONS:
-        actual = both(lambda: serialized_matmul(a, b, 2, dimension, **flags))  # noqa: B023
-        for one, other in zip(actual, expected, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+    for transposed in itertools.product([False, True], repeat=2):
+        a, b = operands(batch, *transposed)
+        flags = dict(zip(("transpose_a", "transpose_b"), transposed, strict=True))
+        expected = both(lambda: tf.matmul(a, b, **flags))  # noqa: B023
+        for dimension in DIMENSIONS:
+            actual = both(lambda: serialized_matmul(a, b, 2, dimension, **flags))  # noqa: B023
+            for one, other in zip(actual, expected, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("dimension", DIMENSIONS)
-def test_compiled_product_has_the_parts(dimension):
-    program = tf.function(lambda a, b: serialized_matmul(a, b, 2, dimension), jit_compile=True)
-    np.testing.assert_allclose(program(*operands()), tf.matmul(*operands()), rtol=1e-5, atol=1e-5)
+def test_compiled_product_has_the_parts():
+    @tf.function(jit_compile=True)
+    def program(a, b):
+        return [serialized_matmul(a, b, 2, dimension) for dimension in DIMENSIONS]
+
+    for product in program(*operands()):
+        np.testing.assert_allclose(product, tf.matmul(*operands()), rtol=1e-5, atol=1e-5)
     hlo = program.experimental_get_compiler_ir(*operands())(stage="hlo")
-    assert len(re.findall(r" dot\(", hlo)) == 2
+    assert len(re.findall(r" dot\(", hlo)) == 2 * len(DIMENSIONS)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_products_that_cannot_be_are_refused(refused):
+    for arguments, message in (
         ((*operands(), 5, "a_columns"), "`serialization_factor=5` must divide .* size 4"),
         ((*operands(), 5, "a_rows_b_columns"), "`serialization_factor=5` must divide .* size 6"),
         ((*operands(), 5, "b_rows"), "`serialization_factor=5` must divide .* size 8"),
         ((*operands(), 0, "b_rows"), "`serialization_factor` must be 1 or more"),
         ((tf.ones([2]), tf.ones([2]), 1, "rows"), r"3 faults:[^$]*'rows'[^$]*`a`[^$]*`b`"),
         ((tf.ones([2, 6]), tf.ones([4, 2]), 1, "b_rows"), "`a` has 6 columns and `b` has 4 rows"),
-    ],
-)
-def test_products_that_cannot_be_are_refused(arguments, message, refused):
-    refused(ValueError, message, serialized_matmul, *arguments)
+    ):
+        refused(ValueError, message, serialized_matmul, *arguments)
 
 
-@pytest.mark.parametrize("ids", [[0, 0, 1, 3], [2, 2, 2, 2]])
-def test_segments_are_summed_up(ids):
+def test_segments_are_summed_up_and_the_gradient_goes_to_each_row(refused):
     data = tf.constant(np.arange(12).reshape(4, 3), tf.float32)
-    result = tf.function(lambda: segment_sum(data, ids, 5), jit_compile=True)()
-    known = tf.math.segment_sum(data, ids)
-    assert np.array_equal(result, np.pad(known, [(0, 5 - len(known)), (0, 0)]))
-
-
-def test_gradient_of_a_sum_goes_to_each_row():
+    segments = [0, 0, 1, 3], [2, 2, 2, 2]
+    summed = tf.function(lambda: [segment_sum(data, ids, 5) for ids in segments], jit_compile=True)()
+    for ids, result in zip(segments, summed, strict=True):
+        known = tf.math.segment_sum(data, ids)
+        assert np.array_equal(result, np.pad(known, [(0, 5 - len(known)), (0, 0)]))
     data = tf.ones([3, 2])
     with tf.GradientTape() as tape:
         tape.watch(data)
         loss = tf.reduce_sum(segment_sum(data, [0, 1, 1], 2) * [[1.0], [2.0]])
     np.testing.assert_array_equal(tape.gradient(loss, data), [[1, 1], [2, 2], [2, 2]])
-
-
-@pytest.mark.parametrize(
-    ("ids", "count", "message"),
-    [([0, 1], 2, "`segment_ids` has shape"), ([0, 1, 1], 0, "`num_segments`"), ([[0, 1, 1]], 2, "`segment_ids`")],
-)
-def test_segments_that_do_not_fit_are_refused(ids, count, message, refused):
-    refused(ValueError, message, segment_sum, tf.ones([3, 2]), ids, count)
+    for ids, count, message in (
+        ([0, 1], 2, "`segment_ids` has shape"),
+        ([0, 1, 1], 0, "`num_segments`"),
+        ([[0, 1, 1]], 2, "`segment_ids`"),
+    ):
+        refused(ValueError, message, segment_sum, data, ids, count)
     program = tf.function(lambda x: segment_sum(x, [0], 1))
     refused(ValueError, "the shape of `data` must be known", program.get_concrete_function, tf.TensorSpec([None]))
 
@@ -102,33 +97,33 @@ def counted(values, levels):
     return np.histogram(values, np.concatenate([[-np.inf], levels, [np.inf]]))[0]
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_counts_are_numpys_in_a_program(dtype, strategy):
-    values, levels = VALUES.astype(dtype), LEVELS.astype(dtype)
-
+def test_counts_are_numpys_in_a_program(strategy):
     @tf.function(jit_compile=True)
-    def program(x):
-        counts = histogram(x, levels)
-        bins = fixed_width_bins(x, 5)
-        return counts, histogram(x, levels, True), histogram_update(counts, x[:10], levels, False), bins
+    def program(*given):
+        found = []
+        for x in given:
+            levels = tf.cast(LEVELS, x.dtype)
+            counts = histogram(x, levels)
+            updated = histogram_update(counts, x[:10], levels, False)
+            found.append((counts, histogram(x, levels, True), updated, fixed_width_bins(x, 5)))
+        return found
 
-    counts, absolute, updated, bins = strategy.run(program, [tf.constant(values)])
-    assert counts.dtype == tf.float32
-    assert np.array_equal(counts, counted(values, levels))
-    assert np.array_equal(absolute, counted(abs(values), levels))
-    assert np.array_equal(updated, counted(values, levels) + counted(values[:10], levels))
-    assert bins.dtype == dtype
-    np.testing.assert_allclose(bins, np.linspace(np.float32(values.min()), values.max(), 5), rtol=2e-3)
-
-
-def test_what_equals_a_level_is_above_it_and_shares_sum_up_to_one():
+    given = [VALUES.astype(dtype) for dtype in (np.float16, np.float32)]
+    for values, found in zip(given, strategy.run(program, list(map(tf.constant, given))), strict=True):
+        counts, absolute, updated, bins = found
+        assert (counts.dtype, bins.dtype) == (tf.float32, values.dtype)
+        levels = LEVELS.astype(values.dtype)
+        assert np.array_equal(counts, counted(values, levels))
+        assert np.array_equal(absolute, counted(abs(values), levels))
+        assert np.array_equal(updated, counted(values, levels) + counted(values[:10], levels))
+        np.testing.assert_allclose(bins, np.linspace(np.float32(values.min()), values.max(), 5), rtol=2e-3)
+    # What equals a level is above it.
     assert histogram([-1.0, 0.0, 2.0, float("nan")], LEVELS).numpy().tolist() == [1, 1, 1, 0, 1]
     assert histogram_normalize([1.0, 3.0, 4.0]).numpy().tolist() == [0.125, 0.375, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
+def test_arguments_that_do_not_fit_are_refused(refused):
+    for call, kind, message in (
         (lambda: histogram([1, 2], LEVELS), ValueError, "`inputs` must be float16 or float32"),
         (lambda: histogram([[1.0]], [LEVELS]), ValueError, r"2 faults:[^$]*`inputs` must be of rank 1[^$]*`levels`"),
         (lambda: histogram([1.0], LEVELS, 1), TypeError, "`absolute_of_input`"),
@@ -136,10 +131,8 @@ def test_what_equals_a_level_is_above_it_and_shares_sum_up_to_one():
         (lambda: histogram_update([1] * 5, [1.0], LEVELS), ValueError, "`hist` must be float32"),
         (lambda: fixed_width_bins([1.0], 0), ValueError, "`n_bins=0`"),
         (lambda: fixed_width_bins([1], 2), TypeError, "`inputs` must have floats"),
-    ],
-)
-def test_arguments_that_do_not_fit_are_refused(call, kind, message, refused):
-    refused(kind, message, call)
+    ):
+        refused(kind, message, call)
 
 
 X, Y = tf.constant([1.0, 2.0]), tf.constant([3, 4])

@@ -102,34 +102,27 @@ def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works
     assert start([compiled] * 2, [(1.0,), (2.0,)]).wait() == [3.0, 3.0]
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
+def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, start, trace):
+    for other, words in (
         (lambda x: cross_replica_sum(tf.stack([x, x]))[0], "1 x float32|2 x float32"),
         (lambda x: cross_replica_mean(x), "another operation"),
         (lambda x: cross_replica_sum(x, ReplicaGroups(2)), "another operation or group"),
-    ],
-)
-def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, start, trace, other, words):
-    site = sites._make("/device:IPU:0", "the site")
-    monkeypatch.setattr(sites, "new", lambda *_: (site.state("/device:IPU:0"), []))
-    programs = [trace(function, tf.TensorSpec([])) for function in (cross_replica_sum, other)]
-    for result in start(programs, [(1.0,), (1.0,)]).wait():
-        assert isinstance(result, tf.errors.InvalidArgumentError)
-        assert "`the site`" in result.message
-        assert any(each in result.message for each in words.split("|"))
+    ):
+        site = sites._make("/device:IPU:0", "the site")
+        monkeypatch.setattr(sites, "new", lambda *_, site=site: (site.state("/device:IPU:0"), []))
+        programs = [trace(function, tf.TensorSpec([])) for function in (cross_replica_sum, other)]
+        for result in start(programs, [(1.0,), (1.0,)]).wait():
+            assert isinstance(result, tf.errors.InvalidArgumentError)
+            assert "`the site`" in result.message
+            assert any(each in result.message for each in words.split("|"))
 
 
-def test_a_program_of_replicas_without_a_run_is_refused(domains, trace):
+def test_a_program_without_a_run_is_refused_and_interrupt_ends_a_wait_for_another_replica(domains, trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
     domains.domain_begin(0, 1)
     states = [state._ipu_feed.state("/device:IPU:0", 1, 2) for state in compiled.captured_inputs]
     with tf.device("/device:IPU:0"), pytest.raises(FAILED, match="no such run is under way"):
         compiled._call_flat([tf.constant(1.0)], captured_inputs=states)
-
-
-def test_interrupt_ends_a_wait_for_another_replica(domains, trace):
-    compiled = trace(cross_replica_sum, tf.TensorSpec([]))
     domains.domain_begin(0, 2)
     states = [state._ipu_feed.state("/device:IPU:0", 0, 2) for state in compiled.captured_inputs]
 

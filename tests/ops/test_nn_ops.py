@@ -53,20 +53,21 @@ def test_gelu_of_large_half_precision_has_a_gradient():
         np.testing.assert_allclose(actual, expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.parametrize("decorator", [nn_ops.multi_conv, nn_ops.multi_conv(options={"planType": "parallel"})])
-def test_convolutions_at_once_compute_what_they_compute(decorator, refused):
+def test_convolutions_at_once_compute_what_they_compute(refused):
     def plain(x, w):
         return tf.nn.conv2d(x, w, 1, "SAME"), tf.nn.conv2d(x, 2 * w, 1, "SAME")
 
     x, w = tf.ones([1, 4, 4, 2]), tf.ones([3, 3, 2, 2])
-    for one, other in zip(decorator(plain)(x, w), plain(x, w), strict=True):
-        assert np.array_equal(one, other)
-    assert decorator(plain).__name__ == "plain"
+    for decorator in (nn_ops.multi_conv, nn_ops.multi_conv(options={"planType": "parallel"})):
+        for one, other in zip(decorator(plain)(x, w), plain(x, w), strict=True):
+            assert np.array_equal(one, other)
+        assert decorator(plain).__name__ == "plain"
     refused(TypeError, "`options` must be a dict", nn_ops.multi_conv, options="fast")
     refused(TypeError, "`stable`", nn_ops.softmax, X, stable=1)
 
 
 CLASSES, BATCH, SIZE = 20, 3, 4
+LOSSES = [nn_ops.sampled_softmax_loss, nn_ops.nce_loss]
 
 
 @pytest.fixture
@@ -80,27 +81,27 @@ def problem():
     return weights, biases, labels, inputs, sample
 
 
-@pytest.mark.parametrize(
-    ("ours", "plain"), [(nn_ops.sampled_softmax_loss, tf.nn.sampled_softmax_loss), (nn_ops.nce_loss, tf.nn.nce_loss)]
-)
-def test_loss_and_gradients_for_a_given_sample_are_those_of_tensorflow(problem, ours, plain):
+def test_losses_and_gradients_for_a_given_sample_are_those_of_tensorflow(problem):
     weights, biases, labels, inputs, sample = problem
     options = {"num_sampled": 8, "num_classes": CLASSES, "num_true": 2, "sampled_values": sample}
 
-    def run(function):
-        with tf.GradientTape() as tape:
-            tape.watch([weights, biases, inputs])
-            loss = function(weights, biases, labels, inputs, **options)
-            total = tf.reduce_sum(tf.sin(loss))
-        return loss, *map(tf.convert_to_tensor, tape.gradient(total, [weights, biases, inputs]))
+    def run(functions):
+        found = []
+        for function in functions:
+            with tf.GradientTape() as tape:
+                tape.watch([weights, biases, inputs])
+                loss = function(weights, biases, labels, inputs, **options)
+                total = tf.reduce_sum(tf.sin(loss))
+            found += [loss, *map(tf.convert_to_tensor, tape.gradient(total, [weights, biases, inputs]))]
+        return found
 
-    expected = run(plain)
-    for actual in (run(ours), tf.function(lambda: run(ours), jit_compile=True)()):
+    expected = run([tf.nn.sampled_softmax_loss, tf.nn.nce_loss])
+    for actual in (run(LOSSES), tf.function(lambda: run(LOSSES), jit_compile=True)()):
         for one, other in zip(actual, expected, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("loss", [nn_ops.sampled_softmax_loss, nn_ops.nce_loss])
+@pytest.mark.parametrize("loss", LOSSES)
 def test_graphs_of_tensorflow_1_have_the_same_loss(problem, loss):
     weights, biases, labels, inputs, sample = tf.nest.map_structure(np.asarray, problem)
     same = [{"sampled_values": sample}, *([{"seed": 3}] if loss is nn_ops.sampled_softmax_loss else [])]
@@ -124,18 +125,16 @@ def test_sampled_softmax_over_all_classes_is_the_softmax(problem):
     np.testing.assert_allclose(loss, tf.nn.sparse_softmax_cross_entropy_with_logits(labels[:, 0], logits), rtol=1e-4)
 
 
-@pytest.mark.parametrize("loss", [nn_ops.sampled_softmax_loss, nn_ops.nce_loss])
-def test_sample_is_drawn_in_the_program(problem, loss):
-    weights, biases, labels, inputs, _ = problem
-    program = tf.function(lambda: loss(weights, biases, labels, inputs, 8, CLASSES, 2), jit_compile=True)
-    one, other = program().numpy(), program().numpy()
-    assert one.shape == (BATCH,)
-    assert np.isfinite(one).all()
-    assert not np.array_equal(one, other)
-    if loss is nn_ops.sampled_softmax_loss:
-        first, again, another = (loss(weights, biases, labels, inputs, 8, CLASSES, 2, seed=seed) for seed in (3, 3, 4))
-        assert np.array_equal(first, again)
-        assert not np.array_equal(first, another)
+def test_sample_is_drawn_in_the_program(problem):
+    given = *problem[:4], 8, CLASSES, 2
+    program = tf.function(lambda: nn_ops.sampled_softmax_loss(*given), jit_compile=True)
+    for one, other in ((program(), program()), (nn_ops.nce_loss(*given), nn_ops.nce_loss(*given))):
+        assert one.shape == (BATCH,)
+        assert np.isfinite(one).all()
+        assert not np.array_equal(one, other)
+    first, again, another = (nn_ops.sampled_softmax_loss(*given, seed=seed) for seed in (3, 3, 4))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, another)
 
 
 def test_frequent_classes_are_drawn_as_often_as_tensorflow_says():
@@ -156,8 +155,7 @@ def test_frequent_classes_are_drawn_as_often_as_tensorflow_says():
     assert share[0] > 4 * share[-1]
 
 
-@pytest.mark.parametrize("options", [{"num_sampled": 0}, {"num_sampled": 21}, {"num_true": 0}])
-def test_sizes_of_samples_that_make_no_sense_are_refused(problem, options):
-    weights, biases, labels, inputs, _ = problem
-    with pytest.raises(ValueError, match=f"`{next(iter(options))}="):
-        nn_ops.nce_loss(weights, biases, labels, inputs, **{"num_sampled": 4, "num_classes": CLASSES, **options})
+def test_sizes_of_samples_that_make_no_sense_are_refused(problem, refused):
+    for name, value in (("num_sampled", 0), ("num_sampled", 21), ("num_true", 0)):
+        sizes = {"num_sampled": 4, "num_classes": CLASSES, name: value}
+        refused(ValueError, f"`{name}=", nn_ops.nce_loss, *problem[:4], **sizes)

@@ -21,7 +21,7 @@ def test_vectors_of_every_length_are_padded_to_equal_parts(replicated, arrays):
         np.testing.assert_array_equal([result[at] for result in results], expected)
 
 
-def test_every_reduction(replicated, arrays):
+def test_every_reduction_also_in_groups(replicated, arrays):
     numbers = {"ADD": np.add, "MUL": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
     numbers["MEAN"] = lambda a, b: (a + b) / 2
     booleans = {"LOGICAL_AND": np.logical_and, "LOGICAL_OR": np.logical_or}
@@ -30,28 +30,20 @@ def test_every_reduction(replicated, arrays):
         def by(values, names):
             return {name: reduce_scatter(values, 2, f"COLLECTIVE_OP_{name}") for name in names}
 
-        return {**by(x, [*numbers, "LOCAL"]), **by(flags, booleans)}
+        far = reduce_scatter(x, ReplicaGroups(2, orthogonal=True))
+        return {**by(x, [*numbers, "LOCAL"]), **by(flags, booleans), "far": far}
 
-    values, flags = arrays(2, [5]), arrays(2, [9], np.bool_)
+    values, flags = arrays(4, [5]), arrays(4, [9], np.bool_)
     results = replicated(program, list(zip(values, flags, strict=True)))
-    for name, reduce in {**numbers, **booleans}.items():
-        expected = scattered(reduce(*(flags if name in booleans else values)), 2)
-        np.testing.assert_array_equal([result[name] for result in results], expected, err_msg=name)
+    for first in (0, 2):
+        for name, reduce in {**numbers, **booleans}.items():
+            expected = scattered(reduce(*(flags if name in booleans else values)[first : first + 2]), 2)
+            found = [result[name] for result in results[first : first + 2]]
+            np.testing.assert_array_equal(found, expected, err_msg=name)
     for replica, result in enumerate(results):
-        np.testing.assert_array_equal(result["LOCAL"], scattered(values[replica], 2)[replica])
-
-
-def test_groups(replicated, arrays):
-    values = arrays(4, [3])
-
-    def program(x):
-        return reduce_scatter(x, 2), reduce_scatter(x, ReplicaGroups(2, orthogonal=True))
-
-    for replica, (near, far) in enumerate(replicated(program, [(value,) for value in values])):
-        first = replica // 2 * 2
-        np.testing.assert_array_equal(near, scattered(values[first] + values[first + 1], 2)[replica % 2])
-        first = replica % 2
-        np.testing.assert_array_equal(far, scattered(values[first] + values[first + 2], 2)[replica // 2])
+        np.testing.assert_array_equal(result["LOCAL"], scattered(values[replica], 2)[replica % 2])
+        far = scattered(values[replica % 2] + values[replica % 2 + 2], 2)[replica // 2]
+        np.testing.assert_array_equal(result["far"], far)
 
 
 def test_gradient_gathers_the_parts(replicated, arrays):
@@ -71,9 +63,11 @@ def test_gradient_gathers_the_parts(replicated, arrays):
         np.testing.assert_array_equal(of_mean, of_sum / 2)
 
 
-def test_a_single_replica_keeps_everything(strategy):
-    program = tf.function(lambda x: reduce_scatter(x, 1), jit_compile=True)
-    np.testing.assert_array_equal(strategy.run(program, (tf.constant([1.0, 2.0, 3.0]),)), [1.0, 2.0, 3.0])
+def test_a_single_replica_is_the_first_and_keeps_everything_and_an_eager_call_is_refused(strategy, refused):
+    program = tf.function(lambda x: (reduce_scatter(x, 1), replication_index()), jit_compile=True)
+    kept, index = strategy.run(program, (tf.constant([1.0, 2.0, 3.0]),))
+    assert (kept.numpy().tolist(), index.numpy()) == ([1.0, 2.0, 3.0], 0)
+    refused(RuntimeError, "`replication_index` can only be called in a program", replication_index)
 
 
 def test_what_cannot_be_is_refused_when_the_program_is_traced(refused):
@@ -107,8 +101,3 @@ def test_every_replica_has_its_own_index_and_rank_also_in_loops_and_branches(rep
         assert near == (0, 1) * (count // 2)
         assert far == (0,) * (count // 2) + (1,) * (count // 2)
         assert indices[0].dtype == np.int32
-
-
-def test_a_single_replica_is_the_first_and_an_eager_call_is_refused(strategy, refused):
-    assert strategy.run(tf.function(replication_index, jit_compile=True)) == 0
-    refused(RuntimeError, "`replication_index` can only be called in a program", replication_index)

@@ -87,8 +87,8 @@ def test_a_group_size_that_does_not_divide_the_replicas_is_refused(four, refused
         def program():
             ipu.loops.repeat(1, outfeed.enqueue, [], infeed)
 
-        with pytest.raises(ValueError, match="groups of 3, which does not divide the 4 replicas"):
-            read_groups(variable, ReplicaGroups(3))
+        words = "groups of 3, which does not divide the 4 replicas"
+        refused(ValueError, words, read_groups, variable, ReplicaGroups(3))
         refused(tf.errors.InvalidArgumentError, "groups of 3 replicas, and the program has 4", four.run, program)
 
 
@@ -98,8 +98,8 @@ def test_what_has_no_replicas_is_refused(four, refused):
     refused(TypeError, "`variable` must be", read_groups, tf.constant(1.0))
     with four.scope():
         variable = tf.Variable([0.0])
-    with pytest.raises(ValueError, match=r"must have the shape \[4, 1\], a value a group, but has \[2\]"):
-        assign_groups(variable, [1.0, 2.0])
+    words = r"must have the shape \[4, 1\], a value a group, but has \[2\]"
+    refused(ValueError, words, assign_groups, variable, [1.0, 2.0])
     refused(TypeError, "`retrieval_mode` must be", read_groups, variable, retrieval_mode="all")
-    with pytest.raises(TypeError, match="`replica_groups` must be"):
-        ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(1.0), replica_groups=2)  # pyright: ignore[reportArgumentType]
+    dataset = tf.data.Dataset.from_tensors(1.0)
+    refused(TypeError, "`replica_groups` must be", ipu.IPUInfeedQueue, dataset, replica_groups=2)

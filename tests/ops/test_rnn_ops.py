@@ -69,18 +69,20 @@ def test_outputs_states_and_gradients_are_keras(kind, options, strategy):
     assert of_biases.shape == layer.canonical_bias_shapes
 
 
-@pytest.mark.parametrize("kind", [rnn_ops.PopnnDynamicLSTM, rnn_ops.PopnnDynamicGRU])
-def test_sequences_end_where_their_lengths_say(kind, strategy):
+def test_sequences_end_where_their_lengths_say(strategy):
     with strategy.scope():
-        layer = kind(UNITS)
-    outputs, last = strategy.run(tf.function(lambda x: layer(x, LENGTHS), jit_compile=True), (tf.constant(X),))
-    plain = keras_twin(layer, **({} if kind is rnn_ops.PopnnDynamicLSTM else {"reset_after": False}))
-    for at, length in enumerate(LENGTHS):
-        expected, *expected_last = plain(X.transpose(1, 0, 2)[at : at + 1, :length])
-        np.testing.assert_allclose(outputs[:length, at], expected[0], rtol=1e-4, atol=1e-5)
-        assert not np.any(outputs[length:, at])
-        for one, other in zip(tf.nest.flatten(last), expected_last[::-1], strict=True):
-            np.testing.assert_allclose(one[at], other[0], rtol=1e-4, atol=1e-5)
+        made = [kind(UNITS) for kind in (rnn_ops.PopnnDynamicLSTM, rnn_ops.PopnnDynamicGRU)]
+    program = tf.function(lambda x: [layer(x, LENGTHS) for layer in made], jit_compile=True)
+    for layer, options, (outputs, last) in zip(
+        made, ({}, {"reset_after": False}), strategy.run(program, (tf.constant(X),)), strict=True
+    ):
+        plain = keras_twin(layer, **options)
+        for at, length in enumerate(LENGTHS):
+            expected, *expected_last = plain(X.transpose(1, 0, 2)[at : at + 1, :length])
+            np.testing.assert_allclose(outputs[:length, at], expected[0], rtol=1e-4, atol=1e-5)
+            assert not np.any(outputs[length:, at])
+            for one, other in zip(tf.nest.flatten(last), expected_last[::-1], strict=True):
+                np.testing.assert_allclose(one[at], other[0], rtol=1e-4, atol=1e-5)
 
 
 def attended(layer):
@@ -139,19 +141,12 @@ def test_half_precision_and_hard_gates_are_computed():
     np.testing.assert_allclose(outputs, tf.transpose(expected, [1, 0, 2]), rtol=2e-2, atol=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
-        (
-            lambda: rnn_ops.PopnnLSTM(0, tf.int32, activation="elu"),
-            ValueError,
-            "(?s)3 faults:.*`num_units=0`.*`dtype`.*'elu'",
-        ),
+def test_arguments_that_cannot_be_are_refused(refused):
+    for call, kind, message in (
+        (lambda: rnn_ops.PopnnLSTM(0, tf.int32, activation="elu"), ValueError, "(?s)3 faults:.*=0`.*`dtype`.*'elu'"),
         (lambda: rnn_ops.PopnnLSTM(2)(X, [1, 2]), ValueError, "must be an `LSTMStateTuple`"),
         (lambda: rnn_ops.PopnnGRU(2)(X[0]), ValueError, "must be"),
         (lambda: rnn_ops.PopnnGRU(2, reset_after=1), TypeError, "`reset_after`"),
         (lambda: rnn_ops.PopnnGRU(2).input_size, ValueError, "before the layer is built"),
-    ],
-)
-def test_arguments_that_cannot_be_are_refused(call, kind, message, refused):
-    refused(kind, message, call)
+    ):
+        refused(kind, message, call)

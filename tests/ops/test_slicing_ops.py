@@ -4,7 +4,6 @@ import re
 
 import hypothesis
 import numpy as np
-import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
@@ -37,47 +36,44 @@ def test_rows_are_those_of_a_loop_over_the_runs(runs, zero_unused):
     assert np.array_equal(sequence_slice(DST, SRC, *columns, zero_unused), expected)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int32])
-def test_program_computes_the_same_in_each_type(dtype, strategy):
-    src, dst = SRC.astype(dtype), DST.astype(dtype)
+def test_program_computes_the_same_in_each_type(strategy):
+    given = [(SRC.astype(dtype), DST.astype(dtype)) for dtype in (np.float16, np.float32, np.int32)]
 
-    @tf.function(jit_compile=True)
-    def program(counts, sources, places):
+    def slices(src, dst, counts, sources, places):
         copies = [sequence_slice(dst, src, counts, sources, places, zero) for zero in (False, True)]
         unpacked = sequence_slice_unpack(src, counts, sources, 6)
         return (*copies, unpacked, sequence_slice_pack(dst, src, counts, places, False))
 
-    results = [each.numpy() for each in strategy.run(program, [tf.constant(each) for each in RUNS.values()])]
-    assert {each.dtype for each in results} == {np.dtype(dtype)}
+    program = tf.function(lambda *runs: [slices(src, dst, *runs) for src, dst in given], jit_compile=True)
     begins = [0, 2, 2]
-    expected = [
-        copied(dst, src, *RUNS.values(), False),
-        copied(dst, src, *RUNS.values(), True),
-        copied(np.zeros([6, 3], dtype), src, RUNS["num_elems"], RUNS["src_offsets"], begins, True),
-        copied(dst, src, RUNS["num_elems"], begins, RUNS["dst_offsets"], False),
-    ]
-    for one, other in zip(results, expected, strict=True):
-        assert np.array_equal(one, other)
+    for (src, dst), results in zip(given, strategy.run(program, list(map(tf.constant, RUNS.values()))), strict=True):
+        expected = [
+            copied(dst, src, *RUNS.values(), False),
+            copied(dst, src, *RUNS.values(), True),
+            copied(np.zeros([6, 3], src.dtype), src, RUNS["num_elems"], RUNS["src_offsets"], begins, True),
+            copied(dst, src, RUNS["num_elems"], begins, RUNS["dst_offsets"], False),
+        ]
+        for one, other in zip(results, expected, strict=True):
+            assert one.dtype == src.dtype
+            assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("zero_unused", [False, True])
-def test_gradients_are_those_of_finite_differences(zero_unused):
+def test_gradients_are_those_of_finite_differences():
     @tf.function
     def loss(dst, src):
-        first = sequence_slice(dst, src, *RUNS.values(), zero_unused)
-        second = sequence_slice_pack(dst, src, RUNS["num_elems"], RUNS["dst_offsets"], zero_unused)
-        third = sequence_slice_unpack(src, RUNS["num_elems"], RUNS["src_offsets"], 4)
-        return tf.reduce_sum(first**2) + tf.reduce_sum(second**2) + tf.reduce_sum(third**2)
+        found = [sequence_slice_unpack(src, RUNS["num_elems"], RUNS["src_offsets"], 4)]
+        for zero_unused in (False, True):
+            found.append(sequence_slice(dst, src, *RUNS.values(), zero_unused))
+            found.append(sequence_slice_pack(dst, src, RUNS["num_elems"], RUNS["dst_offsets"], zero_unused))
+        return tf.add_n([tf.reduce_sum(each**2) for each in found])
 
     theoretical, numerical = tf.test.compute_gradient(loss, [tf.constant(DST), tf.constant(SRC)], delta=0.25)
     for one, other in zip(theoretical, numerical, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-2)
-    assert np.any(theoretical[0]) != zero_unused
 
 
-@pytest.mark.parametrize(
-    ("change", "kind", "message"),
-    [
+def test_arguments_that_do_not_go_together_are_refused(refused):
+    for change, kind, message in (
         ({"num_elems": [1, 2]}, ValueError, "`src_offsets`"),
         ({"num_elems": [], "src_offsets": [], "dst_offsets": []}, ValueError, "1 run or more"),
         ({"num_elems": [1.5, 2.0, 1.0]}, TypeError, "`num_elems` must have integers"),
@@ -85,10 +81,8 @@ def test_gradients_are_those_of_finite_differences(zero_unused):
         ({"src": SRC[:, 0], "dst": SRC[0]}, ValueError, r"2 faults:[^$]*`dst` must be of rank 2[^$]*`src`"),
         ({"src": SRC.astype(np.int32)}, TypeError, "they must be of one type"),
         ({"zero_unused": 1}, TypeError, "`zero_unused` must be True or False"),
-    ],
-)
-def test_arguments_that_do_not_go_together_are_refused(change, kind, message, refused):
-    refused(kind, message, sequence_slice, **{"dst": DST, "src": SRC, **RUNS, "zero_unused": False, **change})
+    ):
+        refused(kind, message, sequence_slice, **{"dst": DST, "src": SRC, **RUNS, "zero_unused": False, **change})
     for total, error in ((0, ValueError), (2.0, TypeError)):
         refused(error, "`total_elements", sequence_slice_unpack, SRC, [1], [0], total)
 
@@ -108,8 +102,7 @@ TABLE = tf.constant(np.random.default_rng(0).normal(size=[12, 3]), tf.float32)
 IDS = tf.constant([[0, 5, 11, 5], [4, 3, 3, 1]])
 
 
-@pytest.mark.parametrize(("factor", "compiled"), [(1, False), (12, False), (4, True)])
-def test_rows_and_gradients_are_those_of_gather(factor, compiled):
+def test_rows_and_gradients_are_those_of_gather_by_as_many_parts_as_asked_for():
     def both(lookup):
         with tf.GradientTape() as tape:
             tape.watch(TABLE)
@@ -117,44 +110,37 @@ def test_rows_and_gradients_are_those_of_gather(factor, compiled):
             loss = tf.reduce_sum(rows * rows * [1.0, 2.0, 3.0])
         return rows, tf.convert_to_tensor(tape.gradient(loss, TABLE))
 
-    def ours():
-        return both(lambda table, ids: embedding_lookup(table, ids, factor))
-
-    rows, gradient = tf.function(ours, jit_compile=True)() if compiled else ours()
-    expected_rows, expected_gradient = both(tf.gather)
-    assert np.array_equal(rows, expected_rows)
-    assert np.allclose(gradient, expected_gradient, atol=1e-6)
     variable = tf.Variable(TABLE)
-    with tf.GradientTape() as tape:
-        rows = embedding_lookup(variable, IDS, factor, indices_are_sorted=True)
-    assert np.array_equal(rows, tf.gather(TABLE, IDS))
-    assert tape.gradient(rows, variable) is not None
-
-
-@pytest.mark.parametrize(("shape", "ids"), [([], 3), ([], [1, 2]), ([2, 2], 3), ([2, 2], [[[1]], [[2]]])])
-def test_shapes_are_those_of_gather(shape, ids):
-    table = tf.ones([12, *shape], tf.int32)
-    for factor in (1, 3):
-        assert embedding_lookup(table, ids, factor).shape == tf.gather(table, ids).shape
-
-
-@pytest.mark.parametrize(("dtype", "id_dtype"), [(tf.float16, tf.int32), (tf.float32, tf.int64), (tf.int32, tf.uint8)])
-def test_types_are_kept(dtype, id_dtype):
-    table = tf.cast(tf.reshape(tf.range(12), [6, 2]), dtype)
-    rows = embedding_lookup(table, tf.cast([5, 0, 2], id_dtype), 3)
-    assert rows.dtype == dtype
-    assert rows.numpy().tolist() == [[10, 11], [0, 1], [4, 5]]
-
-
-def test_table_is_used_in_as_many_parts_as_asked_for():
+    expected_rows, expected_gradient = both(tf.gather)
+    compiled = tf.function(lambda: both(lambda table, ids: embedding_lookup(table, ids, 4)), jit_compile=True)()
+    eager = [both(lambda table, ids, factor=factor: embedding_lookup(table, ids, factor)) for factor in (1, 12)]
+    for rows, gradient in (compiled, *eager):
+        assert np.array_equal(rows, expected_rows)
+        assert np.allclose(gradient, expected_gradient, atol=1e-6)
+    for factor in (1, 4):
+        with tf.GradientTape() as tape:
+            rows = embedding_lookup(variable, IDS, factor, indices_are_sorted=True)
+        assert np.array_equal(rows, expected_rows)
+        assert tape.gradient(rows, variable) is not None
     program = tf.function(lambda ids: embedding_lookup(TABLE, ids, 4), jit_compile=True)
     hlo = program.experimental_get_compiler_ir(IDS)(stage="hlo")
     assert len(re.findall(r" gather\(", hlo)) == 4
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
+def test_shapes_are_those_of_gather_and_types_are_kept():
+    for shape, ids in (([], 3), ([], [1, 2]), ([2, 2], 3), ([2, 2], [[[1]], [[2]]])):
+        table = tf.ones([12, *shape], tf.int32)
+        for factor in (1, 3):
+            assert embedding_lookup(table, ids, factor).shape == tf.gather(table, ids).shape
+    for dtype, id_dtype in ((tf.float16, tf.int32), (tf.float32, tf.int64), (tf.int32, tf.uint8)):
+        table = tf.cast(tf.reshape(tf.range(12), [6, 2]), dtype)
+        rows = embedding_lookup(table, tf.cast([5, 0, 2], id_dtype), 3)
+        assert rows.dtype == dtype
+        assert rows.numpy().tolist() == [[10, 11], [0, 1], [4, 5]]
+
+
+def test_arguments_that_cannot_be_are_refused(refused):
+    for arguments, kind, message in (
         (([TABLE, TABLE], IDS), TypeError, "`params` must be one tensor"),
         ((TABLE, [0.5]), TypeError, "`ids` must be integers"),
         ((TABLE, IDS, 1.5), TypeError, "`serialization_factor`"),
@@ -162,10 +148,20 @@ def test_table_is_used_in_as_many_parts_as_asked_for():
         ((TABLE, IDS, 0), ValueError, "`serialization_factor.*0`"),
         ((TABLE, IDS, 5), ValueError, "`serialization_factor.*5`"),
         ((tf.constant(1.0), IDS), ValueError, "`params` must have rows"),
-    ],
-)
-def test_arguments_that_cannot_be_are_refused(arguments, kind, message, refused):
-    refused(kind, message, embedding_lookup, *arguments)
+    ):
+        refused(kind, message, embedding_lookup, *arguments)
+    halves = tf.ones([1, 6], tf.float16)
+    for call, kind, message in (
+        (lambda: dynamic_slice(X, 2, 0, 1), ValueError, r"`dim` is 2, and `input` has shape \(4, 6\)"),
+        (lambda: dynamic_slice(X, True, 0, 1), TypeError, "`dim` must be a whole number"),
+        (lambda: dynamic_slice(X, 0, 0, 5), ValueError, "`size` is 5, and dimension 0 of `input` has 4 places"),
+        (lambda: dynamic_slice(X, 0, 0, tf.constant(1)), TypeError, "`size` must be a whole number"),
+        (lambda: dynamic_slice(X, 0, 0.5, 1), TypeError, "`start` must be a whole number, but is of type float32"),
+        (lambda: dynamic_slice(X, 0, 0, 2, step=0), ValueError, "`step` must be 1 or more, but is 0"),
+        (lambda: dynamic_update(X, X[:2], 0, 0, 1), ValueError, r"`src` has shape \(2, 6\).*\(1, 6\)"),
+        (lambda: dynamic_update(X, halves, 0, 0, 1), TypeError, "float32, and `src` of type float16"),
+    ):
+        refused(kind, message, call)
 
 
 X = tf.reshape(tf.range(24.0), [4, 6])
@@ -182,20 +178,22 @@ def _slices(start, dtype):
     return [part, changed, *tape.gradient(loss, [x, new])]
 
 
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16])
-def test_slices_and_updates_are_those_of_numpy_with_their_gradients(strategy, dtype):
-    program = tf.function(lambda start: _slices(start, dtype), jit_compile=True)
+def test_slices_and_updates_are_those_of_numpy_with_their_gradients(strategy):
+    dtypes = tf.float32, tf.float16
+    program = tf.function(lambda start: [_slices(start, dtype) for dtype in dtypes], jit_compile=True)
     for start in (-1, 0, 1, 2, 3, 9):
-        x = X.numpy().astype(dtype.as_numpy_dtype)
-        columns, rows = min(max(start, 0), 2), min(max(start, 0), 2)
-        part, changed = x[:, columns : columns + 4 : 3], x.copy()
-        changed[rows : rows + 2] = -1
+        at = min(max(start, 0), 2)
+        x = X.numpy()
+        part, changed = x[:, at : at + 4 : 3], x.copy()
+        changed[at : at + 2] = -1
         gradient = 2 * changed
-        gradient[rows : rows + 2] = 0
-        gradient[:, columns : columns + 4 : 3] += 2 * part
+        gradient[at : at + 2] = 0
+        gradient[:, at : at + 4 : 3] += 2 * part
         expected = [part, changed, gradient, np.full([2, 6], -2)]
-        for found in (strategy.run(program, [tf.constant(start)]), _slices(tf.constant(start, tf.int64), dtype)):
+        eagerly = [_slices(tf.constant(start, tf.int64), dtype) for dtype in dtypes]
+        for found, dtype in zip((*strategy.run(program, [tf.constant(start)]), *eagerly), dtypes * 2, strict=True):
             for one, other in zip(found, expected, strict=True):
+                assert one.dtype == dtype
                 np.testing.assert_array_equal(one, other)
 
 
@@ -216,24 +214,3 @@ def test_nop_stays_in_the_program_and_changes_nothing(strategy, compiled_text):
         tape.watch(X)
         y = nop(X * 2.0)
     assert np.unique(tape.gradient(y, X)) == 2
-
-
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
-        (lambda: dynamic_slice(X, 2, 0, 1), ValueError, r"`dim` is 2, and `input` has shape \(4, 6\)"),
-        (lambda: dynamic_slice(X, True, 0, 1), TypeError, "`dim` must be a whole number"),
-        (lambda: dynamic_slice(X, 0, 0, 5), ValueError, "`size` is 5, and dimension 0 of `input` has 4 places"),
-        (lambda: dynamic_slice(X, 0, 0, tf.constant(1)), TypeError, "`size` must be a whole number"),
-        (lambda: dynamic_slice(X, 0, 0.5, 1), TypeError, "`start` must be a whole number, but is of type float32"),
-        (lambda: dynamic_slice(X, 0, 0, 2, step=0), ValueError, "`step` must be 1 or more, but is 0"),
-        (lambda: dynamic_update(X, X[:2], 0, 0, 1), ValueError, r"`src` has shape \(2, 6\).*\(1, 6\)"),
-        (
-            lambda: dynamic_update(X, tf.ones([1, 6], tf.float16), 0, 0, 1),
-            TypeError,
-            "float32, and `src` of type float16",
-        ),
-    ],
-)
-def test_arguments_that_fit_no_slice_are_refused(call, kind, message, refused):
-    refused(kind, message, call)
