@@ -33,12 +33,16 @@ def plain_dense(**kw):
     return keras.layers.Dense(6, "tanh", bias_initializer="normal", **kw)
 
 
+def made(kind, *args, **own):
+    return lambda **kw: kind(*args, **own, **kw)
+
+
 def norm(kind, *args, **own):
-    return lambda **kw: kind(*args, beta_initializer="normal", gamma_initializer="normal", **own, **kw)
+    return made(kind, *args, beta_initializer="normal", gamma_initializer="normal", **own)
 
 
 def recurrent(kind, **own):
-    return lambda **kw: kind(5, bias_initializer="normal", **own, **kw)
+    return made(kind, 5, bias_initializer="normal", **own)
 
 
 def wrapped(**kw):
@@ -46,56 +50,35 @@ def wrapped(**kw):
 
 
 ALL = {"return_sequences": True, "return_state": True}
+RELU = {"activation": "relu", "unit_forget_bias": False}
+BLOCKS = {"strided_channel_grouping": False}
+MIDDLE = {"epsilon": 0.1, "center": False}
+Group, PlainGroup = layers.GroupNormalization, keras.layers.GroupNormalization
+Norm, PlainNorm = layers.LayerNormalization, keras.layers.LayerNormalization
+PLAIN_TABLE = made(keras.layers.Embedding, 12, 5)
 CASES = {
     "dense-columns": Case(serial_dense("input_columns", 2), plain_dense, [4, 8]),
     "dense-rows-columns": Case(serial_dense("input_rows_kernel_columns", 4), plain_dense, [4, 8]),
     "dense-rows": Case(serial_dense("kernel_rows", 3), plain_dense, [4, 8]),
     "dense-whole": Case(serial_dense("kernel_rows", 1), plain_dense, [4, 8]),
     "dense-of-sequences": Case(serial_dense("input_columns", 6), plain_dense, [4, 3, 8]),
-    "embedding": Case(
-        lambda **kw: layers.Embedding(12, 5, **kw), lambda **kw: keras.layers.Embedding(12, 5, **kw), [3, 4], 12
-    ),
-    "embedding-in-parts": Case(
-        lambda **kw: layers.Embedding(12, 5, serialization_factor=4, **kw),
-        lambda **kw: keras.layers.Embedding(12, 5, **kw),
-        [3, 4],
-        12,
-    ),
-    "group-norm": Case(
-        norm(layers.GroupNormalization, 3, strided_channel_grouping=False),
-        norm(keras.layers.GroupNormalization, 3),
-        [2, 4, 5, 6],
-    ),
+    "embedding": Case(made(layers.Embedding, 12, 5), PLAIN_TABLE, [3, 4], 12),
+    "embedding-in-parts": Case(made(layers.Embedding, 12, 5, serialization_factor=4), PLAIN_TABLE, [3, 4], 12),
+    "group-norm": Case(norm(Group, 3, **BLOCKS), norm(PlainGroup, 3), [2, 4, 5, 6]),
     "group-norm-channels-first": Case(
-        norm(layers.GroupNormalization, 3, channels_axis=1, strided_channel_grouping=False),
-        norm(keras.layers.GroupNormalization, 3, axis=1),
-        [2, 6, 4, 5],
+        norm(Group, 3, channels_axis=1, **BLOCKS), norm(PlainGroup, 3, axis=1), [2, 6, 4, 5]
     ),
-    "group-norm-of-vectors": Case(
-        norm(layers.GroupNormalization, strided_channel_grouping=False),
-        norm(keras.layers.GroupNormalization, 2),
-        [3, 6],
-    ),
-    "instance-norm": Case(norm(layers.InstanceNormalization), norm(keras.layers.GroupNormalization, 6), [2, 4, 5, 6]),
+    "group-norm-of-vectors": Case(norm(Group, **BLOCKS), norm(PlainGroup, 2), [3, 6]),
+    "instance-norm": Case(norm(layers.InstanceNormalization), norm(PlainGroup, 6), [2, 4, 5, 6]),
     "instance-norm-channels-first": Case(
-        norm(layers.InstanceNormalization, channels_axis=1), norm(keras.layers.GroupNormalization, 6, axis=1), [2, 6, 7]
+        norm(layers.InstanceNormalization, channels_axis=1), norm(PlainGroup, 6, axis=1), [2, 6, 7]
     ),
-    "layer-norm": Case(norm(layers.LayerNormalization), norm(keras.layers.LayerNormalization), [3, 4, 6]),
-    "layer-norm-of-many": Case(
-        norm(layers.LayerNormalization, [1, 3]), norm(keras.layers.LayerNormalization, [1, 3]), [3, 4, 2, 6]
-    ),
-    "layer-norm-of-the-middle": Case(
-        norm(layers.LayerNormalization, 1, epsilon=0.1, center=False),
-        norm(keras.layers.LayerNormalization, 1, epsilon=0.1, center=False),
-        [3, 4, 2],
-    ),
+    "layer-norm": Case(norm(Norm), norm(PlainNorm), [3, 4, 6]),
+    "layer-norm-of-many": Case(norm(Norm, [1, 3]), norm(PlainNorm, [1, 3]), [3, 4, 2, 6]),
+    "layer-norm-of-the-middle": Case(norm(Norm, 1, **MIDDLE), norm(PlainNorm, 1, **MIDDLE), [3, 4, 2]),
     "lstm": Case(recurrent(layers.PopnnLSTM), recurrent(keras.layers.LSTM), [3, 4, 2]),
     "lstm-all": Case(recurrent(layers.PopnnLSTM, **ALL), recurrent(keras.layers.LSTM, **ALL), [3, 4, 2]),
-    "lstm-relu": Case(
-        recurrent(layers.PopnnLSTM, activation="relu", unit_forget_bias=False),
-        recurrent(keras.layers.LSTM, activation="relu", unit_forget_bias=False),
-        [3, 4, 2],
-    ),
+    "lstm-relu": Case(recurrent(layers.PopnnLSTM, **RELU), recurrent(keras.layers.LSTM, **RELU), [3, 4, 2]),
     "gru": Case(recurrent(layers.PopnnGRU), recurrent(keras.layers.GRU), [3, 4, 2]),
     "gru-all": Case(recurrent(layers.PopnnGRU, **ALL), recurrent(keras.layers.GRU, **ALL), [3, 4, 2]),
     "gru-reset-before": Case(
@@ -104,12 +87,7 @@ CASES = {
     "assume-equal": Case(layers.AssumeEqualAcrossReplicas, keras.layers.Identity, [3, 4]),
     "checkpoint": Case(layers.RecomputationCheckpoint, keras.layers.Identity, [3, 4]),
     "recompute": Case(wrapped, plain_dense, [4, 8]),
-    "dropout-at-rest": Case(
-        lambda **kw: layers.Dropout(0.5, **kw),
-        lambda **kw: keras.layers.Identity(**kw),
-        [3, 4],
-        options={"training": False},
-    ),
+    "dropout-at-rest": Case(made(layers.Dropout, 0.5), keras.layers.Identity, [3, 4], options={"training": False}),
 }
 
 # Some of each kind, for what takes its time.

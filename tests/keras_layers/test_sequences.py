@@ -71,28 +71,21 @@ def test_model_of_the_loss_compiles_trains_and_is_saved(tmp_path, logits):
     assert np.allclose(loaded(batch), model(batch), atol=1e-5)
 
 
-def test_configuration_makes_the_layer_anew_and_bad_arguments_are_refused(logits):
+def test_configuration_makes_the_layer_anew_and_bad_arguments_are_refused(logits, refused):
     for kind in (layers.CTCInferenceLayer, layers.CTCPredictionsLayer):
         layer = kind(1, 5, 2, True, name="mine")
         assert kind.from_config(layer.get_config()).get_config() == layer.get_config()
     for paths in (0, 6):
-        with pytest.raises(ValueError, match="`top_paths="):
-            layers.CTCInferenceLayer(beam_width=5, top_paths=paths)
-    with pytest.raises(ValueError, match="`blank_index=4` is out of range"):
-        layers.CTCLoss(4)(LABELS, logits, LABEL_LENGTH, LENGTH)
+        refused(ValueError, "`top_paths=", layers.CTCInferenceLayer, beam_width=5, top_paths=paths)
+    loss, given = layers.CTCLoss(4), (LABELS, logits, LABEL_LENGTH, LENGTH)
+    refused(ValueError, "`blank_index=4` is out of range", loss, *given)
 
 
 LENGTHS, OTHER_LENGTHS = tf.constant([[3], [5], [1]]), tf.constant([[4], [0], [2]])
 MASK = tf.constant([[True, True], [True, False], [False, True]])
-OPTIONS = {
-    "num_attention_heads": 2,
-    "attention_head_size": 4,
-    "use_scale": True,
-    "qkv_activation": "tanh",
-    "output_activation": "relu",
-    "embedding_bias_initializer": "normal",
-    "output_bias_initializer": "normal",
-}
+OPTIONS = {"num_attention_heads": 2, "attention_head_size": 4, "use_scale": True}
+OPTIONS |= {"qkv_activation": "tanh", "output_activation": "relu"}
+OPTIONS |= {"embedding_bias_initializer": "normal", "output_bias_initializer": "normal"}
 
 
 @pytest.fixture
@@ -155,9 +148,8 @@ def test_elements_are_dropped_in_training_and_layers_for_queries_keys_and_values
         still = layer(inputs, training=False)
         assert np.array_equal(layer(inputs, training=False)[0], still[0])
         assert not np.array_equal(layer(inputs, training=True)[0], still[0])
-        kernels = [dense.get_weights()[0] for dense in (layer._query, layer._key, layer._value)]
-        assert not np.array_equal(kernels[0], kernels[1])
-        assert not np.array_equal(kernels[1], kernels[2])
+        kernels = [dense.get_weights()[0].tobytes() for dense in (layer._query, layer._key, layer._value)]
+        assert len(set(kernels)) == 3
 
 
 def test_model_is_saved_and_loaded(tmp_path, inputs):
@@ -171,12 +163,11 @@ def test_model_is_saved_and_loaded(tmp_path, inputs):
     assert loaded.layers[-1].get_config() == model.layers[-1].get_config()
 
 
-def test_sizes_and_inputs_that_do_not_go_together_are_refused(inputs):
+def test_sizes_and_inputs_that_do_not_go_together_are_refused(inputs, refused):
     with pytest.raises(ValueError, match="`sequences_per_iter=4` must be at most `max_batch_size`, which is 3"):
         make(sequences_per_iter=4)
     for name in ("num_attention_heads", "attention_head_size", "sequences_per_iter"):
-        with pytest.raises(ValueError, match=f"`{name}` must be 1 or more"):
-            make(**{name: 0})
+        refused(ValueError, f"`{name}` must be 1 or more", make, **{name: 0})
     layer = make()
     layer(inputs)
     sequences, lengths, others, other_lengths = inputs
@@ -188,5 +179,4 @@ def test_sizes_and_inputs_that_do_not_go_together_are_refused(inputs):
         ([*inputs, tf.ones([3, 3], tf.bool)], "`q_mask` must have shape"),
         ([sequences, lengths, tf.cast(others, tf.float16), other_lengths], "must have one type"),
     ]:
-        with pytest.raises(ValueError, match=message):
-            layer.call(wrong)
+        refused(ValueError, message, layer.call, wrong)
