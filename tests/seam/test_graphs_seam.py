@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import functions, graphs
 
-SCALAR = tf.TensorSpec([], tf.float32)
+SCALAR, NUMBER = tf.TensorSpec([], tf.float32), tf.TensorSpec([], tf.int32)
 
 
 def default_graph() -> Any:
