@@ -44,22 +44,30 @@ def plainly_trained(regression):
 
 
 @pytest.fixture
-def trained(regression):
-    """`trained(make_optimizer)` trains on the IPU: all micro-batches in order, in one loop of one program."""
+def trained_on(replicas, regression):
+    """`trained_on(count, make_optimizer)` trains on replicas: micro-batch t * count + r is that of replica r."""
 
-    def train(make_optimizer):
-        strategy = ipu.IPUStrategy()
+    def train(count, make_optimizer):
+        strategy = replicas(count)
+        results = ipu.IPUOutfeedQueue()
         with strategy.scope():
             weights = tf.Variable(np.ones((3, 1), np.float32))
             optimizer = make_optimizer()
+            batches = iter(tf.data.Dataset.from_tensor_slices(regression))
 
         @tf.function(jit_compile=True)
-        def program(inputs, targets):
-            for at in tf.range(MICRO_BATCHES):
-                loss = lambda at=at: squared_error(weights, inputs[at], targets[at])  # noqa: E731
+        def program(batches):
+            for _ in tf.range(MICRO_BATCHES // count):
+                x, y = next(batches)
+                loss = lambda x=x, y=y: squared_error(weights, x, y)  # noqa: E731
                 optimizer.apply_gradients(optimizer.compute_gradients(loss, [weights]))
+            results.enqueue(weights.read_value())
 
-        strategy.run(program, args=tuple(map(tf.constant, regression)))
-        return weights.numpy()
+        with strategy.scope():
+            strategy.run(program, args=(batches,))
+        everywhere = results.dequeue().numpy().reshape(count, 3, 1)
+        for each in (*everywhere[1:], weights.numpy()):
+            np.testing.assert_array_equal(each, everywhere[0])
+        return everywhere[0]
 
     return train

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-import tensorflow_ipu as ipu
 from tensorflow_ipu.optimizers import (
     CrossReplicaGradientAccumulationOptimizer,
     CrossReplicaGradientAccumulationOptimizerV2,
@@ -21,40 +20,12 @@ v1 = tf.compat.v1.train
 INNER = {"momentum": lambda: v1.MomentumOptimizer(0.05, 0.9), "adam": lambda: v1.AdamOptimizer(0.1)}
 
 
-@pytest.fixture
-def trained_on(replicas, regression):
-    """`trained_on(count, make_optimizer)` trains on replicas: micro-batch t * count + r is that of replica r."""
-
-    def train(count, make_optimizer):
-        strategy = replicas(count)
-        inputs, targets = regression
-        results = ipu.IPUOutfeedQueue()
-        with strategy.scope():
-            weights = tf.Variable(np.ones((3, 1), np.float32))
-            optimizer = make_optimizer()
-            batches = iter(tf.data.Dataset.from_tensor_slices((inputs, targets)))
-
-        @tf.function(jit_compile=True)
-        def program(batches):
-            for _ in tf.range(8 // count):
-                x, y = next(batches)
-                loss = lambda x=x, y=y: tf.reduce_mean((tf.matmul(x, weights) - y) ** 2)  # noqa: E731
-                optimizer.apply_gradients(optimizer.compute_gradients(loss, [weights]))
-            results.enqueue(weights.read_value())
-
-        with strategy.scope():
-            strategy.run(program, args=(batches,))
-        everywhere = results.dequeue().numpy().reshape(count, 3, 1)
-        for others in everywhere[1:]:
-            np.testing.assert_array_equal(others, everywhere[0])
-        np.testing.assert_array_equal(weights.numpy(), everywhere[0])
-        return everywhere[0]
-
-    return train
-
-
 def groups(size):
     return [list(range(first, first + size)) for first in range(0, 8, size)]
+
+
+def accumulating(reduction):
+    return lambda inner: CrossReplicaGradientAccumulationOptimizerV2(inner, 2, None, False, None, reduction)
 
 
 @pytest.mark.parametrize(
@@ -67,22 +38,15 @@ def groups(size):
         ("adam", 1, ShardedOptimizer, 1, 1),
         ("adam", 2, lambda inner: GradientAccumulationOptimizerV2(inner, 2), 1, 4),
         ("momentum", 2, lambda inner: CrossReplicaOptimizer(MapGradientOptimizer(inner, lambda g, _: 3 * g)), 3 / 2, 2),
+        # Two replicas, each with two micro-batches an update.
+        ("adam", 2, accumulating("mean"), 1 / 4, 4),
+        ("momentum", 2, accumulating("running_mean"), 1 / 4, 4),
     ],
-    ids=["mean of 4", "mean of 2", "mean of 1", "sum", "sharded", "accumulated sum", "mapped before the mean"],
+    ids=["mean of 4", "mean of 2", "mean of 1", "sum", "sharded", "accumulated", "mapped", "mean", "running mean"],
 )
 def test_replicas_train_as_one_with_all_their_batches(trained_on, plainly_trained, inner, count, wrap, share, together):
     expected = plainly_trained(MapGradients(INNER[inner](), share), groups(together))
     result = trained_on(count, lambda: wrap(INNER[inner]()))
-    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(("inner", "reduction"), [("adam", "mean"), ("momentum", "running_mean")])
-def test_accumulation_and_mean_train_as_one_batch(trained_on, plainly_trained, inner, reduction):
-    # Two replicas, each with two micro-batches an update.
-    expected = plainly_trained(MapGradients(INNER[inner](), 0.25), groups(4))
-    result = trained_on(
-        2, lambda: CrossReplicaGradientAccumulationOptimizerV2(INNER[inner](), 2, None, False, None, reduction)
-    )
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-6)
 
 
