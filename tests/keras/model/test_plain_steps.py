@@ -14,16 +14,6 @@ import tensorflow_ipu as ipu
 STEPS, BATCH = 4, 8
 
 
-class Subclassed(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.hidden = layers.Dense(8, activation="tanh")
-        self.head = layers.Dense(3)
-
-    def call(self, x, training=False):
-        return self.head(self.hidden(x))
-
-
 def functional():
     inputs = keras.Input([6])
     left = layers.Dense(5, activation="relu")(inputs)
@@ -37,11 +27,14 @@ def sequential(*parts):
 
 # The models, each with the shape of its inputs, and an optimizer for each: each optimizer is there once.
 MODELS: dict[str, tuple[Callable[[], keras.Model], list[int]]] = {
-    "subclassed": (Subclassed, [6]),
     "functional": (functional, [6]),
-    "dropout": (sequential(lambda: layers.Dense(8, activation="relu"), lambda: layers.Dropout(0.5, seed=7)), [6]),
     "normalization": (
-        sequential(lambda: layers.Dense(8), lambda: layers.BatchNormalization(momentum=0.5), layers.LayerNormalization),
+        sequential(
+            lambda: layers.Dense(8),
+            lambda: layers.BatchNormalization(momentum=0.5),
+            lambda: layers.Dropout(0.5, seed=7),
+            layers.LayerNormalization,
+        ),
         [6],
     ),
     "convolution": (
@@ -67,9 +60,7 @@ OPTIMIZERS: dict[str, Callable[[], keras.optimizers.Optimizer]] = {
     "adamw": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1, clipnorm=1.0),
     "accumulation": lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2),
     "momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True),
-    "sgd": lambda: keras.optimizers.SGD(0.1),
     "rmsprop": decaying,
-    "adam": lambda: keras.optimizers.Adam(0.05),
 }
 CASES = list(zip(MODELS, OPTIMIZERS, strict=True))
 
@@ -137,8 +128,8 @@ def test_steps_equal_those_of_plain_keras_to_the_bit(case, assert_same):
     assert {variable.device.rpartition("/")[2] for variable in training.variables()} == {"device:IPU:0"}
 
 
-@pytest.mark.parametrize("case", CASES[3:5], ids=lambda case: "-".join(case))
-def test_loop_on_the_device_equals_plain_keras_to_float_rounding(case, plain_strategy, assert_same):
+def test_loop_on_the_device_equals_plain_keras_to_float_rounding(plain_strategy, assert_same):
+    case = CASES[2]
     losses, values = plain_training(case)
     with plain_strategy.scope():
         training = Training(*case)
@@ -159,7 +150,7 @@ def test_loop_on_the_device_equals_plain_keras_to_float_rounding(case, plain_str
 def test_training_goes_on_from_a_model_that_was_built_before(plain_strategy):
     features, labels = batches([6])
     with plain_strategy.scope():
-        training = Training("functional", "adam")
+        training = Training("functional", "averaging")
         training.model.build([None, 6])
         training.optimizer.build(training.model.trainable_variables)
         before = training.values()

@@ -61,27 +61,21 @@ def test_batches_of_a_third_size_warn_once_in_the_users_line(scoped):
     )
 
 
-def test_executions_with_the_same_queues_look_for_their_program_once(features, labels, make_model, scoped, monkeypatch):
-    looks = []
-    find = replicas.find
-    monkeypatch.setattr(replicas, "find", lambda *args: looks.append(args[0]) or find(*args))
-    model = scoped(lambda: make_model())
-    history = model.fit(features, labels, batch_size=6, epochs=2, verbose=0, shuffle=False).history
-    # Of the eight executions of an epoch the first has another queue than before.
-    assert len(looks) == 2
-    again = scoped(lambda: make_model(steps_per_execution=8))
-    other = again.fit(features, labels, batch_size=6, epochs=2, verbose=0, shuffle=False).history
-    assert other["loss"] == pytest.approx(history["loss"], rel=1e-5)
-
-
-def test_no_queue_and_no_data_outlive_a_fit(features, labels, make_model, scoped):
+def test_executions_with_the_same_queues_look_for_their_program_once_and_no_queue_outlives_a_fit(
+    features, labels, make_model, scoped, monkeypatch
+):
     def queues():
         gc.collect()
         return [each for each in gc.get_objects() if type(each) is ipu.IPUInfeedQueue and each._feed is not None]
 
+    looks = []
+    find = replicas.find
+    monkeypatch.setattr(replicas, "find", lambda *args: looks.append(args[0]) or find(*args))
     before = queues()  # Which another test may still hold.
-    model = scoped(lambda: make_model())
-    model.fit(features, labels, batch_size=6, epochs=2, verbose=0)
+    model = scoped(make_model)
+    model.fit(features, labels, batch_size=6, epochs=2, verbose=0, shuffle=False)
+    # Of the eight executions of an epoch the first has another queue than before.
+    assert len(looks) == 2
     assert len(queues()) == len(before)
 
 

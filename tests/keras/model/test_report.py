@@ -139,6 +139,7 @@ def test_a_model_in_stages_reports_its_pipeline(scoped, replicas):
 
 
 def test_other_micro_batches_are_tried_by_tracing_them(model):
+    model.compile("rmsprop", SPARSE, steps_per_execution=2)
     report = model.ipu_report(16)
     state = sum(4 * int(np.prod(each.shape)) for each in model.optimizer.variables)
     assert report.memory.optimizer == pytest.approx(state, abs=16)

@@ -1,7 +1,5 @@
 """Models with pipeline stages: how stages are assigned, and that they train as gradient accumulation does."""
 
-from typing import Any
-
 import keras
 import numpy as np
 import pytest
@@ -47,68 +45,55 @@ def compiled(model, loss="mse", rate=0.1, metrics=("mae",)):
     return model
 
 
-def used(model, x, y, fully=True):
-    """The history of two epochs, the weights after it, and, used fully, an evaluation and predictions."""
+def trained(model, x, y):
+    """The history of two epochs, and the weights after it."""
+    history = model.fit(x, y, epochs=2, batch_size=BATCH, shuffle=False, verbose=0).history
+    return [history, model.get_weights()]
+
+
+def used(model, x, y):
     options = {"batch_size": BATCH, "verbose": 0}
-    history = model.fit(x, y, epochs=2, shuffle=False, **options).history
-    results = [history, model.get_weights()]
-    return [*results, model.evaluate(x, y, **options), model.predict(x, **options)] if fully else results
+    return [*trained(model, x, y), model.evaluate(x, y, **options), model.predict(x, **options)]
 
 
-_accumulated: dict[Any, list[Any]] = {}
-
-
-def accumulated(replicas, make, count, x, y, **options):
-    """What comes of gradient accumulation on one IPU."""
-    if make not in _accumulated:
-        with replicas(1).scope():
-            keras.utils.set_random_seed(2)
-            model = compiled(make(), **options)
-            if not isinstance(model, keras.Sequential):
-                model.reset_pipeline_stage_assignment()
-            model.set_gradient_accumulation_options(count)
-            _accumulated[make] = used(model, x, y)
-    return _accumulated[make]
+def accumulating(replicas, make, count, **options):
+    """A model without stages whose gradients accumulate on one IPU."""
+    with replicas(1).scope():
+        keras.utils.set_random_seed(2)
+        model = compiled(make(), **options)
+    if not isinstance(model, keras.Sequential):
+        model.reset_pipeline_stage_assignment()
+    model.set_gradient_accumulation_options(count)
+    return model
 
 
 @pytest.fixture
 def in_two(replicas):
-    """`in_two(model, count)` compiles a sequential model and puts what is behind its first layer into a second stage."""
+    """`in_two(make)` compiles a sequential model, and puts what is behind its first layer into a second stage."""
 
-    def make(make, count=4, **options):
-        with replicas(2).scope():
+    def make(make, ipus=2, **options):
+        with replicas(ipus).scope():
             keras.utils.set_random_seed(2)
             model = compiled(make())
             model.set_pipeline_stage_assignment([0, *[1] * (len(model.layers) - 1)])
-            model.set_pipelining_options(count, **options)
+            model.set_pipelining_options(4, **options)
         return model
 
     return make
 
 
-@pytest.mark.parametrize(
-    ("fully", "options"),
-    [
-        (True, {}),
-        (
-            False,
-            {
-                "pipeline_schedule": pipelining.PipelineSchedule.Interleaved,
-                "device_mapping": [1, 0],
-                "recomputation_mode": pipelining.RecomputationMode.RecomputeThenBackpropagate,
-            },
-        ),
-        (False, {"pipeline_schedule": pipelining.PhasedExecution.Parallel}),
-    ],
-)
-def test_pipelined_sequential_model_trains_as_accumulation_does(
-    fully, options, features, assert_same, replicas, in_two
-):
-    expected = accumulated(replicas, sequential, 4, features, features[:, :3])
-    model = in_two(sequential, **options)
-    assert model._ipu_extension.replicas_for(None) == 1
-    results = used(model, features, features[:, :3], fully)
-    assert_same(results, expected[: len(results)])
+def test_pipelined_sequential_model_trains_as_accumulation_does(features, assert_same, replicas, in_two):
+    data = features, features[:, :3]
+    expected = trained(accumulating(replicas, sequential, 4), *data)
+    interleaved = {
+        "pipeline_schedule": pipelining.PipelineSchedule.Interleaved,
+        "device_mapping": [1, 0],
+        "recomputation_mode": pipelining.RecomputationMode.RecomputeThenBackpropagate,
+    }
+    for options in ({}, interleaved, {"pipeline_schedule": pipelining.PhasedExecution.Parallel}):
+        model = in_two(sequential, **options)
+        assert model._ipu_extension.replicas_for(None) == 1
+        assert_same(trained(model, *data), expected)
     # Serial phases share an IPU, so each further one is a replica.
     model.set_pipelining_options(4, pipeline_schedule=pipelining.PhasedExecution.Serial)
     assert model._ipu_extension.replicas_for(None) == 2
@@ -117,15 +102,15 @@ def test_pipelined_sequential_model_trains_as_accumulation_does(
 def test_pipelined_functional_model_trains_as_accumulation_does(features, assert_same, replicas):
     data = [features[:, :4], features[:, 4:]], [features[:, :3], features[:, :1]]
     options = {"loss": ["mse", "mae"], "metrics": [["mae"], ["mse"]], "rate": 0.01}
-    expected = accumulated(replicas, functional, 6, *data, **options)
+    expected = used(accumulating(replicas, functional, 6, **options), *data)
     with replicas(4).scope():
         keras.utils.set_random_seed(2)
         model = compiled(functional(), **options)
-        model.set_pipelining_options(gradient_accumulation_steps_per_replica=6)
-        assert_same(used(model, *data), expected)
-        before = model._ipu_extension.traces()
-        used(model, *data)
-        assert model._ipu_extension.traces() == before
+    model.set_pipelining_options(gradient_accumulation_steps_per_replica=6)
+    assert_same(used(model, *data), expected)
+    before = model._ipu_extension.traces()
+    used(model, *data)
+    assert model._ipu_extension.traces() == before
 
 
 class Count(keras.callbacks.Callback):
@@ -136,26 +121,19 @@ class Count(keras.callbacks.Callback):
         self.count += 1
 
 
-def test_pipelines_run_as_replicas_and_report_each_step(features, assert_same, replicas):
+def test_pipelines_run_as_replicas_and_report_each_step(features, assert_same, replicas, in_two):
     """Two replicas of two stages: the batches of both make one update."""
     data = {"x": features, "y": features[:, :3], "batch_size": 3, "shuffle": False, "verbose": 0}
-    models, count = [], Count()
-    for ipus in (1, 4):
-        with replicas(ipus).scope():
-            keras.utils.set_random_seed(2)
-            model = compiled(linear())
-            model.steps_per_execution = 8
-            if ipus == 1:
-                model.set_gradient_accumulation_options(8)
-            else:
-                model.set_pipeline_stage_assignment([0, 1])
-                model.set_pipelining_options(4)
-                model.set_asynchronous_callbacks(True)
-            model.fit(**data, callbacks=[count] if ipus > 1 else [])
-        models.append(model)
+    single, count = accumulating(replicas, linear, 8), Count()
+    single.steps_per_execution = 8
+    single.fit(**data)
+    model = in_two(linear, ipus=4)
+    model.steps_per_execution = 8
+    model.set_asynchronous_callbacks(True)
+    model.fit(**data, callbacks=[count])
     assert count.count == 16
-    assert_same(*(model.get_weights() for model in models))
-    assert_same(models[1].predict(features, batch_size=3, verbose=0), models[1](features))
+    assert_same(model.get_weights(), single.get_weights())
+    assert_same(model.predict(features, batch_size=3, verbose=0), model(features))
 
 
 def test_accumulated_results_are_those_after_the_last_step_and_come_once_an_execution(features, in_two):
