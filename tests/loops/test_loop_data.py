@@ -1,28 +1,22 @@
 """`loops.repeat` with an infeed, and gradients through it and inside of its body."""
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu.loops import repeat
 
 
-def test_element_comes_after_the_carried_values(run, infeed_of, numbers):
-    queue = infeed_of(numbers.map(lambda x: (x, tf.cast(x, tf.float32) / 2)))
-    result = run(lambda: repeat(4, lambda total, half, x, y: (total + x, half + y), [100, 0.0], queue))
-    assert [x.numpy() for x in result] == [106, 3]
+def test_element_comes_after_the_carried_values_or_by_name(run, infeed_of, numbers):
+    pairs = infeed_of(numbers.map(lambda x: (x, tf.cast(x, tf.float32) / 2)))
+    named = infeed_of(numbers.map(lambda x: {"b": x, "a": 10 * x}))
+    in_tuples = infeed_of(numbers.map(lambda x: ({"b": x, "a": 10 * x},)))
 
+    def program():
+        by_name = [repeat(3, lambda x, a, b: x + a - b, 0, queue) for queue in (named, in_tuples)]
+        return repeat(4, lambda total, half, x, y: (total + x, half + y), [100, 0.0], pairs), by_name
 
-def test_element_that_is_a_dict_comes_by_name(run, infeed_of, numbers):
-    def body(x, a, b):
-        return x + a - b
-
-    def program(queue):
-        return repeat(3, body, 0, queue)
-
-    for dataset in (numbers.map(lambda x: {"b": x, "a": 10 * x}), numbers.map(lambda x: ({"b": x, "a": 10 * x},))):
-        assert run(program, infeed_of(dataset)).numpy() == 27
+    assert [x.numpy() for x in tf.nest.flatten(run(program))] == [106, 3, 27, 27]
 
 
 def test_second_run_goes_on_where_the_first_left_the_data(strategy, infeed_of, numbers):
@@ -36,13 +30,12 @@ def test_second_run_goes_on_where_the_first_left_the_data(strategy, infeed_of, n
     assert [int(strategy.run(given, (queue,))) for queue in (first, second, first)] == [3, 33, 12]
 
 
-def test_queue_that_was_not_initialized_or_is_in_no_program_is_refused(run, numbers):
+def test_queue_that_was_not_initialized_or_is_in_no_program_is_refused(run, refused, numbers):
     queue = ipu.IPUInfeedQueue(numbers)
-    with pytest.raises(tf.errors.FailedPreconditionError, match="not initialized"):
-        run(lambda: repeat(3, lambda x, y: x + y, [0], queue))
+    error, loop = tf.errors.FailedPreconditionError, lambda: repeat(3, lambda x, y: x + y, [0], queue)
+    refused(error, "not initialized", run, loop)
     queue.initializer  # noqa: B018
-    with pytest.raises(tf.errors.FailedPreconditionError, match="runs in a compiled program alone"):
-        repeat(3, lambda x, y: x + y, [0], queue)
+    refused(error, "runs in a compiled program alone", loop)
 
 
 def test_loops_nest_and_share_a_queue_in_program_order(run, infeed_of, numbers):

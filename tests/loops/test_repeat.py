@@ -4,7 +4,6 @@ import functools
 import logging
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
@@ -131,9 +130,8 @@ def same(*values):
     return values
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
+def test_loop_that_cannot_be_is_refused(run, refused):
+    for arguments, kind, message in (
         *(((n, same, [5]), TypeError, WHOLE) for n in (1.5, True, None, "3", tf.constant(1.0), np.bool_(True))),
         *(((n, same, [5]), ValueError, BITS.format(n)) for n in (2**63, -(2**63) - 1, np.uint64(2**63))),
         (([3], same, [5]), ValueError, "`n` must be a scalar, but has shape"),
@@ -160,13 +158,11 @@ def same(*values):
             ((3, lambda x, made=made: made, [0]), TypeError, "what `body` returns must be a tensor, .* but holds")
             for made in ({"a": 1}, object(), [{"a": 1}])
         ),
-    ],
-)
-def test_loop_that_cannot_be_is_refused(arguments, kind, message, run, refused):
-    refused(kind, message, run, lambda: repeat(*arguments))
+    ):
+        refused(kind, message, run, lambda: repeat(*arguments))  # noqa: B023
 
 
-def test_body_that_does_not_take_the_element_is_refused_and_not_called(run, infeed_of, numbers):
+def test_body_that_does_not_take_the_element_is_refused_and_not_called(run, refused, infeed_of, numbers):
     words = r"You specified 1 inputs and {} additional inputs from infeed{}, but the body takes `\({}\)`"
     calls = []
     for dataset, body, count, named, takes in (
@@ -175,20 +171,22 @@ def test_body_that_does_not_take_the_element_is_refused_and_not_called(run, infe
         (numbers.map(lambda x: {"a": x, "b": x}), lambda x, a: calls.append(x), 2, r" \(a, b by name\)", "x, a"),
     ):
         queue = infeed_of(dataset)
-        with pytest.raises(TypeError, match="Supplied loop body.*" + words.format(count, named, takes)):
-            run(lambda: repeat(3, body, [0], queue))  # noqa: B023
+        message = "Supplied loop body.*" + words.format(count, named, takes)
+        refused(TypeError, message, run, lambda: repeat(3, body, [0], queue))  # noqa: B023
         assert not calls
         assert not queue.dequeued
 
 
-def test_version_of_while_loops_is_noted_and_changes_nothing(run, caplog):
+def test_version_of_while_loops_is_noted_and_changes_nothing(run, refused, caplog):
+    def loop(version):
+        return lambda: repeat(3, lambda x: x + 1, [0], use_while_v1=version)
+
     with caplog.at_level(logging.WARNING):
-        assert run(lambda: repeat(3, lambda x: x + 1, [0], use_while_v1=True)).numpy() == 3
+        assert run(loop(True)).numpy() == 3
         assert "use_while_v1" not in caplog.text
-        assert run(lambda: repeat(3, lambda x: x + 1, [0], use_while_v1=False)).numpy() == 3
-        assert "`use_while_v1=False` makes no difference" in caplog.text
-    with pytest.raises(TypeError, match="`use_while_v1` must be True or False, but is 1"):
-        run(lambda: repeat(3, lambda x: x + 1, [0], use_while_v1=1))
+        assert run(loop(False)).numpy() == 3
+    assert "`use_while_v1=False` makes no difference" in caplog.text
+    refused(TypeError, "`use_while_v1` must be True or False, but is 1", run, loop(1))
 
 
 def test_operations_that_the_body_returns_run_in_each_iteration(strategy, run):

@@ -3,7 +3,6 @@
 import logging
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
@@ -80,53 +79,40 @@ def below(x):
 
 
 # It was XLA that refused limits and conditions of other shapes and types, without a word of whose fault it is.
-@pytest.mark.parametrize(
-    ("condition", "body", "options", "kind", "message"),
-    [
-        *((below, abs, {"maximum_iterations": n}, TypeError, WHOLE) for n in (1.5, True, "3", tf.constant(2.0))),
-        *((below, abs, {"maximum_iterations": n}, ValueError, BOUND.format(n)) for n in (2**31, 2**63)),
-        (below, abs, {"maximum_iterations": [3]}, ValueError, r"must be a scalar, but has shape \(1,\)"),
-        (None, abs, {}, TypeError, "Supplied loop condition function cannot be called"),
-        (lambda x: x, abs, {}, TypeError, TRUTH.format(r"int32 and shape \(\)")),
-        (lambda x: x < [1, 2], abs, {}, TypeError, TRUTH.format(r"bool and shape \(2,\)")),
-        (lambda x: 1.0, abs, {}, TypeError, TRUTH.format("float32")),
-        (below, abs, {"infeed_queue": 5}, TypeError, "`infeed_queue` must be an `IPUInfeedQueue`"),
-        (below, lambda x: (tf.no_op(), x), {}, ValueError, "more Tensor values followed by zero or more Operations"),
-        (below, lambda x: 1.5, {}, TypeError, r"Mismatch between .* \['int32'\] vs \['float32'\]"),
-        (below, lambda x: None, {}, TypeError, r"Mismatch between .* \['int32'\] vs \[\]"),
-    ],
-)
-def test_loop_that_cannot_be_is_refused(condition, body, options, kind, message, run):
-    with pytest.raises(kind, match=message):
-        run(lambda: while_loop(condition, (lambda x: x + 1) if body is abs else body, [0], **options))
-
-
-def test_condition_and_body_that_cannot_take_their_arguments_are_refused(run, infeed_of, numbers):
-    condition = (
-        "Supplied loop condition function cannot be called with the specified inputs. You specified 1 inputs, but the"
-        r" condition takes `\(x, y\)`. Note that infeed is not passed to the loop condition."
+def test_loop_that_cannot_be_is_refused(run, refused, infeed_of, numbers):
+    called = "Supplied loop {} function cannot be called with the specified inputs. You specified 1 inputs"
+    condition = called.format("condition") + (
+        r", but the condition takes `\(x, y\)`. Note that infeed is not passed to the loop condition."
     )
-    body = "Supplied loop body function cannot be called with the specified inputs. You specified 1 inputs"
-    queue = infeed_of(numbers)
-    for words, arguments in (
-        (condition, (lambda x, y: x < 3, lambda x: x, [0])),
-        (condition, (lambda x, y: x < 3, lambda x, y: x + y, [0], queue)),
-        (body + r", but the body takes `\(x, y\)`", (lambda x: x < 3, lambda x, y: x, [0])),
-        (
-            body + r" and 1 additional inputs from infeed, but the body takes `\(x\)`",
-            (lambda x: x < 3, lambda x: x, [0], queue),
-        ),
+    body, step, queue = called.format("body"), lambda x: x + 1, infeed_of(numbers)
+    for error, words, arguments, options in (
+        *((TypeError, WHOLE, (below, step), {"maximum_iterations": n}) for n in (1.5, True, "3", tf.constant(2.0))),
+        *((ValueError, BOUND.format(n), (below, step), {"maximum_iterations": n}) for n in (2**31, 2**63)),
+        (ValueError, r"must be a scalar, but has shape \(1,\)", (below, step), {"maximum_iterations": [3]}),
+        (TypeError, "Supplied loop condition function cannot be called", (None, step), {}),
+        (TypeError, TRUTH.format(r"int32 and shape \(\)"), (lambda x: x, step), {}),
+        (TypeError, TRUTH.format(r"bool and shape \(2,\)"), (lambda x: x < [1, 2], step), {}),
+        (TypeError, TRUTH.format("float32"), (lambda x: 1.0, step), {}),
+        (TypeError, "`infeed_queue` must be an `IPUInfeedQueue`", (below, step), {"infeed_queue": 5}),
+        (ValueError, "more Tensor values followed by zero or more", (below, lambda x: (tf.no_op(), x)), {}),
+        (TypeError, r"Mismatch between .* \['int32'\] vs \['float32'\]", (below, lambda x: 1.5), {}),
+        (TypeError, r"Mismatch between .* \['int32'\] vs \[\]", (below, lambda x: None), {}),
+        (TypeError, condition, (lambda x, y: x < 3, step), {}),
+        (TypeError, condition, (lambda x, y: x < 3, lambda x, y: x + y), {"infeed_queue": queue}),
+        (TypeError, body + r", but the body takes `\(x, y\)`", (below, lambda x, y: x), {}),
+        (TypeError, body + r" and 1 additional .* takes `\(x\)`", (below, step), {"infeed_queue": queue}),
     ):
-        with pytest.raises(TypeError, match=words):
-            run(lambda: while_loop(*arguments))  # noqa: B023
+        refused(error, words, run, lambda: while_loop(*arguments, [0], **options))  # noqa: B023
 
 
-def test_version_of_while_loops_is_noted_and_changes_nothing(run, caplog):
+def test_version_of_while_loops_is_noted_and_changes_nothing(run, refused, caplog):
+    def loop(version):
+        return lambda: while_loop(lambda x: x < 3, lambda x: x + 1, [0], use_while_v1=version)
+
     with caplog.at_level(logging.WARNING):
-        assert run(lambda: while_loop(lambda x: x < 3, lambda x: x + 1, [0], use_while_v1=False)).numpy() == 3
+        assert run(loop(False)).numpy() == 3
     assert "`use_while_v1=False` makes no difference" in caplog.text
-    with pytest.raises(TypeError, match="`use_while_v1` must be True or False, but is 'no'"):
-        run(lambda: while_loop(lambda x: x < 3, lambda x: x + 1, [0], use_while_v1="no"))
+    refused(TypeError, "`use_while_v1` must be True or False, but is 'no'", run, loop("no"))
 
 
 def test_element_goes_to_the_body_and_not_to_the_condition(run, infeed_of, numbers):
