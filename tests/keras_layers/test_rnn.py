@@ -135,10 +135,10 @@ def plain():
     ]
 
 
-def fit(model, weights, **options):
+def fit(model, weights):
     model.set_weights(weights)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, steps_per_execution=4, **options)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, steps_per_execution=4)
     random = np.random.default_rng(0)
     words, labels = random.integers(0, 20, [64, 5]).astype(np.int32), random.integers(0, 3, 64).astype(np.int32)
     losses = model.fit(words, labels, batch_size=8, epochs=2, shuffle=False, verbose=0).history["loss"]
@@ -148,7 +148,7 @@ def fit(model, weights, **options):
 def test_weights_after_fit_are_those_of_plain_layers(assert_close):
     model = keras.Sequential([keras.layers.Input([5], dtype="int32"), *plain()])
     weights = model.get_weights()
-    losses, expected = fit(model, weights, jit_compile=False)
+    losses, expected = fit(model, weights)
     with ipu.IPUStrategy().scope():
         own_losses, actual = fit(keras.Sequential([keras.layers.Input([5], dtype="int32"), *ours()]), weights)
     assert own_losses == pytest.approx(losses, rel=1e-4)
