@@ -56,19 +56,15 @@ def number(*shape: int, dtype: tf.DType = tf.float32) -> tf.Tensor:
 
 def calls() -> Iterator[tuple[str, Call]]:
     """Each call: its name, which is the operation's, then a type or the like; a function, and what it is called with."""
-    types = (tf.float32, tf.float16, tf.int64)
-    for dtype in types:
+    for dtype in (tf.float32, tf.float16, tf.int64):
         yield from _families(dtype)
-    for dtype in types:
+    for dtype in (tf.float32, tf.int64):
         yield from _arrays(dtype)
     for dtype in (tf.float32, tf.float16):
         yield from _layers(dtype)
         yield from _updates(dtype)
-    yield from _whole_numbers()
-    yield from _complex_numbers()
-    yield from _draws()
-    yield from _linear_algebra()
-    yield from _lists()
+    for others in (_whole_numbers, _complex_numbers, _draws, _linear_algebra, _lists):
+        yield from others()
 
 
 def _of(names: str, dtype: tf.DType, /, **inputs: Any) -> Iterator[tuple[str, Call]]:
@@ -108,9 +104,8 @@ def _arrays(dtype: tf.DType) -> Iterator[tuple[str, Call]]:
     vector, matrix, image = number(4, dtype=dtype), number(2, 4, dtype=dtype), number(1, 4, 4, 4, dtype=dtype)
     places = tf.constant([[0], [2]])
     yield from _of("AddN", dtype, inputs=[1.0, 2.0] if dtype.is_floating else [1, 2])
-    yield from _of(
-        "BatchToSpaceND", dtype, input=number(4, 2, 2, 1, dtype=dtype), block_shape=[2, 2], crops=[[0, 0]] * 2
-    )
+    four = number(4, 2, 2, 1, dtype=dtype)
+    yield from _of("BatchToSpaceND", dtype, input=four, block_shape=[2, 2], crops=[[0, 0]] * 2)
     yield from _of("Bitcast", dtype, input=vector, type=tf.uint8)
     yield from _of("BroadcastTo", dtype, input=vector, shape=[3, 4])
     yield from _of("Cast", dtype, x=vector, DstT=tf.float32)
@@ -208,10 +203,11 @@ def _layers(dtype: tf.DType) -> Iterator[tuple[str, Call]]:
     yield from _of("BatchMatMul BatchMatMulV2", dtype, x=matrix, y=matrix, adj_y=True)
     yield from _of("BatchMatMulV3", dtype, x=matrix, y=matrix, adj_y=True, Tout=dtype)
     yield f"Einsum {dtype.name}", (lambda x: raw.Einsum(inputs=[x, x], equation="ab,cb->ac"), [matrix])
-    for name in ("AdjustContrastv2", "AdjustHue", "AdjustSaturation"):
-        amount = {"AdjustContrastv2": "contrast_factor", "AdjustHue": "delta", "AdjustSaturation": "scale"}[name]
-        yield from _of(name, dtype, images=number(1, 2, 2, 3, dtype=dtype), **{amount: 0.5})
-    yield from _of("HSVToRGB RGBToHSV", dtype, images=number(1, 2, 2, 3, dtype=dtype))
+    colors = number(1, 2, 2, 3, dtype=dtype)
+    yield from _of("AdjustContrastv2", dtype, images=colors, contrast_factor=0.5)
+    yield from _of("AdjustHue", dtype, images=colors, delta=0.5)
+    yield from _of("AdjustSaturation", dtype, images=colors, scale=0.5)
+    yield from _of("HSVToRGB RGBToHSV", dtype, images=colors)
     yield from _of("FakeQuantWithMinMaxArgs", dtype, inputs=vector)
     yield from _of("FakeQuantWithMinMaxVars", dtype, inputs=vector, min=0.0, max=1.0)
     yield from _of("QuantizeAndDequantizeV2", dtype, input=vector, input_min=0.0, input_max=1.0)
@@ -332,10 +328,8 @@ def _lists() -> Iterator[tuple[str, Call]]:
         shape = {"element_shape": [4], "element_dtype": tf.float32}
         return first, raw.TensorListStack(input_handle=kept, **shape), raw.TensorListLength(input_handle=kept)
 
-    yield (
-        "TensorListStack TensorListReserve TensorListSetItem TensorListGetItem TensorListLength",
-        (stacked, [number(4)]),
-    )
+    made = "TensorListStack TensorListReserve TensorListSetItem TensorListGetItem TensorListLength"
+    yield made, (stacked, [number(4)])
 
     def popped(x: Any) -> Any:
         kept = raw.EmptyTensorList(element_shape=[4], max_num_elements=3, element_dtype=tf.float32)

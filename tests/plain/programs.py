@@ -82,7 +82,6 @@ def run_programs() -> None:
 
 
 def _train(strategy: Any, ipu: Any) -> None:
-    """A loop between an infeed and an outfeed."""
     infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.ones([2, 3])).repeat())
     outfeed = ipu.IPUOutfeedQueue()
     weights = tf.Variable(tf.ones([3, 2]))
@@ -161,75 +160,59 @@ def models() -> Iterator[tuple[str, keras.Model, tuple[int, ...], str]]:
     """Ten Keras models, the shapes of their batches, and the types of those."""
     layers = keras.layers
 
-    def sequential(shape: tuple[int, ...], *of: Any) -> keras.Model:
-        return keras.Sequential([keras.Input(shape[1:], shape[0]), *of, layers.Flatten(), layers.Dense(3)])
+    def sequential(name: str, shape: tuple[int, ...], *of: Any, dtype: str = "float32") -> Any:
+        model = keras.Sequential([keras.Input(shape[1:], shape[0]), *of, layers.Flatten(), layers.Dense(3)])
+        return name, model, shape, dtype
 
-    image, words, sentence = (2, 6, 6, 2), (2, 5), (2, 5, 4)
-    yield (
-        "mlp",
-        sequential((2, 4), layers.Dense(8, "relu"), layers.Dropout(0.5), layers.Dense(8, "tanh")),
-        (2, 4),
-        "float32",
-    )
+    image, sentence = (2, 6, 6, 2), (2, 5, 4)
+    yield sequential("mlp", (2, 4), layers.Dense(8, "relu"), layers.Dropout(0.5), layers.Dense(8, "tanh"))
     convolutions = layers.Conv2D(4, 3, activation="relu"), layers.BatchNormalization(), layers.MaxPooling2D()
-    yield "convolutions", sequential(image, *convolutions), image, "float32"
+    yield sequential("convolutions", image, *convolutions)
     separable = layers.SeparableConv2D(4, 3), layers.DepthwiseConv2D(3), layers.AveragePooling2D(2)
-    yield "separable", sequential(image, *separable), image, "float32"
-    enlarging = (
-        layers.Conv2DTranspose(2, 3),
-        layers.UpSampling2D(interpolation="bilinear"),
-        layers.GroupNormalization(2),
-    )
-    yield "enlarging", sequential(image, *enlarging), image, "float32"
-    yield "lstm", sequential(words, layers.Embedding(9, 4), layers.LSTM(4)), words, "int32"
-    yield "gru", sequential(sentence, layers.GRU(4, return_sequences=True)), sentence, "float32"
-    volume = (2, 4, 4, 4, 1)
-    yield "volumes", sequential(volume, layers.Conv3D(2, 2, activation="elu"), layers.MaxPooling3D()), volume, "float32"
+    yield sequential("separable", image, *separable)
+    enlarging = layers.Conv2DTranspose(2, 3), layers.UpSampling2D(interpolation="bilinear")
+    yield sequential("enlarging", image, *enlarging, layers.GroupNormalization(2))
+    yield sequential("lstm", (2, 5), layers.Embedding(9, 4), layers.LSTM(4), dtype="int32")
+    yield sequential("gru", sentence, layers.GRU(4, return_sequences=True))
+    yield sequential("volumes", (2, 4, 4, 4, 1), layers.Conv3D(2, 2, activation="elu"), layers.MaxPooling3D())
     entered = keras.Input(sentence[1:], sentence[0])
     attended = layers.MultiHeadAttention(2, 2)(entered, entered)
     attended = layers.LayerNormalization()(layers.Activation("gelu")(entered + attended))
     flat = layers.Dense(3)(layers.GlobalAveragePooling1D()(attended))
     yield "transformer", keras.Model(entered, flat), sentence, "float32"
-    half = keras.Sequential([keras.Input((4,), 2), layers.Dense(8, "selu", dtype="mixed_float16"), layers.Dense(3)])
-    yield "half precision", half, (2, 4), "float32"
+    yield sequential("half precision", (2, 4), layers.Dense(8, "selu", dtype="mixed_float16"))
     noisy = layers.GaussianNoise(0.1), layers.Conv1D(4, 2, activation="softplus"), layers.SpatialDropout1D(0.5)
-    yield "noise", sequential(sentence, *noisy), sentence, "float32"
+    yield sequential("noise", sentence, *noisy)
 
 
 class Confusion(keras.metrics.Metric):
     """A metric with an `Assert` that has texts."""
 
     def __init__(self) -> None:
-        """Makes its matrix."""
         super().__init__(name="confusion")
         self.matrix = self.add_weight(shape=(3, 3), initializer="zeros", name="matrix")
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Counts."""
         true = tf.cast(tf.reshape(y_true, [-1]), tf.int64)
         self.matrix.assign_add(tf.math.confusion_matrix(true, tf.argmax(y_pred, -1), 3, dtype=tf.float32))
 
     def result(self) -> Any:
-        """How many were right."""
         return tf.linalg.trace(tf.convert_to_tensor(self.matrix))
 
 
 def compiled(model: keras.Model, **options: Any) -> keras.Model:
-    """A model that is ready to be trained."""
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, metrics=[Confusion()], **options)
     return model
 
 
 def batch(shape: tuple[int, ...], dtype: str) -> tuple[tf.Tensor, tf.Tensor]:
-    """Data and labels."""
     size = int(np.prod(shape))
     values = np.arange(size) % 7 if dtype == "int32" else np.linspace(-1, 1, size)
     return tf.constant(values.reshape(shape), dtype), tf.constant([0, 2], tf.int64)
 
 
 def programs() -> dict[str, str]:
-    """The HLO of each plain function."""
     found = {name: hlo_of(*call) for name, call in operations.calls()}
     for name, model, shape, dtype in models():
         step = compiled(model, jit_compile=True).train_step
@@ -239,9 +222,8 @@ def programs() -> dict[str, str]:
     def gradient(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            y = tf.while_loop(
-                lambda n, _: n < 3, lambda n, x: (n + 1, tf.tanh(tf.exp(x))), (0, x), maximum_iterations=3
-            )[1]
+            looped = lambda n, x: (n + 1, tf.tanh(tf.exp(x)))  # noqa: E731
+            _, y = tf.while_loop(lambda n, _: n < 3, looped, (0, x), maximum_iterations=3)
         return tape.gradient(y, x)
 
     found["gradient of a loop"] = hlo_of(gradient, [x])
@@ -258,10 +240,8 @@ def results() -> dict[str, Any]:
     x = operations.number(2, 4)
     found: dict[str, Any] = {"function": tf.function(lambda x: tf.nn.softmax(tf.tanh(x)))(x).numpy().tolist()}
     found["compiled"] = tf.function(lambda x: tf.nn.softmax(tf.tanh(x)), jit_compile=True)(x).numpy().tolist()
-    numbers = (
-        tf.data.Dataset.range(20).shuffle(5, seed=3).map(lambda n: n * n, num_parallel_calls=2).batch(3).prefetch(2)
-    )
-    found["dataset"] = [part.tolist() for part in numbers.as_numpy_iterator()]
+    numbers = tf.data.Dataset.range(20).shuffle(5, seed=3).map(lambda n: n * n, num_parallel_calls=2).batch(3)
+    found["dataset"] = [part.tolist() for part in numbers.prefetch(2).as_numpy_iterator()]
     found["iterator"] = type(iter(numbers)).__name__
     for mode in ({"jit_compile": True}, {"jit_compile": False}, {"jit_compile": "auto"}, {"run_eagerly": True}):
         keras.utils.set_random_seed(7)
@@ -271,14 +251,16 @@ def results() -> dict[str, Any]:
         history = trained.fit(data, labels, epochs=2, batch_size=1, verbose=0, shuffle=False).history
         chosen = trained.jit_compile if "run_eagerly" not in mode else None
         found[f"fit {mode}"] = history, chosen, trained.predict(data, verbose=0).tolist()
+    tf.random.set_seed(4)
+    draw = lambda: tf.random.uniform([3])  # noqa: E731
+    found["drawn"] = [tf.function(draw)().numpy().tolist(), draw().numpy().tolist()]
     found["print"] = _printed(lambda: tf.print("It is", x, {"a": x[0]}, [1, "b"], summarize=2, sep="|"))
     found["print in a function"] = _printed(tf.function(lambda: [tf.print(tf.strings.format("It is {}", x)), x][1]))
     mirrored = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with mirrored.scope():
         kept = tf.Variable(1.0)
-    replica = tf.function(
-        lambda: kept + tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
-    )
+    own = lambda: tf.distribute.get_replica_context().replica_id_in_sync_group  # noqa: E731
+    replica = tf.function(lambda: kept + tf.cast(own(), tf.float32))
     found["mirrored"] = mirrored.reduce("SUM", mirrored.run(replica), None).numpy().item()
     with tf.distribute.OneDeviceStrategy("CPU:1").scope():
         found["one device"] = tf.Variable(1.0).device
@@ -305,7 +287,7 @@ def _printed(function: Callable[[], Any]) -> str:
 def state() -> dict[str, Any]:
     """What of the process is anyone's."""
     loggers = {name: logger for name, logger in SEEN_BEFORE.items() if isinstance(logger, logging.Logger)}
-    wakeup = signal.set_wakeup_fd(-1)
+    of, optimizer, wakeup = keras.config, tf.config.optimizer, signal.set_wakeup_fd(-1)
     signal.set_wakeup_fd(wakeup)
     return {
         "environment": {name: value for name, value in os.environ.items() if not name.startswith("TENSORFLOW_IPU")},
@@ -319,22 +301,13 @@ def state() -> dict[str, Any]:
         "collector": [gc.isenabled(), gc.get_threshold(), len(gc.callbacks)],
         "printing": [sys.displayhook.__name__, np.geterr(), repr(np.get_printoptions())],
         "threads": [tf.config.threading.get_inter_op_parallelism_threads(), tf.config.get_soft_device_placement()],
-        "keras": [
-            keras.config.floatx(),
-            keras.config.dtype_policy().name,
-            keras.config.is_traceback_filtering_enabled(),
-        ],
+        "keras": [of.floatx(), of.dtype_policy().name, of.is_traceback_filtering_enabled()],
         "strategy": type(tf.distribute.get_strategy()).__name__,
-        "functions": [
-            tf.config.functions_run_eagerly(),
-            tf.config.optimizer.get_jit(),
-            tf.config.optimizer.get_experimental_options(),
-        ],
+        "functions": [tf.config.functions_run_eagerly(), optimizer.get_jit(), optimizer.get_experimental_options()],
     }
 
 
 def main() -> None:
-    """Runs it all."""
     kind, file = sys.argv[1:]
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
