@@ -116,7 +116,7 @@ class PipelineOptions:
     offload_weights: bool | None
 
 
-def checked_options(given: Any, stages: int | None, faults: Faults) -> PipelineOptions:
+def checked_options(given: object, stages: int | None, faults: Faults) -> PipelineOptions:
     """What `given` has of them. Records what is wrong with them, and with the dtypes."""
     for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
         note_dtype(name, getattr(given, name), faults)
@@ -124,9 +124,10 @@ def checked_options(given: Any, stages: int | None, faults: Faults) -> PipelineO
     for direction in ("forward", "backward"):
         name = f"{direction}_propagation_stages_poplar_options"
         lists[name] = _stage_options(name, getattr(given, name), stages, faults)
-    update = given.weight_update_poplar_options
+    name = "weight_update_poplar_options"
+    update = getattr(given, name)
     if update is not None and not isinstance(update, PipelineStageOptions):
-        faults.add(TypeError, f"`weight_update_poplar_options` must be a `PipelineStageOptions`, but is {update!r}")
+        faults.add(TypeError, f"`{name}` must be a `PipelineStageOptions`, but is {update!r}")
     names = [each.name for each in fields(PipelineOptions) if not each.name.endswith("_poplar_options")]
     flags = {name: getattr(given, name) for name in names}
     for name, value in flags.items():
