@@ -83,6 +83,12 @@ void Write(std::ostream& text, const char* name, const core::Samples& samples, i
   }
 }
 
+// What an outfeed says of itself; 0 if there is none.
+int64_t OfOutfeed(int64_t number, int64_t (core::Outfeed::*says)() const) {
+  const auto outfeed = Outfeeds().Find(number);
+  return outfeed == nullptr ? 0 : ((*outfeed).*says)();
+}
+
 // Adds the totals of a queue that is deleted.
 void AddPassed(const core::Passed& passed, core::Passed* totals) {
   const core::Lock lock(gone_mutex);
@@ -144,15 +150,13 @@ void ipu_infeed_drop(int64_t number) {
 
 // Elements that the pump has read and no program has taken; -1 if no pass is under way.
 int64_t ipu_infeed_ready(int64_t number) {
-  const auto infeed = Infeeds().Find(number);
-  const auto queue = infeed == nullptr ? nullptr : infeed->queue();
+  const auto queue = QueueOfInfeed(number);
   return queue == nullptr ? -1 : queue->ready();
 }
 
 // Programs that wait for an element; -1 if no pass is under way.
 int64_t ipu_infeed_waiting(int64_t number) {
-  const auto infeed = Infeeds().Find(number);
-  const auto queue = infeed == nullptr ? nullptr : infeed->queue();
+  const auto queue = QueueOfInfeed(number);
   return queue == nullptr ? -1 : queue->waiting();
 }
 
@@ -171,27 +175,15 @@ int32_t ipu_outfeed_drop(int64_t number) {
 }
 
 // The number of the elements' layout; 0 before the first one.
-int64_t ipu_outfeed_layout(int64_t number) {
-  const auto outfeed = Outfeeds().Find(number);
-  return outfeed == nullptr ? 0 : outfeed->layout();
-}
+int64_t ipu_outfeed_layout(int64_t number) { return OfOutfeed(number, &core::Outfeed::layout); }
 
 // The replicas of the programs that enqueue; 0 before the first element.
-int64_t ipu_outfeed_replicas(int64_t number) {
-  const auto outfeed = Outfeeds().Find(number);
-  return outfeed == nullptr ? 0 : outfeed->replicas();
-}
+int64_t ipu_outfeed_replicas(int64_t number) { return OfOutfeed(number, &core::Outfeed::replicas); }
 
-int64_t ipu_outfeed_ready(int64_t number) {
-  const auto outfeed = Outfeeds().Find(number);
-  return outfeed == nullptr ? 0 : outfeed->ready();
-}
+int64_t ipu_outfeed_ready(int64_t number) { return OfOutfeed(number, &core::Outfeed::ready); }
 
 // When the latest row came that a reader waited for, in nanoseconds of the monotonic clock: for measurements.
-int64_t ipu_outfeed_woken_ns(int64_t number) {
-  const auto outfeed = Outfeeds().Find(number);
-  return outfeed == nullptr ? 0 : outfeed->woken_ns();
-}
+int64_t ipu_outfeed_woken_ns(int64_t number) { return OfOutfeed(number, &core::Outfeed::woken_ns); }
 
 // A new call site of a collective in programs of a device. `what` describes the operation, for workers to compare; it
 // is empty if no data are exchanged. Groups are of `group_size` replicas (0: all).

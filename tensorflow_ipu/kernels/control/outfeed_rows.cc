@@ -32,7 +32,7 @@ struct ElementLayout {
 namespace {
 
 // Answers of calls that transfer nothing.
-enum Refusal : int64_t { kGone = -1, kOtherLayout = -2, kNoMemory = -3, kOtherLanes = -4 };
+enum Refusal : int64_t { kGone = -1, kOtherLayout = -2, kNoMemory = -3, kOtherReplicas = -4 };
 
 // TensorFlow copies tensors of another alignment.
 constexpr std::size_t kAlignment = 64;
@@ -162,7 +162,7 @@ extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const E
   if (taken.layout != 0 && taken.layout != layout->number) return kOtherLayout;
   if (taken.count > 0 && first != nullptr && taken.replicas != replicas) {
     outfeed->PutBack(std::move(taken));
-    return kOtherLanes;
+    return kOtherReplicas;
   }
   std::vector<OwnedTensor> copied;
   if (!Copy(taken, *layout, first, &copied)) {

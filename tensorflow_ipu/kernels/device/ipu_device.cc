@@ -29,16 +29,12 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Never destroyed: threads of programs may outlive static destructors.
 struct System {
   core::Mutex mutex;
   std::vector<Configured> devices IPU_GUARDED_BY(mutex) = {{1, Connection::kAlways}};
 };
 
-System& TheSystem() {
-  static auto* const system = new System();
-  return *system;
-}
+System& TheSystem() { return core::NeverDestroyed<System>(); }
 
 constexpr int kDefaultDevices = 8;  // As in _environment.py.
 

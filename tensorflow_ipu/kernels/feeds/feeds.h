@@ -133,6 +133,12 @@ class Infeed {
 
 inline core::Registry<Infeed>& Infeeds() { return core::NeverDestroyed<core::Registry<Infeed>>(); }
 
+// The queue of the pass under way of infeed `number`; null if there is none.
+inline std::shared_ptr<InfeedQueue> QueueOfInfeed(int64_t number) {
+  const std::shared_ptr<Infeed> infeed = Infeeds().Find(number);
+  return infeed == nullptr ? nullptr : infeed->queue();
+}
+
 core::Status NotStarted(const std::string& name);
 
 inline core::Registry<core::Outfeed>& Outfeeds() { return core::NeverDestroyed<core::Registry<core::Outfeed>>(); }

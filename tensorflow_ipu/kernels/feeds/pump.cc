@@ -66,9 +66,7 @@ std::vector<std::size_t> ElementSpec::sizes() const {
 }
 
 absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
-  absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> copies = SessionDevices::Of(context);
-  if (!copies.ok()) return copies.status();
-  devices_ = *std::move(copies);
+  TF_ASSIGN_OR_RETURN(devices_, SessionDevices::Of(context));
   tf::FunctionLibraryRuntime* const original = context->function_library();
   definitions_.reset(new tf::FunctionLibraryDefinition(*original->GetFunctionLibraryDefinition()));
   const tf::ConfigProto* const config = original->config_proto();
@@ -87,14 +85,13 @@ absl::Status DatasetReader::MakeLibrary(tf::OpKernelContext* context) {
 
 absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelContext* context,
                                                                    tf::data::DatasetBase* dataset) {
-  if (absl::Status status = CheckThreads(*dataset); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(CheckThreads(*dataset));
   std::unique_ptr<DatasetReader> reader(new DatasetReader());
-  if (absl::Status status = reader->MakeLibrary(context); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(reader->MakeLibrary(context));
   dataset->Ref();
   reader->dataset_.reset(dataset);
   tf::data::DatasetBase* finalized = nullptr;
-  absl::Status status = tf::data::FinalizeDataset(context, dataset, &finalized);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(tf::data::FinalizeDataset(context, dataset, &finalized));
   reader->finalized_.reset(finalized);
   // The reader outlives the op and its session, so it may keep nothing of the op's context.
   tf::FunctionLibraryRuntime* const library = reader->process_library_->GetFLR(context->device()->name());
@@ -114,14 +111,13 @@ absl::StatusOr<std::unique_ptr<DatasetReader>> DatasetReader::Make(tf::OpKernelC
   params.thread_pool = &reader->threads_;
   params.warm_start = finalized->options().warm_start();
   reader->context_ = std::make_unique<tf::data::IteratorContext>(std::move(params));
-  status = reader->MakeIterator();
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(reader->MakeIterator());
   return reader;
 }
 
 absl::Status DatasetReader::Begin() {
   iterator_.reset();
-  if (absl::Status status = CheckThreads(*finalized_); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(CheckThreads(*finalized_));
   return MakeIterator();
 }
 
@@ -238,12 +234,8 @@ core::Status Pump::Check(const std::vector<tf::Tensor>& element) const {
 absl::StatusOr<tf::core::RefCountPtr<PumpAnchor>> PumpAnchor::Of(tf::OpKernelContext* context) {
   tf::ResourceMgr* const resources = context->resource_manager();
   PumpAnchor* anchor = nullptr;
-  absl::Status status = resources->LookupOrCreate<PumpAnchor>(resources->default_container(), "ipu_pumps", &anchor,
-                                                              [](PumpAnchor** made) {
-                                                                *made = new PumpAnchor();
-                                                                return absl::OkStatus();
-                                                              });
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(resources->LookupOrCreate<PumpAnchor>(resources->default_container(), "ipu_pumps", &anchor,
+                                                           MakeResource<PumpAnchor>));
   return tf::core::RefCountPtr<PumpAnchor>(anchor);
 }
 

@@ -28,12 +28,7 @@ struct InfeedCalls {
   InfeedElement element;  // Returns its memory to the pump at the next call.
 
   // The queue of the pass under way; null if there is none.
-  InfeedQueue* Find(int64_t number) {
-    return cache.Find(number, [](int64_t wanted) {
-      const std::shared_ptr<Infeed> infeed = Infeeds().Find(wanted);
-      return infeed == nullptr ? nullptr : infeed->queue();
-    });
-  }
+  InfeedQueue* Find(int64_t number) { return cache.Find(number, QueueOfInfeed); }
 };
 
 // Result 0 is the state.
@@ -45,16 +40,6 @@ bool Fits(const InfeedQueue& queue, const XLA_FFI_CallFrame& frame) {
     if (MemoryOf(TensorOf(frame, i)).bytes != queue.sizes()[i]) return false;
   }
   return true;
-}
-
-// Whether there was an element, or one came within a moment.
-bool TakeOrSpin(const core::ProgramState& at, InfeedQueue* queue, InfeedElement* element) {
-  core::Status why;
-  InfeedQueue::Took took = queue->Take(at.replica, at.replicas, element, &why);
-  if (took == InfeedQueue::Took::kNothing && queue->SpinForNext(at.replica)) {
-    took = queue->Take(at.replica, at.replicas, element, &why);
-  }
-  return took == InfeedQueue::Took::kElement;
 }
 
 // Why there is no queue of this number.
@@ -100,13 +85,13 @@ Reply Dequeue(const XLA_FFI_CallFrame& frame) {
     element.CopyTo(queue->sizes(), [&](std::size_t i) { return DataOf(TensorOf(frame, i)); });
   };
   if (queue->small() && queue->TakeAtHand(at.replica, at.replicas, copy)) return {};
-  if (TakeOrSpin(at, queue, &calls.element)) {
+  core::Status why;
+  if (queue->TakeOrSpin(at.replica, at.replicas, &calls.element, &why) == InfeedQueue::Took::kElement) {
     copy(calls.element);
     calls.element.Drop();
     return {};
   }
-  const std::shared_ptr<InfeedQueue> kept =
-      calls.cache.object();  // Programs that run inside of this one look up others.
+  const auto kept = calls.cache.object();  // Programs that run inside of this one look up others.
   return CopyLater(frame, at, kept.get());
 }
 
@@ -207,14 +192,12 @@ Reply Meet(const XLA_FFI_CallFrame& frame) {
   // The last replica of a group to arrive, or a single one, gets its answer at once; the others by the future.
   ffi::Promise promise;
   std::optional<ffi::Future> future(promise);
-  std::optional<core::Status> answer = site->Arrive(at.replica, at.replicas, collective, std::move(contribution),
-                                                    [promise](core::Status status) mutable {
-                                                      if (status.ok()) {
-                                                        promise.SetAvailable();
-                                                      } else {
-                                                        promise.SetError(ToError(std::move(status)));
-                                                      }
-                                                    });
+  auto called = [promise](core::Status status) mutable {
+    if (status.ok()) return promise.SetAvailable();
+    promise.SetError(ToError(std::move(status)));
+  };
+  std::optional<core::Status> answer =
+      site->Arrive(at.replica, at.replicas, collective, std::move(contribution), std::move(called));
   if (answer.has_value()) return {std::move(*answer), {}};
   return {core::Status::Ok(), std::move(future)};
 }
@@ -244,16 +227,14 @@ ffi::Error TellStream(ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> n
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER_AUTO(kDrawSeed, DrawSeed);
-XLA_FFI_DEFINE_HANDLER_AUTO(kTellStream, TellStream);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_random_seed", "Host", kDrawSeed);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_random_stream", "Host", kTellStream);
+IPU_HANDLER("ipu_random_seed", DrawSeed);
+IPU_HANDLER("ipu_random_stream", TellStream);
 
 ffi::Error RefuseOtherCall(ffi::RemainingArgs /*arguments*/, ffi::RemainingRets /*results*/) {
   return {ffi::ErrorCode::kInternal, "A custom call was made in a way that this version of XLA's API does not have."};
 }
 
-XLA_FFI_DEFINE_HANDLER(kQuestion, RefuseOtherCall, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
+IPU_DEFINE_HANDLER(kQuestion, kExecute, RefuseOtherCall);
 
 }  // namespace
 

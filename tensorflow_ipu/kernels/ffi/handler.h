@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -100,6 +102,60 @@ template <Reply (*call)(const XLA_FFI_CallFrame&)>
 XLA_FFI_Error* CalledWithFrame(XLA_FFI_CallFrame* frame) {
   return IsCall(*frame) ? Return(frame, call(*frame)) : AnswerQuestion(frame);
 }
+
+// What a parameter of a handler is bound to: what follows from its type, or else an attribute.
+template <typename T>
+constexpr bool kIsAttribute =
+    std::is_arithmetic_v<T> || std::is_same_v<T, std::string_view> || std::is_same_v<T, xla::ffi::Span<const int64_t>>;
+
+template <typename... Parameters>
+struct ParameterList {};
+
+template <typename Function, typename Binding>
+auto Bound(Function function, Binding binding, const char* const*, ParameterList<>) {
+  return std::move(binding).To(function);
+}
+
+template <typename Function, typename Binding, typename First, typename... Rest>
+auto Bound(Function function, Binding binding, const char* const* name, ParameterList<First, Rest...>) {
+  namespace ffi = xla::ffi;
+  constexpr ParameterList<Rest...> kRest;
+  if constexpr (kIsAttribute<First>) {
+    return Bound(function, std::move(binding).template Attr<First>(*name), name + 1, kRest);
+  } else if constexpr (std::is_same_v<First, ffi::RemainingArgs>) {
+    return Bound(function, std::move(binding).RemainingArgs(), name, kRest);
+  } else if constexpr (std::is_same_v<First, ffi::RemainingRets>) {
+    return Bound(function, std::move(binding).RemainingRets(), name, kRest);
+  } else if constexpr (std::is_same_v<First, ffi::ThreadPool>) {
+    return Bound(function, std::move(binding).template Ctx<First>(), name, kRest);
+  } else if constexpr (std::is_pointer_v<First>) {
+    return Bound(function, std::move(binding).template Ctx<ffi::State<std::remove_pointer_t<First>>>(), name, kRest);
+  } else if constexpr (std::is_void_v<typename ffi::RetBinding<First>::Ret>) {
+    return Bound(function, std::move(binding).template Arg<First>(), name, kRest);
+  } else {
+    return Bound(function, std::move(binding).template Ret<typename ffi::RetBinding<First>::Ret>(), name, kRest);
+  }
+}
+
+template <xla::ffi::ExecutionStage stage, typename Result, typename... Parameters, typename... Names>
+auto HandlerOf(Result (*function)(Parameters...), Names... names) {
+  static_assert((std::size_t{0} + ... + kIsAttribute<Parameters>) == sizeof...(names), "An attribute has no name.");
+  const char* const all[] = {names..., nullptr};
+  return Bound(function, xla::ffi::Ffi::Bind<stage>(), all, ParameterList<Parameters...>());
+}
+
+// Defines the handler that calls a function through XLA's bindings. The names of its attributes follow, in the order of
+// its parameters.
+#define IPU_DEFINE_HANDLER(handler, stage, function, ...)                                                    \
+  constexpr XLA_FFI_Handler* handler = +[](XLA_FFI_CallFrame* frame) {                                       \
+    static auto* const made = HandlerOf<xla::ffi::ExecutionStage::stage>(function, ##__VA_ARGS__).release(); \
+    return made->Call(frame);                                                                                \
+  }
+
+// Also registers it.
+#define IPU_HANDLER(name, function, ...)                                    \
+  IPU_DEFINE_HANDLER(function##Handler, kExecute, function, ##__VA_ARGS__); \
+  XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), name, "Host", function##Handler)
 
 inline xla::ffi::Error NoSuchSlot(int32_t slot) {
   return xla::ffi::Error::Internal("A pipeline has used slot " + std::to_string(slot) +

@@ -22,6 +22,7 @@
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
+#include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -29,13 +30,17 @@ namespace {
 namespace ffi = xla::ffi;
 namespace tf = tensorflow;
 
+tf::TensorShape ShapeOf(const ffi::AnyBuffer& buffer) {
+  const auto dimensions = buffer.dimensions();
+  return tf::TensorShape(absl::Span<const int64_t>(dimensions.begin(), dimensions.size()));
+}
+
 std::string Summary(const ffi::AnyBuffer& buffer, int64_t entries) {
   // The enumerations have the same values.
   const absl::StatusOr<tf::DataType> type =
       tf::EncodePrimitiveTypeAsDataType(static_cast<xla::PrimitiveType>(buffer.element_type()));
   if (!type.ok()) return "?";
-  const auto dimensions = buffer.dimensions();
-  tf::Tensor tensor(*type, tf::TensorShape(absl::Span<const int64_t>(dimensions.begin(), dimensions.size())));
+  tf::Tensor tensor(*type, ShapeOf(buffer));
   if (buffer.size_bytes() > 0) std::memcpy(tensor.data(), buffer.untyped_data(), buffer.size_bytes());
   return tensor.SummarizeValue(entries);
 }
@@ -56,19 +61,22 @@ ffi::Error Assert(std::string_view data, std::string_view name, int64_t summariz
   return ffi::Error::InvalidArgument(message);
 }
 
-XLA_FFI_DEFINE_HANDLER(kAssert, Assert,
-                       ffi::Ffi::Bind()
-                           .Attr<std::string_view>("data")
-                           .Attr<std::string_view>("name")
-                           .Attr<int64_t>("summarize")
-                           .Arg<ffi::Buffer<ffi::PRED>>()    // condition
-                           .RemainingArgs()                  // values
-                           .Ret<ffi::Buffer<ffi::PRED>>());  // holds
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_assert", "Host", kAssert);
+IPU_HANDLER("ipu_assert", Assert, "data", "name", "summarize");
 
 ffi::Error Named(core::Status status, std::string_view name) {
   if (!status.ok()) status.message = absl::StrCat(name, ": ", status.message);
   return ToError(std::move(status));
+}
+
+// An error of the node that messages call `name`, with the lines that made it; see `LinesOf`.
+ffi::Error Failed(core::Status status, std::string_view node, std::string_view name) {
+  return Named(std::move(status), absl::StrCat(name, LinesOf(node, name)));
+}
+
+// The error of a call of what is no longer there.
+core::Status Gone() {
+  return core::Status::NotFound(
+      "it was deleted with the function that was traced. Keep the `tf.function` as long as its programs run.");
 }
 
 // Null where the table does not or no longer hold such rows; `status` says why.
@@ -109,26 +117,8 @@ ffi::Error Update(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ff
   return Named(std::move(status), name);
 }
 
-XLA_FFI_DEFINE_HANDLER(kLookUp, LookUp,
-                       ffi::Ffi::Bind()
-                           .Arg<ffi::Buffer<ffi::S64>>()  // state
-                           .Arg<ffi::Buffer<ffi::S32>>()  // indices
-                           .Ret<ffi::Buffer<ffi::S64>>()  // next_state
-                           .Ret<ffi::AnyBuffer>()         // rows
-                           .Attr<std::string_view>("name"));
-XLA_FFI_DEFINE_HANDLER(kUpdate, Update,
-                       ffi::Ffi::Bind()
-                           .Arg<ffi::Buffer<ffi::S64>>()  // state
-                           .Arg<ffi::Buffer<ffi::S32>>()  // indices
-                           .Arg<ffi::AnyBuffer>()         // gradients
-                           .Ret<ffi::Buffer<ffi::S64>>()  // next_state
-                           .Ret<ffi::AnyBuffer>()         // done
-                           .Attr<float>("learning_rate")
-                           .Attr<int64_t>("batches")
-                           .Attr<int64_t>("site")
-                           .Attr<std::string_view>("name"));
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_embedding_lookup", "Host", kLookUp);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_embedding_update", "Host", kUpdate);
+IPU_HANDLER("ipu_embedding_lookup", LookUp, "name");
+IPU_HANDLER("ipu_embedding_update", Update, "learning_rate", "batches", "site", "name");
 
 HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
   const auto dimensions = buffer.dimensions();
@@ -144,10 +134,7 @@ ffi::Future CallHost(std::string_view node, std::string_view name, ffi::Remainin
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const std::shared_ptr<HostFunction> function = HostFunctions().Find(states.used.number);
   if (function == nullptr) {
-    promise.SetError(
-        ToError(core::Status::NotFound(absl::StrCat(name, LinesOf(node, name),
-                                                    ": it was deleted with the function that was traced. Keep the "
-                                                    "`tf.function` as long as its programs run."))));
+    promise.SetError(Failed(Gone(), node, name));
     return future;
   }
   core::Count(&core::Metrics::Global().host_function_calls);
@@ -159,27 +146,18 @@ ffi::Future CallHost(std::string_view node, std::string_view name, ffi::Remainin
   std::vector<HostResult> to;
   for (std::size_t i = 0; i < results.size(); ++i) {
     auto buffer = *results.get<ffi::AnyBuffer>(i);
-    const auto dimensions = buffer->dimensions();
-    to.push_back({buffer->untyped_data(), buffer->size_bytes(),
-                  tensorflow::TensorShape(absl::Span<const int64_t>(dimensions.begin(), dimensions.size()))});
+    to.push_back({buffer->untyped_data(), buffer->size_bytes(), ShapeOf(*buffer)});
   }
   function->Run(states.used.replica, states.used.replicas, passed, std::move(to),
                 [promise, node = std::string(node), name = std::string(name)](const absl::Status& status) mutable {
                   if (status.ok()) return promise.SetAvailable();
-                  promise.SetError(ToError({static_cast<core::Code>(status.code()),
-                                            absl::StrCat(name, LinesOf(node, name), ": ", status.message())}));
+                  promise.SetError(Failed(ToCore(status), node, name));
                 });
   return future;
 }
 
-XLA_FFI_DEFINE_HANDLER(kCallHost, CallHost,
-                       ffi::Ffi::Bind()
-                           .Attr<std::string_view>("node")
-                           .Attr<std::string_view>("name")
-                           .RemainingArgs()               // the order, if there is one, the state, and what is passed
-                           .Ret<ffi::Buffer<ffi::S64>>()  // next_state
-                           .RemainingRets());             // results
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_call", "Host", kCallHost);
+// Arguments: the order, if there is one, the state, and what is passed.
+IPU_HANDLER("ipu_host_call", CallHost, "node", "name");
 
 using Integers = ffi::Span<const int64_t>;
 
@@ -194,14 +172,9 @@ struct KernelOfCall {
 };
 ffi::TypeId KernelOfCall::id = {};
 
-ffi::Error Failed(const absl::Status& status, std::string_view node, std::string_view name) {
-  return ToError(
-      {static_cast<core::Code>(status.code()), absl::StrCat(name, LinesOf(node, name), ": ", status.message())});
-}
-
 ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view name, Integers) {
   absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = HostKernel::Of(std::string(node));
-  if (!kernel.ok()) return ffi::Unexpected(Failed(kernel.status(), node, name));
+  if (!kernel.ok()) return ffi::Unexpected(Failed(ToCore(kernel.status()), node, name));
   std::atomic<int64_t>* const calls = core::Metrics::Global().host_kernel_calls.Of((*kernel)->type());
   return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel), calls});
 }
@@ -230,23 +203,11 @@ ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs a
   }
   for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
   const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
-  return done.ok() ? ffi::Error::Success() : Failed(done, node, name);
+  return done.ok() ? ffi::Error::Success() : Failed(ToCore(done), node, name);
 }
 
-XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate,
-                       ffi::Ffi::BindInstantiate()
-                           .Attr<std::string_view>("node")  // node
-                           .Attr<std::string_view>("name")  // name
-                           .Attr<Integers>("in_stashes"));  // (what a run needs)
-XLA_FFI_DEFINE_HANDLER(kRun, Run,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::State<KernelOfCall>>()  // call
-                           .Ctx<ffi::ThreadPool>()           // threads
-                           .RemainingArgs()                  // arguments
-                           .RemainingRets()                  // results
-                           .Attr<std::string_view>("node")   // node
-                           .Attr<std::string_view>("name")   // name
-                           .Attr<Integers>("in_stashes"));   // in_stashes
+IPU_DEFINE_HANDLER(kInstantiate, kInstantiate, Instantiate, "node", "name", "in_stashes");
+IPU_DEFINE_HANDLER(kRun, kExecute, Run, "node", "name", "in_stashes");
 
 XLA_FFI_REGISTER_TYPE(ffi::GetXlaFfiApi(), "ipu_kernel_of_call", &KernelOfCall::id, ffi::MakeTypeInfo<KernelOfCall>());
 
@@ -264,15 +225,8 @@ ffi::Error CallUser(std::string_view attributes, std::string_view called, std::s
                     ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const std::shared_ptr<UserFunction> function = UserFunctions().Find(states.used.number);
-  if (function == nullptr) {
-    return ToError(core::Status::NotFound(absl::StrCat(
-        name, LinesOf(called, name),
-        ": it was deleted with the function that was traced. Keep the `tf.function` as long as its programs "
-        "run.")));
-  }
-  if (core::interrupted) {
-    return ToError(core::Status::Cancelled(absl::StrCat(name, LinesOf(called, name), ": the run was interrupted.")));
-  }
+  if (function == nullptr) return Failed(Gone(), called, name);
+  if (core::interrupted) return Failed(core::Status::Cancelled("the run was interrupted."), called, name);
   core::Count(&core::Metrics::Global().user_operation_calls);
   core::Advance(states.advanced, next_state->untyped_data());
   std::vector<const void*> data;
@@ -289,23 +243,15 @@ ffi::Error CallUser(std::string_view attributes, std::string_view called, std::s
   try {
     (*function)(data, elements, outputs, std::string(attributes), std::string(called));
   } catch (const std::exception& thrown) {
-    return ToError({core::Code::kUnknown, absl::StrCat(name, LinesOf(called, name), ": it threw: ", thrown.what())});
+    return Failed({core::Code::kUnknown, absl::StrCat("it threw: ", thrown.what())}, called, name);
   } catch (...) {
-    return ToError(
-        {core::Code::kUnknown, absl::StrCat(name, LinesOf(called, name), ": it threw what is no `std::exception`.")});
+    return Failed({core::Code::kUnknown, "it threw what is no `std::exception`."}, called, name);
   }
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kCallUser, CallUser,
-                       ffi::Ffi::Bind()
-                           .Attr<std::string_view>("attributes")
-                           .Attr<std::string_view>("called")
-                           .Attr<std::string_view>("name")
-                           .RemainingArgs()               // the order, if there is one, the state, and the inputs
-                           .Ret<ffi::Buffer<ffi::S64>>()  // next_state
-                           .RemainingRets());             // results
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_user_operation", "Host", kCallUser);
+// Arguments: the order, if there is one, the state, and the inputs.
+IPU_HANDLER("ipu_user_operation", CallUser, "attributes", "called", "name");
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -21,13 +21,7 @@ ffi::Error Fence(ffi::Buffer<ffi::S32> token, ffi::Result<ffi::Buffer<ffi::PRED>
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kFence, Fence,
-                       ffi::Ffi::Bind()
-                           .Arg<ffi::Buffer<ffi::S32>>()   // token
-                           .Ret<ffi::Buffer<ffi::PRED>>()  // goes
-                           .Ret<ffi::Buffer<ffi::S32>>()   // token
-                           .Attr<bool>("goes"));
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_fence", "Host", kFence);
+IPU_HANDLER("ipu_fence", Fence, "goes");
 
 ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi::S64> checked, int64_t multiple,
                              int64_t least, int64_t largest, std::string_view before, std::string_view after) {
@@ -39,16 +33,7 @@ ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi:
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kCheckMicroBatches, CheckMicroBatches,
-                       ffi::Ffi::Bind()
-                           .Arg<ffi::Buffer<ffi::S64>>()  // count
-                           .Ret<ffi::Buffer<ffi::S64>>()  // checked
-                           .Attr<int64_t>("multiple")
-                           .Attr<int64_t>("least")
-                           .Attr<int64_t>("largest")
-                           .Attr<std::string_view>("before")
-                           .Attr<std::string_view>("after"));
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_micro_batches", "Host", kCheckMicroBatches);
+IPU_HANDLER("ipu_micro_batches", CheckMicroBatches, "multiple", "least", "largest", "before", "after");
 
 // XLA was told to alias results and operands. Where it did not, the operand is copied.
 ffi::Error JoinOrders(ffi::RemainingArgs states, ffi::RemainingRets joined) {
@@ -61,11 +46,7 @@ ffi::Error JoinOrders(ffi::RemainingArgs states, ffi::RemainingRets joined) {
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kJoinOrders, JoinOrders,
-                       ffi::Ffi::Bind()
-                           .RemainingArgs()  // states
-                           .RemainingRets());
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_join_orders", "Host", kJoinOrders);
+IPU_HANDLER("ipu_join_orders", JoinOrders);
 
 // The address of a slot of `bytes` bytes; null if the stash buffer has no such slot.
 char* SlotAt(const ffi::AnyBuffer& stash, int32_t slot, std::size_t bytes) {
@@ -90,11 +71,6 @@ ffi::Error StashRead(ffi::AnyBuffer stash, ffi::Buffer<ffi::S32> slot, ffi::Buff
   return ffi::Error::Success();
 }
 
-// By several threads if that is faster. They only copy and do not wait.
-void Copy(char* to, const void* from, std::size_t bytes, const ffi::ThreadPool& threads) {
-  HostThreads::Of(threads.num_threads()).device()->memcpy(to, from, bytes);
-}
-
 // XLA was told to alias the result and the stash buffer. Where it did not, the stash buffer is copied.
 ffi::Error StashWrite(ffi::ThreadPool threads, ffi::AnyBuffer stash, ffi::AnyBuffer value, ffi::Buffer<ffi::S32> slot,
                       ffi::Buffer<ffi::S32> /*token*/, ffi::Result<ffi::AnyBuffer> written) {
@@ -103,23 +79,14 @@ ffi::Error StashWrite(ffi::ThreadPool threads, ffi::AnyBuffer stash, ffi::AnyBuf
   if (written->untyped_data() != stash.untyped_data()) {
     std::memcpy(written->untyped_data(), stash.untyped_data(), stash.size_bytes());
   }
-  Copy(to, value.untyped_data(), value.size_bytes(), threads);
+  // By several threads if that is faster. They only copy and do not wait.
+  HostThreads::Of(threads.num_threads()).device()->memcpy(to, value.untyped_data(), value.size_bytes());
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kStashZeros, StashZeros, ffi::Ffi::Bind().RemainingRets());  // stashes
-XLA_FFI_DEFINE_HANDLER_AUTO(kStashRead, StashRead);
-XLA_FFI_DEFINE_HANDLER(kStashWrite, StashWrite,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()        // threads
-                           .Arg<ffi::AnyBuffer>()         // stash
-                           .Arg<ffi::AnyBuffer>()         // value
-                           .Arg<ffi::Buffer<ffi::S32>>()  // slot
-                           .Arg<ffi::Buffer<ffi::S32>>()  // token
-                           .Ret<ffi::AnyBuffer>());       // stash
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_stash_zeros", "Host", kStashZeros);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_stash_read", "Host", kStashRead);
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_stash_write", "Host", kStashWrite);
+IPU_HANDLER("ipu_stash_zeros", StashZeros);
+IPU_HANDLER("ipu_stash_read", StashRead);
+IPU_HANDLER("ipu_stash_write", StashWrite);
 
 using Integers = ffi::Span<const int64_t>;
 
@@ -148,18 +115,7 @@ ffi::Error LoopIndices(ffi::Buffer<ffi::S32> base, ffi::Buffer<ffi::S32> count, 
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kLoopIndices, LoopIndices,
-                       ffi::Ffi::Bind()
-                           .Arg<ffi::Buffer<ffi::S32>>()  // base
-                           .Arg<ffi::Buffer<ffi::S32>>()  // count
-                           .RemainingRets()               // numbers, slots, predicates
-                           .Attr<Integers>("number_of")
-                           .Attr<Integers>("slot_of")
-                           .Attr<Integers>("depths")
-                           .Attr<Integers>("first")
-                           .Attr<Integers>("second")
-                           .Attr<Integers>("kinds"));
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_loop_indices", "Host", kLoopIndices);
+IPU_HANDLER("ipu_loop_indices", LoopIndices, "number_of", "slot_of", "depths", "first", "second", "kinds");
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -163,17 +163,7 @@ ffi::Error Check(std::string_view options, std::string_view loops, int64_t words
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kCheck, Check,
-                       ffi::Ffi::Bind()
-                           .Attr<std::string_view>("options")
-                           .Attr<std::string_view>("loops")
-                           .Attr<int64_t>("words")
-                           .Attr<std::string_view>("operations")
-                           .Arg<ffi::Buffer<ffi::S64>>()     // state
-                           .Arg<ffi::Buffer<ffi::PRED>>()    // failed
-                           .RemainingArgs()                  // iterations, words, sources
-                           .Ret<ffi::Buffer<ffi::PRED>>());  // has_failed
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_check", "Host", kCheck);
+IPU_HANDLER("ipu_half_check", Check, "options", "loops", "words", "operations");
 
 bool HasFrom(int64_t limit, const ffi::AnyBuffer& tensor) {
   const auto count = static_cast<int64_t>(tensor.element_count());
@@ -184,6 +174,7 @@ bool HasFrom(int64_t limit, const ffi::AnyBuffer& tensor) {
   return core::HasFloatsFrom(static_cast<uint32_t>(limit), static_cast<const uint32_t*>(tensor.untyped_data()), count);
 }
 
+// `limits` are the bits from which on a value may stop the program.
 ffi::Error Scan(ffi::Span<const int64_t> limits, ffi::RemainingArgs tensors, ffi::ResultBuffer<ffi::PRED> found) {
   bool& result = found->typed_data()[0];
   result = false;
@@ -193,13 +184,7 @@ ffi::Error Scan(ffi::Span<const int64_t> limits, ffi::RemainingArgs tensors, ffi
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(
-    kScan, Scan,
-    ffi::Ffi::Bind()
-        .Attr<ffi::Span<const int64_t>>("limits")  // The bits from which on a value may stop the program.
-        .RemainingArgs()                           // tensors
-        .Ret<ffi::Buffer<ffi::PRED>>());           // found
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_scan", "Host", kScan);
+IPU_HANDLER("ipu_half_scan", Scan, "limits");
 
 using Word = ffi::ResultBuffer<ffi::U32>;
 
@@ -220,16 +205,7 @@ ffi::Error Begin(std::string_view, ffi::Buffer<ffi::S64> state, ffi::ResultBuffe
   return ffi::Error::Success();
 }
 
-XLA_FFI_DEFINE_HANDLER(kBegin, Begin,
-                       ffi::Ffi::Bind()
-                           .Attr<std::string_view>("options")
-                           .Arg<ffi::Buffer<ffi::S64>>()    // state
-                           .Ret<ffi::Buffer<ffi::S64>>()    // next_state
-                           .Ret<ffi::Buffer<ffi::U32>>()    // first
-                           .Ret<ffi::Buffer<ffi::U32>>()    // second
-                           .Ret<ffi::Buffer<ffi::U32>>()    // shared_first
-                           .Ret<ffi::Buffer<ffi::U32>>());  // shared_second
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_precision", "Host", kBegin);
+IPU_HANDLER("ipu_half_precision", Begin, "options");
 
 using KeyWord = ffi::Buffer<ffi::U32>;
 
@@ -264,29 +240,8 @@ ffi::Error MultiplyAtRandom(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::A
   return Multiply(threads, left, right, key, result, geometry, half, overflow);
 }
 
-XLA_FFI_DEFINE_HANDLER(kMultiply, MultiplyToNearest,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Arg<ffi::AnyBuffer>()         // left
-                           .Arg<ffi::AnyBuffer>()         // right
-                           .Ret<ffi::Buffer<ffi::F32>>()  // result
-                           .Attr<ffi::Span<const int64_t>>("geometry")
-                           .Attr<bool>("half")
-                           .Attr<int64_t>("overflow"));
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_partial_products", "Host", kMultiply);
-
-XLA_FFI_DEFINE_HANDLER(kMultiplyAtRandom, MultiplyAtRandom,
-                       ffi::Ffi::Bind()
-                           .Ctx<ffi::ThreadPool>()
-                           .Arg<ffi::AnyBuffer>()         // left
-                           .Arg<ffi::AnyBuffer>()         // right
-                           .Arg<KeyWord>()                // first word of the key
-                           .Arg<KeyWord>()                // second
-                           .Ret<ffi::Buffer<ffi::F32>>()  // result
-                           .Attr<ffi::Span<const int64_t>>("geometry")
-                           .Attr<bool>("half")
-                           .Attr<int64_t>("overflow"));
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_partial_products_at_random", "Host", kMultiplyAtRandom);
+IPU_HANDLER("ipu_partial_products", MultiplyToNearest, "geometry", "half", "overflow");
+IPU_HANDLER("ipu_partial_products_at_random", MultiplyAtRandom, "geometry", "half", "overflow");
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -91,7 +91,7 @@ absl::StatusOr<std::unique_ptr<tf::OpKernel>> CreateKernel(const tf::NodeDef& no
   absl::Status status;
   std::unique_ptr<tf::OpKernel> kernel =
       tf::CreateOpKernel(tf::DEVICE_CPU, device, tf::cpu_allocator(), node, TF_GRAPH_DEF_VERSION, &status);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(status);
   return kernel;
 }
 

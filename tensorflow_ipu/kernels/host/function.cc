@@ -21,12 +21,6 @@ namespace {
 // The replica index and the number of replicas.
 constexpr std::size_t kOwnArguments = 2;
 
-tf::Tensor CopyOf(tf::DataType type, const HostBuffer& buffer) {
-  tf::Tensor copy(type, tf::TensorShape(buffer.dimensions));
-  if (buffer.bytes > 0) std::memcpy(copy.data(), buffer.data, buffer.bytes);
-  return copy;
-}
-
 absl::Status CopyResults(absl::Span<const tf::Tensor> given, absl::Span<const HostResult> results) {
   if (given.size() < results.size()) return absl::InternalError("The function has fewer results than the program.");
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -46,7 +40,7 @@ struct Step {
       : container(id, [resources](const std::string& name) { resources->Cleanup(name).IgnoreError(); }) {}
 
   tf::ScopedStepContainer container;
-  // Work that kernels hand on must not queue behind the programs that wait for it, as on TensorFlow's threads.
+  // Work that kernels hand on must not wait for the programs that wait for it, as on TensorFlow's threads.
   std::function<void(std::function<void()>)> runner = [](std::function<void()> call) {
     core::Executor::Global().Run([call = std::move(call)](const core::Status&) { call(); });
   };
@@ -61,9 +55,10 @@ absl::StatusOr<std::shared_ptr<HostBody>> HostBody::Make(tf::OpKernelContext* co
   std::shared_ptr<HostBody> body(new HostBody());
   body->bound_ = std::move(bound);
   std::unique_ptr<tf::FunctionLibraryDefinition> definitions;
-  absl::Status status = context->function_library()->Clone(&definitions, &body->process_library_, &body->library_);
+  const absl::Status cloned =
+      context->function_library()->Clone(&definitions, &body->process_library_, &body->library_);
   body->definitions_.reset(definitions.release());
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(cloned);
   tf::FunctionLibraryRuntime::InstantiateOptions options;
   options.target = body->library_->device()->name();
   // Operations run on the devices of their tables and variables, and all others on the host.
@@ -79,8 +74,8 @@ absl::StatusOr<std::shared_ptr<HostBody>> HostBody::Make(tf::OpKernelContext* co
     options.input_devices.push_back(placed ? body->bound_[bound].scalar<tf::ResourceHandle>()().device()
                                            : options.target);
   }
-  status = body->library_->Instantiate(function.name(), tf::AttrSlice(&function.attr()), options, &body->handle_);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(
+      body->library_->Instantiate(function.name(), tf::AttrSlice(&function.attr()), options, &body->handle_));
   return body;
 }
 

@@ -36,7 +36,7 @@ struct HostResult {
 // bound tensors, and what the program passes. Thread-safe.
 class HostBody {
  public:
-  // Runs on the device of the op behind `context`, which it must not outlive, with a copy of its functions.
+  // Runs on the device of the op of `context`, which it must not outlive, with a copy of its functions.
   static absl::StatusOr<std::shared_ptr<HostBody>> Make(tensorflow::OpKernelContext* context,
                                                         const tensorflow::NameAttrList& function,
                                                         std::vector<tensorflow::Tensor> bound);

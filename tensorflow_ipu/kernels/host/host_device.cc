@@ -125,8 +125,7 @@ absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> CopiesOf(const std::vector<tf::De
     return absl::FailedPreconditionError(
         absl::StrCat("An infeed queue cannot start on `", needed.name(),
                      "`: this session was made before `import tensorflow_ipu`, or it is a remote one. Import "
-                     "`tensorflow_ipu` before "
-                     "the session is made, and run the `initializer` in a local session."));
+                     "`tensorflow_ipu` before the session is made, and run the `initializer` in a local session."));
   }
   return std::make_unique<tf::StaticDeviceMgr>(std::move(copies));
 }
@@ -136,12 +135,8 @@ absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> CopiesOf(const std::vector<tf::De
 absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionDevices::Of(tf::OpKernelContext* context) {
   tf::ResourceMgr* const resources = context->resource_manager();
   SessionDevices* made = nullptr;
-  absl::Status status = resources->LookupOrCreate<SessionDevices>(resources->default_container(), "ipu_device_copies",
-                                                                  &made, [](SessionDevices** copies) {
-                                                                    *copies = new SessionDevices();
-                                                                    return absl::OkStatus();
-                                                                  });
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(resources->LookupOrCreate<SessionDevices>(resources->default_container(), "ipu_device_copies",
+                                                               &made, MakeResource<SessionDevices>));
   return tf::core::RefCountPtr<SessionDevices>(made)->Get(context);
 }
 
@@ -150,9 +145,7 @@ absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionDevices::Get(tf::OpK
   const core::Lock lock(mutex_);
   // A context that joins a cluster gets other devices.
   if (copies_ == nullptr || devices != originals_) {
-    absl::StatusOr<std::unique_ptr<tf::DeviceMgr>> copies = CopiesOf(devices, *context->device());
-    if (!copies.ok()) return copies.status();
-    copies_ = *std::move(copies);
+    TF_ASSIGN_OR_RETURN(copies_, CopiesOf(devices, *context->device()));
     originals_ = std::move(devices);
   }
   return copies_;

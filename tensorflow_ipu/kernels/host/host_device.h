@@ -38,6 +38,13 @@ class HostDevice : public tensorflow::ThreadPoolDevice {
   const bool is_copy_;
 };
 
+// Makes a resource that a look-up has not found.
+template <typename Resource>
+absl::Status MakeResource(Resource** made) {
+  *made = new Resource();
+  return absl::OkStatus();
+}
+
 // Copies of a session's devices (see host_device.h), for whoever reads a dataset after the session. They are made once:
 // each epoch of a `fit` on each IPU begins a read. A resource of the session's first device that asks. Thread-safe.
 class SessionDevices : public tensorflow::ResourceBase {

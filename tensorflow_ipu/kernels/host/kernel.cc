@@ -99,10 +99,9 @@ absl::StatusOr<Tensors> OneDnnKernel::Compute(absl::Span<const tf::Tensor> input
                                               std::size_t lent) const {
   if (forward_ == nullptr) return Call(kernel_.get(), inputs, device, lent);
   // This takes a fraction of the time of TensorFlow's gradient, which searches for the maxima too.
-  absl::StatusOr<Tensors> before = Call(forward_.get(), inputs.subspan(0, 1), device, 0);
-  if (!before.ok()) return before.status();
+  TF_ASSIGN_OR_RETURN(Tensors before, Call(forward_.get(), inputs.subspan(0, 1), device, 0));
   Tensors all(inputs.begin(), inputs.end());
-  all.push_back(std::move((*before)[1]));
+  all.push_back(std::move(before[1]));
   return Call(kernel_.get(), all, device, lent);
 }
 
@@ -123,13 +122,11 @@ class Borrowed : public tf::TensorBuffer {
 };
 
 tf::Tensor InputOf(tf::DataType type, const HostBuffer& buffer) {
-  const tf::TensorShape shape(buffer.dimensions);
-  if (buffer.bytes > 0 && reinterpret_cast<std::uintptr_t>(buffer.data) % tf::Allocator::kAllocatorAlignment == 0) {
-    return tf::Tensor(type, shape, tf::core::RefCountPtr<tf::TensorBuffer>(new Borrowed(buffer)));
+  if (buffer.bytes == 0 || reinterpret_cast<std::uintptr_t>(buffer.data) % tf::Allocator::kAllocatorAlignment != 0) {
+    return CopyOf(type, buffer);
   }
-  tf::Tensor copy(type, shape);
-  if (buffer.bytes > 0) std::memcpy(copy.data(), buffer.data, buffer.bytes);
-  return copy;
+  return tf::Tensor(type, tf::TensorShape(buffer.dimensions),
+                    tf::core::RefCountPtr<tf::TensorBuffer>(new Borrowed(buffer)));
 }
 
 absl::Status CopyResults(const Tensors& given, absl::Span<const HostBuffer> results) {
@@ -175,18 +172,17 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> Make(const std::string& text) 
     return absl::InvalidArgumentError(absl::StrCat("`", text, "` is no node."));
   }
   const tf::OpDef* op = nullptr;
-  if (absl::Status found = tf::OpRegistry::Global()->LookUpOpDef(node.op(), &op); !found.ok()) return found;
+  TF_RETURN_IF_ERROR(tf::OpRegistry::Global()->LookUpOpDef(node.op(), &op));
   if (op->is_stateful() && node.op() != "CheckNumerics" && node.op() != "CheckNumericsV2") {  // They can but fail.
     return absl::UnimplementedError(
         absl::StrCat("`", node.op(),
                      "` is stateful: programs and replicas, which share kernels of the host, would share its state."));
   }
-  absl::StatusOr<std::unique_ptr<tf::OpKernel>> own = CreateKernel(node);
-  if (!own.ok()) return own.status();
-  if ((*own)->AsAsync() != nullptr) {
+  TF_ASSIGN_OR_RETURN(std::unique_ptr<tf::OpKernel> own, CreateKernel(node));
+  if (own->AsAsync() != nullptr) {
     return absl::UnimplementedError(absl::StrCat("`", node.op(), "` ends on a thread of its own choice."));
   }
-  return std::make_shared<const HostKernel>(*std::move(own), OneDnnKernel::Of(*op, node));
+  return std::make_shared<const HostKernel>(std::move(own), OneDnnKernel::Of(*op, node));
 }
 
 // For smaller tensors oneDNN's setup takes longer than the rest, except for narrow types, which TensorFlow's kernels
@@ -196,6 +192,12 @@ constexpr std::size_t kLittle = 256 << 10;
 bool IsNarrow(tf::DataType type) { return type == tf::DT_BFLOAT16 || type == tf::DT_HALF; }
 
 }  // namespace
+
+tf::Tensor CopyOf(tf::DataType type, const HostBuffer& buffer) {
+  tf::Tensor copy(type, tf::TensorShape(buffer.dimensions));
+  if (buffer.bytes > 0) std::memcpy(copy.data(), buffer.data, buffer.bytes);
+  return copy;
+}
 
 HostKernel::HostKernel(std::unique_ptr<tf::OpKernel> own, std::unique_ptr<const OneDnnKernel> onednn)
     : own_(std::move(own)), onednn_(std::move(onednn)), always_onednn_(IsNarrow(own_->output_type(0))) {}

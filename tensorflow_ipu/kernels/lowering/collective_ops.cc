@@ -98,32 +98,20 @@ absl::Status Exchanged(InferenceContext* c) {
       .Attr(                                                                                                 \
           "T: list({bool, half, bfloat16, float, double, int8, int16, int32, int64, uint8, uint16, uint32, " \
           "uint64}) >= 1")                                                                                   \
+      .Attr("orthogonal: bool = false")                                                                      \
       .Attr("advance: bool = true")                                                                          \
       .SetIsStateful()
 #define REDUCTION "reduction: {'sum', 'mean', 'product', 'min', 'max', 'and', 'or', 'local'} = 'sum'"
 
-COLLECTIVE_OP("IpuAllReduce")
-    .Attr(REDUCTION)
-    .Attr("group_size: int >= 0 = 0")
-    .Attr("orthogonal: bool = false")
-    .SetShapeFn(Unchanged);
-COLLECTIVE_OP("IpuAllGather").Attr("group_size: int >= 1").Attr("orthogonal: bool = false").SetShapeFn(GroupLeads);
-COLLECTIVE_OP("IpuReduceScatter")
-    .Attr(REDUCTION)
-    .Attr("group_size: int >= 1")
-    .Attr("orthogonal: bool = false")
-    .SetShapeFn(Scattered);
+COLLECTIVE_OP("IpuAllReduce").Attr(REDUCTION).Attr("group_size: int >= 0 = 0").SetShapeFn(Unchanged);
+COLLECTIVE_OP("IpuAllGather").Attr("group_size: int >= 1").SetShapeFn(GroupLeads);
+COLLECTIVE_OP("IpuReduceScatter").Attr(REDUCTION).Attr("group_size: int >= 1").SetShapeFn(Scattered);
 COLLECTIVE_OP("IpuAllToAll")
     .Attr("split_dimension: int >= 0")
     .Attr("concat_dimension: int >= 0")
     .Attr("group_size: int >= 1")
-    .Attr("orthogonal: bool = false")
     .SetShapeFn(Exchanged);
-COLLECTIVE_OP("IpuBroadcast")
-    .Attr("root: int >= 0 = 0")
-    .Attr("group_size: int >= 0 = 0")
-    .Attr("orthogonal: bool = false")
-    .SetShapeFn(Unchanged);
+COLLECTIVE_OP("IpuBroadcast").Attr("root: int >= 0 = 0").Attr("group_size: int >= 0 = 0").SetShapeFn(Unchanged);
 
 // The index of the replica, or its rank in its group.
 REGISTER_OP("IpuReplicaIndex")

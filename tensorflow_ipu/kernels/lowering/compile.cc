@@ -67,10 +67,8 @@ using DeviceCompiler = tf::DeviceCompiler<xla::LocalExecutable, xla::LocalClient
 
 namespace {
 
-core::Samples& Times() {
-  static auto* const times = new core::Samples();
-  return *times;
-}
+// The times of all compilations.
+core::Samples& Times() { return core::NeverDestroyed<core::Samples>(); }
 
 class Listener : public tf::XlaActivityListener {
  public:
@@ -112,17 +110,13 @@ class CompilerClient : public tf::XlaDeviceCompilerClient {
 // The name under which TensorFlow's launch of a program looks up the compiler of a device.
 constexpr char kCompiler[] = "xla_device_compiler";
 
-// Never destroyed: threads of programs may outlive static destructors.
 struct Settings {
   core::Mutex mutex;
   Executables cache IPU_GUARDED_BY(mutex);
   std::vector<Executables> others IPU_GUARDED_BY(mutex);
 };
 
-Settings& TheSettings() {
-  static auto* const settings = new Settings();
-  return *settings;
-}
+Settings& TheSettings() { return core::NeverDestroyed<Settings>(); }
 
 // The program as text that is the same in each process: without the names that TensorFlow numbers, and without source
 // locations.
@@ -171,20 +165,18 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuiltAsRounded(tf::XlaDevi
   xla::ExecutableBuildOptions building =
       tf::GetExecutableBuildOptions(options, result, client->client()->default_device_ordinal());
   building.mutable_debug_options()->set_xla_allow_excess_precision(false);
-  auto built = client->client()->Compile(*result.computation, inputs, building);
-  if (!built.ok()) return built.status();
-  return std::move(built->front());  // There is one partition.
+  TF_ASSIGN_OR_RETURN(auto built, client->client()->Compile(*result.computation, inputs, building));
+  return std::move(built.front());  // There is one partition.
 }
 
 // Has XLA compile the program, rewritten for the machine's arithmetic if it asks for that.
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompilerClient* client,
                                                             const tf::XlaCompiler::Options& options,
                                                             const tf::XlaCompiler::CompilationResult& result) {
-  auto rewritten = precision::Rewritten(*result.computation);
-  if (!rewritten.ok()) return rewritten.status();
-  if (*rewritten == nullptr) return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, result);
+  TF_ASSIGN_OR_RETURN(auto rewritten, precision::Rewritten(*result.computation));
+  if (rewritten == nullptr) return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, result);
   tf::XlaCompiler::CompilationResult changed = result;
-  changed.computation = *std::move(rewritten);
+  changed.computation = std::move(rewritten);
   return BuiltAsRounded(client, options, changed);
 }
 
@@ -262,21 +254,18 @@ absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& funct
   const tf::FunctionBody* body = nullptr;
   std::vector<int> constants;
   std::vector<int> resources;
-  absl::Status status = tf::GetBodyAndConstantsAndResources(library, function, &body, &constants, &resources);
-  if (!status.ok()) return status;
-
+  TF_RETURN_IF_ERROR(tf::GetBodyAndConstantsAndResources(library, function, &body, &constants, &resources));
   std::vector<const tf::Tensor*> inputs;
   for (int i = 0; i < context->num_inputs(); ++i) inputs.push_back(&context->input(i));
   auto* const device = static_cast<tf::Device*>(context->device());
   std::vector<tf::XlaCompiler::Argument> arguments;
   {
     std::vector<tf::VariableInfo> variables;
-    status = tf::GetVariableInfosFromInputs(context->resource_manager(), device, inputs, resources, &variables);
-    if (!status.ok()) return status;
-    if (status = tf::LockVariables(absl::MakeSpan(variables)); !status.ok()) return status;
-    auto built = tf::XlaComputationLaunchContext::BuildXlaCompilerArguments(constants, inputs, variables, device);
-    if (!built.ok()) return built.status();
-    arguments = *std::move(built);
+    TF_RETURN_IF_ERROR(
+        tf::GetVariableInfosFromInputs(context->resource_manager(), device, inputs, resources, &variables));
+    TF_RETURN_IF_ERROR(tf::LockVariables(absl::MakeSpan(variables)));
+    TF_ASSIGN_OR_RETURN(
+        arguments, tf::XlaComputationLaunchContext::BuildXlaCompilerArguments(constants, inputs, variables, device));
   }
 
   Executables own;

@@ -22,6 +22,7 @@
 #include "tensorflow/core/framework/resource_base.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -54,10 +55,12 @@ absl::Status DescribeInput(tf::XlaOpKernelContext* context, int input, tf::XlaCo
                        ? tf::XlaCompiler::Argument::kTensorList
                        : tf::XlaCompiler::Argument::kParameter;
   argument->type = context->input_type(input);
-  const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(context->Input(input));
-  TF_RETURN_IF_ERROR(shape.status());
-  argument->shape = *shape;
+  TF_ASSIGN_OR_RETURN(argument->shape, context->builder()->GetShape(context->Input(input)));
   return absl::OkStatus();
+}
+
+bool IsConstant(tf::XlaOpKernelContext* context, int input) {
+  return context->InputExpression(input).kind() == tf::XlaExpression::Kind::kConstant;
 }
 
 // The operand for an input: the value of a variable, or the tensor.
@@ -110,19 +113,17 @@ absl::StatusOr<Carried> Loop(const Head& head, const std::vector<xla::XlaOp>& va
                              const Next& next) {
   const xla::XlaOp initial = Packed(head, values);
   xla::XlaBuilder* const builder = initial.builder();
-  const absl::StatusOr<xla::Shape> shape = builder->GetShape(initial);
-  if (!shape.ok()) return shape.status();
+  TF_ASSIGN_OR_RETURN(const xla::Shape shape, builder->GetShape(initial));
   const std::unique_ptr<xla::XlaBuilder> asks = builder->CreateSubBuilder("goes_on");
-  const absl::StatusOr<xla::XlaComputation> condition =
-      asks->Build(HeadOf(xla::Parameter(asks.get(), 0, *shape, "carried")).goes);
-  if (!condition.ok()) return condition.status();
+  TF_ASSIGN_OR_RETURN(const xla::XlaComputation condition,
+                      asks->Build(HeadOf(xla::Parameter(asks.get(), 0, shape, "carried")).goes));
   const std::unique_ptr<xla::XlaBuilder> inside = builder->CreateSubBuilder("once");
-  const xla::XlaOp before = xla::Parameter(inside.get(), 0, *shape, "carried");
+  const xla::XlaOp before = xla::Parameter(inside.get(), 0, shape, "carried");
   const Carried after =
       iteration(inside.get(), {.token = HeadOf(before).token, .values = CarriedValues(before, values.size())});
-  const absl::StatusOr<xla::XlaComputation> body = inside->Build(Packed(next(inside.get(), after.token), after.values));
-  if (!body.ok()) return body.status();
-  const xla::XlaOp end = xla::While(*condition, *body, initial);
+  TF_ASSIGN_OR_RETURN(const xla::XlaComputation body,
+                      inside->Build(Packed(next(inside.get(), after.token), after.values)));
+  const xla::XlaOp end = xla::While(condition, body, initial);
   return Carried{.token = HeadOf(end).token, .values = CarriedValues(end, values.size())};
 }
 
@@ -133,7 +134,7 @@ Head Step(xla::XlaOp token, const char* attributes) {
   return HeadOf(TypedCall(token.builder(), "ipu_fence", {token}, both, attributes));
 }
 
-// The values behind an optimization barrier.
+// The values after an optimization barrier.
 std::vector<xla::XlaOp> Barred(const std::vector<xla::XlaOp>& values) {
   const xla::XlaOp barred = xla::OptimizationBarrier(xla::Tuple(values.front().builder(), values));
   std::vector<xla::XlaOp> found;
@@ -246,11 +247,11 @@ class OnceXla : public tf::XlaOpKernel {
       OP_REQUIRES_OK(context, DescribeInput(context, i, &arguments[i - kToken]));
     }
     // Such as shapes.
-    tf::ConvertCompileTimeConstArgumentsToConst(
-        context, &arguments, /*xla_expression_offset=*/kToken, [context, captured](int argument) {
-          const int input = argument + kToken;
-          return input >= captured && context->InputExpression(input).kind() == tf::XlaExpression::Kind::kConstant;
-        });
+    tf::ConvertCompileTimeConstArgumentsToConst(context, &arguments, /*xla_expression_offset=*/kToken,
+                                                [context, captured](int argument) {
+                                                  const int input = argument + kToken;
+                                                  return input >= captured && IsConstant(context, input);
+                                                });
     tf::XlaCompiler::CompileOptions options;
     options.is_entry_computation = false;
     options.always_return_tuple = true;
@@ -303,7 +304,7 @@ class OnceXla : public tf::XlaOpKernel {
       return changed;
     };
     const absl::StatusOr<Carried> end =
-        IsKnown(context, kRuns) ? SingleLoop(begin, iteration) : LoopIf(context->Input(kRuns), begin, iteration);
+        IsConstant(context, kRuns) ? SingleLoop(begin, iteration) : LoopIf(context->Input(kRuns), begin, iteration);
     OP_REQUIRES_OK(context, end.status());
     context->SetOutput(0, end->token);
     for (int i = kBefore; i < captured; ++i) context->SetOutput(i - kToken, end->values[place[i]]);
@@ -319,10 +320,6 @@ class OnceXla : public tf::XlaOpKernel {
 
  private:
   static constexpr int kNowhere = -1;
-
-  static bool IsKnown(tf::XlaOpKernelContext* context, int input) {
-    return context->InputExpression(input).kind() == tf::XlaExpression::Kind::kConstant;
-  }
 
   // Whether an input is a tensor that the function does not change.
   static bool IsFixed(tf::XlaOpKernelContext* context, int input, int captured) {
@@ -384,9 +381,8 @@ class OutlinedXla : public tf::XlaOpKernel {
       OP_REQUIRES_OK(context, DescribeInput(context, i, &arguments[i]));
     }
     // Such as shapes: a call with others becomes a computation of its own.
-    tf::ConvertCompileTimeConstArgumentsToConst(context, &arguments, /*xla_expression_offset=*/0, [&](int i) {
-      return context->InputExpression(i).kind() == tf::XlaExpression::Kind::kConstant;
-    });
+    tf::ConvertCompileTimeConstArgumentsToConst(context, &arguments, /*xla_expression_offset=*/0,
+                                                [&](int i) { return IsConstant(context, i); });
     tf::XlaCompiler::CompileOptions options;
     options.is_entry_computation = false;
     // Cached by the compiler for functions that it has compiled for such arguments before.
@@ -399,11 +395,9 @@ class OutlinedXla : public tf::XlaOpKernel {
     }
     tf::OpKernelContext* const compilation = context->op_kernel_context();
     AddedComputations* added = nullptr;
-    OP_REQUIRES_OK(context, compilation->step_container()->LookupOrCreate<AddedComputations>(
-                                compilation->resource_manager(), "ipu_outlined", &added, [](AddedComputations** made) {
-                                  *made = new AddedComputations();
-                                  return absl::OkStatus();
-                                }));
+    OP_REQUIRES_OK(context,
+                   compilation->step_container()->LookupOrCreate<AddedComputations>(
+                       compilation->resource_manager(), "ipu_outlined", &added, MakeResource<AddedComputations>));
     const tf::core::ScopedUnref owned(added);
     const xla::XlaComputationId id = added->IdOf(context->builder(), compiled.computation);
     const xla::XlaOp results = xla::Call(context->builder(), id, operands);

@@ -51,9 +51,8 @@ xla::XlaOp TypedCall(xla::XlaBuilder* builder, const std::string& target, const 
   return builder->ReportErrorOrReturn([&]() -> absl::StatusOr<xla::XlaOp> {
     std::vector<xla::Shape> shapes;
     for (const xla::XlaOp& operand : operands) {
-      absl::StatusOr<xla::Shape> shape = builder->GetShape(operand);
-      if (!shape.ok()) return shape.status();
-      shapes.push_back(row_major(*std::move(shape)));
+      TF_ASSIGN_OR_RETURN(xla::Shape shape, builder->GetShape(operand));
+      shapes.push_back(row_major(std::move(shape)));
     }
     return xla::CustomCallWithLayout(builder, target, operands, row_major(result), shapes, attributes, has_side_effect,
                                      aliases, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
@@ -110,6 +109,10 @@ std::vector<xla::XlaOp> CallWithState(tf::XlaOpKernelContext* context, const std
   std::vector<xla::XlaOp> elements;
   for (std::size_t i = 0; i < results.size(); ++i) elements.push_back(xla::GetTupleElement(call, i + 1));
   return elements;
+}
+
+void SetOutputs(tf::XlaOpKernelContext* context, const std::vector<xla::XlaOp>& results) {
+  for (std::size_t i = 0; i < results.size(); ++i) context->SetOutput(static_cast<int>(i), results[i]);
 }
 
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape) {

@@ -55,6 +55,9 @@ std::vector<xla::XlaOp> CallWithState(tensorflow::XlaOpKernelContext* context, c
                                       const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
                                       const std::string& attributes, const CallOptions& options = {});
 
+// Sets the first outputs of the op.
+void SetOutputs(tensorflow::XlaOpKernelContext* context, const std::vector<xla::XlaOp>& results);
+
 // Refuses tensors without elements, which the machine's streams cannot carry.
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape);
 

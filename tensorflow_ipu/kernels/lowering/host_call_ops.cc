@@ -184,12 +184,10 @@ class UserOperationXla : public tf::XlaOpKernel {
                       ", and a program has static shapes: trace its function for arguments of static shape")));
       OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(i), shape, &results[i]));
     }
-    const std::vector<xla::XlaOp> outputs = CallWithState(
-        context, "ipu_user_operation", ValuesOf(context), results,
+    const std::string attributes =
         absl::StrCat("{attributes = ", QuotedAttribute(attributes_), ", called = ", QuotedAttribute(called_),
-                     ", name = ", QuotedAttribute(NameForMessages(context, called_)), "}"),
-        options_);
-    for (std::size_t i = 0; i < outputs.size(); ++i) context->SetOutput(static_cast<int>(i), outputs[i]);
+                     ", name = ", QuotedAttribute(NameForMessages(context, called_)), "}");
+    SetOutputs(context, CallWithState(context, "ipu_user_operation", ValuesOf(context), results, attributes, options_));
   }
 
  private:

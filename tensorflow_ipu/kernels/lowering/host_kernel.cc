@@ -23,6 +23,7 @@
 #include "tensorflow/core/platform/refcount.h"
 #include "tensorflow/core/platform/stack_frame.h"
 #include "tensorflow/core/public/version.h"
+#include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
@@ -157,10 +158,8 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
   std::vector<xla::Shape> result_shapes;
   const int count = static_cast<int>(results.size());
   for (int i = 0; i < count; ++i) {
-    result_shapes.emplace_back();
-    const absl::Status made =
-        tf::TensorShapeToXLAShape(context->expected_output_dtype(i), results[i], &result_shapes.back());
-    if (!made.ok()) return made;
+    TF_RETURN_IF_ERROR(
+        tf::TensorShapeToXLAShape(context->expected_output_dtype(i), results[i], &result_shapes.emplace_back()));
   }
   const bool one = result_shapes.size() == 1;
   const xla::XlaOp call = TypedCall(
@@ -178,12 +177,8 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
 
 absl::Status NoteStashSlot(tf::XlaOpKernelContext* context, xla::XlaOp value, const StashSlot& slot) {
   StashSlots* found = nullptr;
-  const absl::Status status = ContainerOf(context)->LookupOrCreate<StashSlots>(
-      context->op_kernel_context()->resource_manager(), kName, &found, [](StashSlots** made) {
-        *made = new StashSlots();
-        return absl::OkStatus();
-      });
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(ContainerOf(context)->LookupOrCreate<StashSlots>(context->op_kernel_context()->resource_manager(),
+                                                                      kName, &found, MakeResource<StashSlots>));
   const tf::core::RefCountPtr<StashSlots> slots(found);
   slots->slots.emplace_back(value, slot);
   return absl::OkStatus();

@@ -234,7 +234,7 @@ absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp stas
   slot = slot + token;
   const xla::XlaOp there =
       xla::Reshape(xla::DynamicSlice(stash, BeginOf(builder, slot, shape), Single(value)), value.dimensions());
-  if (const absl::Status noted = NoteStashSlot(context, there, {stash, slot}); !noted.ok()) return noted;
+  TF_RETURN_IF_ERROR(NoteStashSlot(context, there, {stash, slot}));
   return there;
 }
 

@@ -53,9 +53,7 @@ class InfeedDequeueXla : public tf::XlaOpKernel {
       OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(types_[i], shapes_[i], &results[i]));
       OP_REQUIRES_OK(context, RefuseEmpty("infeed", results[i]));
     }
-    const std::vector<xla::XlaOp> element =
-        CallWithState(context, "ipu_infeed_dequeue", {}, results, /*attributes=*/"");
-    for (std::size_t i = 0; i < element.size(); ++i) context->SetOutput(static_cast<int>(i), element[i]);
+    SetOutputs(context, CallWithState(context, "ipu_infeed_dequeue", {}, results, /*attributes=*/""));
   }
 
  private:
@@ -147,10 +145,9 @@ class EmbeddingLookupXla : public tf::XlaOpKernel {
     xla::Shape rows;
     OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0),
                                                       tf::TensorShape({indices->dimensions(0), width_}), &rows));
-    const std::vector<xla::XlaOp> found =
-        CallWithState(context, "ipu_embedding_lookup", {context->Input(1)}, {rows},
-                      absl::StrCat("{name = ", QuotedAttribute(NameForMessages(context, "lookup")), "}"), options_);
-    if (!found.empty()) context->SetOutput(0, found[0]);
+    const std::string attributes = absl::StrCat("{name = ", QuotedAttribute(NameForMessages(context, "lookup")), "}");
+    SetOutputs(context,
+               CallWithState(context, "ipu_embedding_lookup", {context->Input(1)}, {rows}, attributes, options_));
   }
 
  private:
@@ -169,11 +166,11 @@ class EmbeddingUpdateXla : public tf::XlaOpKernel {
   void Compile(tf::XlaOpKernelContext* context) override {
     xla::Shape done;
     OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0), tf::TensorShape({}), &done));
-    const std::vector<xla::XlaOp> found = CallWithState(
-        context, "ipu_embedding_update", {context->Input(1), context->Input(2)}, {done},
+    const std::string attributes =
         absl::StrFormat("{learning_rate = %.9e : f32, batches = %d : i64, site = %d : i64, name = %s}", learning_rate_,
-                        batches_, site_, QuotedAttribute(NameForMessages(context, absl::StrCat(site_)))));
-    if (!found.empty()) context->SetOutput(0, found[0]);
+                        batches_, site_, QuotedAttribute(NameForMessages(context, absl::StrCat(site_))));
+    SetOutputs(context, CallWithState(context, "ipu_embedding_update", {context->Input(1), context->Input(2)}, {done},
+                                      attributes));
   }
 
  private:
@@ -211,9 +208,8 @@ class RandomSeedXla : public tf::XlaOpKernel {
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    const std::vector<xla::XlaOp> drawn =
-        CallWithState(context, "ipu_random_seed", {}, {xla::ShapeUtil::MakeShape(xla::S64, {2})}, "{}", options_);
-    if (!drawn.empty()) context->SetOutput(0, drawn[0]);
+    const xla::Shape seed = xla::ShapeUtil::MakeShape(xla::S64, {2});
+    SetOutputs(context, CallWithState(context, "ipu_random_seed", {}, {seed}, "{}", options_));
   }
 
  private:
@@ -225,9 +221,8 @@ class RandomStreamXla : public tf::XlaOpKernel {
   using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    const std::vector<xla::XlaOp> told = CallWithState(
-        context, "ipu_random_stream", {}, {xla::ShapeUtil::MakeShape(xla::S64, {})}, "{}", {false, /*advance=*/false});
-    if (!told.empty()) context->SetOutput(0, told[0]);
+    const xla::Shape stream = xla::ShapeUtil::MakeShape(xla::S64, {});
+    SetOutputs(context, CallWithState(context, "ipu_random_stream", {}, {stream}, "{}", {false, /*advance=*/false}));
   }
 };
 

@@ -114,9 +114,7 @@ class QueueSource : public Source {
   absl::Status Next(InfeedElement* element) override {
     core::Status why;
     element->Drop();
-    InfeedQueue::Took took = queue_->Take(0, 1, element, &why);
-    if (took == InfeedQueue::Took::kNothing && queue_->SpinForNext(0)) took = queue_->Take(0, 1, element, &why);
-    if (took != InfeedQueue::Took::kNothing) return ToAbsl(why);
+    if (queue_->TakeOrSpin(0, 1, element, &why) != InfeedQueue::Took::kNothing) return ToAbsl(why);
     absl::Notification came;
     queue_->TakeLater(0, 1, [&](core::Status status, InfeedElement late) {
       why = std::move(status);
@@ -229,15 +227,13 @@ class DatasetBenchmarkOp : public tf::AsyncOpKernel {
  private:
   absl::Status Run(tf::OpKernelContext* context) {
     tf::data::DatasetBase* dataset = nullptr;
-    absl::Status status = tf::data::GetDatasetFromVariantTensor(context->input(0), &dataset);
-    if (!status.ok()) return status;
-    absl::StatusOr<std::unique_ptr<DatasetReader>> reader = DatasetReader::Make(context, dataset);
-    if (!reader.ok()) return reader.status();
+    TF_RETURN_IF_ERROR(tf::data::GetDatasetFromVariantTensor(context->input(0), &dataset));
+    TF_ASSIGN_OR_RETURN(std::unique_ptr<DatasetReader> reader, DatasetReader::Make(context, dataset));
     std::unique_ptr<Source> source;
     if (queue_depth_ == 0) {
-      source = std::make_unique<DatasetSource>(*std::move(reader));
+      source = std::make_unique<DatasetSource>(std::move(reader));
     } else {
-      source = std::make_unique<QueueSource>(*std::move(reader), queue_depth_, spec_);
+      source = std::make_unique<QueueSource>(std::move(reader), queue_depth_, spec_);
     }
     tf::CancellationManager* const cancellation = context->cancellation_manager();
     if (cancellation == nullptr) return Report(context, source.get());
@@ -245,7 +241,7 @@ class DatasetBenchmarkOp : public tf::AsyncOpKernel {
     if (!cancellation->RegisterCallback(token, [&source] { source->Cancel(); })) {
       return absl::CancelledError("The benchmark was cancelled before it began.");
     }
-    status = Report(context, source.get());
+    absl::Status status = Report(context, source.get());
     cancellation->DeregisterCallback(token);
     return status;
   }
@@ -269,8 +265,7 @@ class DatasetBenchmarkOp : public tf::AsyncOpKernel {
       measured.push_back(*epoch);
     }
     tf::Tensor* report = nullptr;
-    const absl::Status allocated = context->allocate_output(0, tf::TensorShape({1}), &report);
-    if (!allocated.ok()) return allocated;
+    TF_RETURN_IF_ERROR(context->allocate_output(0, tf::TensorShape({1}), &report));
     report->vec<tf::tstring>()(0) = ToJson(measured);
     return absl::OkStatus();
   }

@@ -169,11 +169,9 @@ class OutfeedDequeueOp : public tf::OpKernel {
       const std::string found = absl::StrCat("There is no memory to dequeue ", taken.count,
                                              " element(s) of the outfeed queue `", outfeed->name(), "` at once");
       outfeed->PutBack(std::move(taken));
-      context->SetStatus(absl::Status(
-          status.code(), absl::StrCat(found,
-                                      ". They stay: `dequeue` fewer at a time, with `max_elements`, or iterate "
-                                      "over the queue. ",
-                                      status.message())));
+      constexpr char kAdvice[] =
+          ". They stay: `dequeue` fewer at a time, with `max_elements`, or iterate over the queue. ";
+      context->SetStatus(absl::Status(status.code(), absl::StrCat(found, kAdvice, status.message())));
       return;
     }
     std::size_t offset = 0;
@@ -193,8 +191,7 @@ class OutfeedDequeueOp : public tf::OpKernel {
       if (taken.replicas > 1) shape.AddDim(taken.replicas);
       shape.AppendShape(shapes_[i]);
       leaves->push_back(nullptr);
-      absl::Status status = context->allocate_output(static_cast<int>(i), shape, &leaves->back());
-      if (!status.ok()) return status;
+      TF_RETURN_IF_ERROR(context->allocate_output(static_cast<int>(i), shape, &leaves->back()));
     }
     return absl::OkStatus();
   }

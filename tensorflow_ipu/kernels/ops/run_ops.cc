@@ -15,6 +15,7 @@
 #include "tensorflow/core/common_runtime/process_function_library_runtime.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/function.h"
+#include "tensorflow/core/framework/kernel_def_builder.h"
 #include "tensorflow/core/framework/node_def_builder.h"
 #include "tensorflow/core/framework/node_properties.h"
 #include "tensorflow/core/framework/op.h"
@@ -143,7 +144,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
             i, " of the program has no shape that is known before it runs: ", "use `tf.ensure_shape`."));
       }
       tf::Tensor* zeros = nullptr;
-      if (absl::Status status = context->allocate_output(i, shape, &zeros); !status.ok()) return status;
+      TF_RETURN_IF_ERROR(context->allocate_output(i, shape, &zeros));
       if (shape.num_elements() > 0) std::memset(zeros->data(), 0, zeros->TotalBytes());
     }
     return absl::OkStatus();
@@ -154,14 +155,12 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     const core::Lock lock(mutex_);
     if (program_ == nullptr) {
       // The library at hand makes no kernels; a clone does.
-      absl::Status status = context->function_library()->Clone(&definitions_, &process_library_, &library_);
-      if (!status.ok()) return status;
+      TF_RETURN_IF_ERROR(context->function_library()->Clone(&definitions_, &process_library_, &library_));
       std::shared_ptr<const tf::NodeProperties> properties;
-      status = tf::NodeProperties::CreateFromNodeDef(Call(), library_->GetFunctionLibraryDefinition(), &properties);
-      if (!status.ok()) return status;
+      TF_RETURN_IF_ERROR(
+          tf::NodeProperties::CreateFromNodeDef(Call(), library_->GetFunctionLibraryDefinition(), &properties));
       tf::OpKernel* made = nullptr;
-      status = library_->CreateKernel(properties, &made);
-      if (!status.ok()) return status;
+      TF_RETURN_IF_ERROR(library_->CreateKernel(properties, &made));
       program_.reset(made);
     }
     *program = {program_.get(), library_};
@@ -236,28 +235,23 @@ class UncompiledOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     context->SetStatus(absl::FailedPreconditionError(
         absl::StrCat("`", type_string(),
-                     "` runs in a compiled program alone. Call the function that uses it with "
-                     "`IPUStrategy.run` (in a graph for a session: with `compiler.compile` inside of `ipu_scope`), or "
-                     "decorate it with "
+                     "` runs in a compiled program alone. Call the function that uses it with `IPUStrategy.run` (in a "
+                     "graph for a session: with `compiler.compile` inside of `ipu_scope`), or decorate it with "
                      "`@tf.function(jit_compile=True)`.")));
   }
 };
 
-REGISTER_KERNEL_BUILDER(Name("IpuAllGather").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuAllReduce").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuAllToAll").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuBroadcast").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuHostCall").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuHostResult").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuInfeedDequeue").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuJoinOrders").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuMicroBatches").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuOutfeedEnqueue").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuRandomSeed").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuRandomStream").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuReduceScatter").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuReplicaIndex").Device(tf::DEVICE_CPU), UncompiledOp);
-REGISTER_KERNEL_BUILDER(Name("IpuUserOperation").Device(tf::DEVICE_CPU), UncompiledOp);
+const bool uncompiled_registered = [] {
+  for (const char* const op :
+       {"IpuAllGather", "IpuAllReduce", "IpuAllToAll", "IpuBroadcast", "IpuHostCall", "IpuHostResult",
+        "IpuInfeedDequeue", "IpuJoinOrders", "IpuMicroBatches", "IpuOutfeedEnqueue", "IpuRandomSeed", "IpuRandomStream",
+        "IpuReduceScatter", "IpuReplicaIndex", "IpuUserOperation"}) {
+    const tf::kernel_factory::OpKernelRegistrar registrar(
+        tf::KernelDefBuilder(op).Device(tf::DEVICE_CPU).Build(), op,
+        [](tf::OpKernelConstruction* construction) -> tf::OpKernel* { return new UncompiledOp(construction); });
+  }
+  return true;
+}();
 
 }  // namespace
 }  // namespace tensorflow_ipu

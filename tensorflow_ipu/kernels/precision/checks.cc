@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -366,7 +367,7 @@ Value Checks::Largest(const Emit& emit, Value words) {
     larger_ = emit.computation()->parent()->AddEmbeddedComputation(builder.Build());
   }
   std::vector<int64_t> axes(words->shape().dimensions().size());
-  for (std::size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
+  std::iota(axes.begin(), axes.end(), 0);
   return emit.Add(xla::HloInstruction::CreateReduce(scalar, words, emit.Scalar(0u), axes, larger_));
 }
 

@@ -210,7 +210,7 @@ absl::StatusOr<bool> RewritePartials(const Options& options, xla::HloModule* mod
       if (!IsProductOfHalves(*one)) continue;
       const std::string partials = PartialsOf(options, *one);
       if (partials.empty()) continue;
-      if (const absl::Status done = Rewrite(partials, OverflowOf(options), one); !done.ok()) return done;
+      TF_RETURN_IF_ERROR(Rewrite(partials, OverflowOf(options), one));
       changed = true;
     }
   }

@@ -47,6 +47,7 @@ class Rewriter {
   bool HasRandomPartials(const xla::HloInstruction& operation) const;
   bool Concerns(const xla::HloInstruction& operation) const;
   bool Concerns(const xla::HloComputation& computation);
+  bool ConcernsCalled(const xla::HloInstruction& operation);
 
   const Options& options_;
   std::unique_ptr<const ReplicaInvariance> invariance_;  // Null if it is not needed.
@@ -63,8 +64,7 @@ bool Calls(HloOpcode opcode) {
 
 // Replaces an instruction, which may be the root.
 absl::Status Replace(Value instruction, Value replacement) {
-  absl::Status status = instruction->ReplaceAllUsesWith(replacement);
-  if (!status.ok()) return status;
+  TF_RETURN_IF_ERROR(instruction->ReplaceAllUsesWith(replacement));
   return instruction->parent()->RemoveInstruction(instruction);
 }
 
@@ -135,27 +135,20 @@ absl::StatusOr<Scope> Rewriter::Computation(xla::HloComputation* computation, Sc
   WideValues wide;
   Checks checks(options_, operations);
   for (const Value operation : operations) {
-    const bool calls = Calls(operation->opcode());
-    if (!calls) {
+    if (!Calls(operation->opcode())) {
       Operation(operation, scope, &wide, &checks);
       continue;
     }
-    bool concerns = false;
-    for (const xla::HloComputation* const called : operation->called_computations()) {
-      concerns = Concerns(*called) || concerns;
-    }
-    if (!concerns) continue;
-    absl::Status status;
+    if (!ConcernsCalled(*operation)) continue;
     // What a loop assigns to variables is not restored after it, so the loop must not start once the program is
     // stopped.
     if (options_.stops() && IsResult(operation)) scope.failed = checks.Failed(Emit(computation), scope);
-    if (operation->opcode() == HloOpcode::kWhile) status = Loop(operation, &scope);
-    if (operation->opcode() == HloOpcode::kConditional) status = Branches(operation, &scope);
-    if (operation->opcode() == HloOpcode::kCall) status = Call(operation, &scope);
-    if (!status.ok()) return status;
+    const HloOpcode opcode = operation->opcode();
+    TF_RETURN_IF_ERROR(opcode == HloOpcode::kWhile         ? Loop(operation, &scope)
+                       : opcode == HloOpcode::kConditional ? Branches(operation, &scope)
+                                                           : Call(operation, &scope));
   }
-  const Emit emit(computation);
-  if (options_.stops()) scope.failed = checks.Failed(emit, scope);
+  if (options_.stops()) scope.failed = checks.Failed(Emit(computation), scope);
   return scope;
 }
 
@@ -170,28 +163,26 @@ absl::Status Rewriter::Loop(Value loop, Scope* scope) {
   xla::HloComputation* const body = loop->while_body();
   const Emit in_body(body);
   const Scope inside = Scope::Of(in_body, Enter(body, packed), first);
-  absl::StatusOr<Scope> end = Computation(body, inside);
-  if (!end.ok()) return end.status();
+  TF_ASSIGN_OR_RETURN(Scope end, Computation(body, inside));
   if (options_.stops()) {
     const Value before = in_body.Element(body->parameter_instruction(0), 0);
     std::vector<Value> kept;
     for (int64_t i = 0; i < static_cast<int64_t>(before->shape().tuple_shapes().size()); ++i) {
       kept.push_back(in_body.Element(before, i));
     }
-    Restore(in_body, end->failed, kept);
+    Restore(in_body, end.failed, kept);
   }
-  end->key = NextKey(in_body, inside.key);
-  end->shared = NextKey(in_body, inside.shared);
-  end->iterations.back() = in_body.Plus(inside.iterations.back(), in_body.Scalar<int32_t>(1));
-  Leave(in_body, end->Packed(in_body));
+  end.key = NextKey(in_body, inside.key);
+  end.shared = NextKey(in_body, inside.shared);
+  end.iterations.back() = in_body.Plus(inside.iterations.back(), in_body.Scalar<int32_t>(1));
+  Leave(in_body, end.Packed(in_body));
 
   xla::HloComputation* const condition = loop->while_condition();
   const Emit in_condition(condition);
   const Scope asked = Scope::Of(in_condition, Enter(condition, packed), first).Inside(in_condition, ++parts_);
-  const absl::StatusOr<Scope> answered = Computation(condition, asked);
-  if (!answered.ok()) return answered.status();
+  TF_ASSIGN_OR_RETURN(const Scope answered, Computation(condition, asked));
   if (options_.stops()) {
-    const Value goes_on = in_condition.Unary(HloOpcode::kNot, answered->failed);
+    const Value goes_on = in_condition.Unary(HloOpcode::kNot, answered.failed);
     condition->set_root_instruction(in_condition.And(condition->root_instruction(), goes_on));
   }
 
@@ -211,9 +202,8 @@ absl::Status Rewriter::Branches(Value conditional, Scope* scope) {
     operands.push_back(emit.Tuple({conditional->mutable_operand(i + 1), first.Packed(emit)}));
     const Emit in_branch(branch);
     const Scope inside = Scope::Of(in_branch, Enter(branch, operands.back()->shape().tuple_shapes(1)), first);
-    const absl::StatusOr<Scope> end = Computation(branch, inside);
-    if (!end.ok()) return end.status();
-    Leave(in_branch, end->failed);
+    TF_ASSIGN_OR_RETURN(const Scope end, Computation(branch, inside));
+    Leave(in_branch, end.failed);
     branches.push_back(branch);
   }
   const Value made = emit.Add(xla::HloInstruction::CreateConditional(
@@ -232,9 +222,8 @@ absl::Status Rewriter::Call(Value call, Scope* scope) {
   const Emit inside(called);
   const Value parameter = called->AddParameter(
       xla::HloInstruction::CreateParameter(called->num_parameters(), packed->shape(), "precision"));
-  const absl::StatusOr<Scope> end = Computation(called, Scope::Of(inside, parameter, first));
-  if (!end.ok()) return end.status();
-  Leave(inside, end->failed);
+  TF_ASSIGN_OR_RETURN(const Scope end, Computation(called, Scope::Of(inside, parameter, first)));
+  Leave(inside, end.failed);
   std::vector<Value> operands(call->operands().begin(), call->operands().end());
   operands.push_back(packed);
   const Value made = emit.Add(xla::HloInstruction::CreateCall(called->root_instruction()->shape(), operands, called));
@@ -313,12 +302,14 @@ bool Rewriter::Concerns(const xla::HloComputation& computation) {
   bool concerns = false;
   for (const xla::HloInstruction* const operation : computation.instructions()) {
     if (Concerns(*operation) || HasRandomPartials(*operation)) concerns = true;
-    if (!Calls(operation->opcode())) continue;
-    for (const xla::HloComputation* const called : operation->called_computations()) {
-      concerns = Concerns(*called) || concerns;
-    }
+    if (Calls(operation->opcode())) concerns = ConcernsCalled(*operation) || concerns;
   }
   return concerns_[&computation] = concerns;
+}
+
+bool Rewriter::ConcernsCalled(const xla::HloInstruction& operation) {
+  const auto& called = operation.called_computations();
+  return std::any_of(called.begin(), called.end(), [&](const xla::HloComputation* one) { return Concerns(*one); });
 }
 
 bool HasMarker(const xla::HloModuleProto& program) {
@@ -387,18 +378,16 @@ void Unshare(xla::HloModule* module) {
 
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program) {
   if (!HasMarker(program.proto())) return nullptr;
-  auto config = xla::HloModule::CreateModuleConfigFromProto(program.proto(), xla::GetDebugOptionsFromFlags());
-  if (!config.ok()) return config.status();
-  auto module = xla::HloModule::CreateFromProto(program.proto(), *config);
-  if (!module.ok()) return module.status();
-  const Value marker = MarkerOf(**module);
+  TF_ASSIGN_OR_RETURN(const xla::HloModuleConfig config,
+                      xla::HloModule::CreateModuleConfigFromProto(program.proto(), xla::GetDebugOptionsFromFlags()));
+  TF_ASSIGN_OR_RETURN(const auto module, xla::HloModule::CreateFromProto(program.proto(), config));
+  const Value marker = MarkerOf(*module);
   const Options options = Options::Of(OptionsText(marker));
-  Attribute(options, module->get());
-  Unshare(module->get());
-  if (const auto partials = RewritePartials(options, module->get()); !partials.ok()) return partials.status();
-  absl::Status status = Rewriter(options).Program(module->get(), marker);
-  if (!status.ok()) return status;
-  return std::make_shared<xla::XlaComputation>((*module)->ToProto());
+  Attribute(options, module.get());
+  Unshare(module.get());
+  TF_RETURN_IF_ERROR(RewritePartials(options, module.get()).status());
+  TF_RETURN_IF_ERROR(Rewriter(options).Program(module.get(), marker));
+  return std::make_shared<xla::XlaComputation>(module->ToProto());
 }
 
 }  // namespace tensorflow_ipu::precision

@@ -17,7 +17,7 @@ absl::Status Copies::Handles(tf::ResourceMgr* resources, const tf::ResourceHandl
   handles->assign(1, handle);
   const core::Lock lock(mutex_);
   Entry* entry = nullptr;
-  if (absl::Status status = Find(resources, variable, replicas, &entry); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(Find(resources, variable, replicas, &entry));
   if (entry->stale) Refresh(variable, entry);
   AddHandles(*entry, handle, handles);
   return absl::OkStatus();
@@ -29,7 +29,7 @@ absl::Status Copies::OwnHandles(tf::ResourceMgr* resources, const tf::ResourceHa
   handles->clear();
   const core::Lock lock(mutex_);
   Entry* entry = nullptr;
-  if (absl::Status status = Find(resources, variable, replicas + 1, &entry); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(Find(resources, variable, replicas + 1, &entry));
   if (entry->stale) {
     for (int64_t replica = 0; replica < replicas; ++replica) {
       tf::Var* const copy = entry->copies[replica].variable.get();
@@ -71,7 +71,7 @@ absl::Status Copies::Write(tf::ResourceMgr* resources, tf::Var* variable, int64_
   {
     const core::Lock lock(mutex_);
     Entry* entry = nullptr;
-    if (absl::Status status = Find(resources, variable, replicas, &entry); !status.ok()) return status;
+    TF_RETURN_IF_ERROR(Find(resources, variable, replicas, &entry));
     if (entry->stale) Refresh(variable, entry);
     if (replica > 0) target = tsl::core::GetNewRef(entry->copies[replica - 1].variable.get());
   }
@@ -108,7 +108,7 @@ absl::Status Copies::Find(tf::ResourceMgr* resources, tf::Var* variable, int64_t
     entry.copies.pop_back();
   }
   while (entry.copies.size() < wanted) {
-    if (absl::Status status = Add(variable, &entry); !status.ok()) return status;
+    TF_RETURN_IF_ERROR(Add(variable, &entry));
   }
   return absl::OkStatus();
 }

@@ -9,21 +9,12 @@ namespace tensorflow_ipu {
 
 namespace {
 
-struct StreamsByDevice {
-  core::Mutex mutex;
-  std::map<int64_t, std::shared_ptr<core::RandomStreams>> streams IPU_GUARDED_BY(mutex);
-};
-
-StreamsByDevice& All() { return core::NeverDestroyed<StreamsByDevice>(); }
+core::ByDevice<core::RandomStreams>& Streams() { return core::NeverDestroyed<core::ByDevice<core::RandomStreams>>(); }
 
 }  // namespace
 
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device) {
-  StreamsByDevice& all = All();
-  const core::Lock lock(all.mutex);
-  std::shared_ptr<core::RandomStreams>& streams = all.streams[device];
-  if (streams == nullptr) streams = std::make_shared<core::RandomStreams>();
-  return streams;
+  return Streams().Of(device, [] { return std::make_shared<core::RandomStreams>(); });
 }
 
 core::Status RandomStreamsGone() {
@@ -31,9 +22,7 @@ core::Status RandomStreamsGone() {
 }
 
 void ForgetSeeds() {
-  StreamsByDevice& all = All();
-  const core::Lock lock(all.mutex);
-  for (const auto& entry : all.streams) entry.second->Forget();
+  for (const auto& streams : Streams().All()) streams->Forget();
 }
 
 namespace {

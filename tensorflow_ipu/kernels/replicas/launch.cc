@@ -29,9 +29,7 @@ constexpr std::chrono::milliseconds kEndWaitsEvery{20};
 // After a failure, replicas may be at different elements of a feed.
 void Align(int64_t feed) {
   if (const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(feed)) outfeed->Align();
-  const std::shared_ptr<Infeed> infeed = Infeeds().Find(feed);
-  const std::shared_ptr<InfeedQueue> queue = infeed == nullptr ? nullptr : infeed->queue();
-  if (queue != nullptr) queue->Align();
+  if (const std::shared_ptr<InfeedQueue> queue = QueueOfInfeed(feed)) queue->Align();
 }
 
 }  // namespace
@@ -100,7 +98,7 @@ absl::Status Launch::Prepare() {
   for (int i = 0; i < inputs; ++i) {
     if (context_->input_dtype(i) == tf::DT_RESOURCE) {
       if (count_ > 1 || InputCountsAllWorkers(i)) {
-        if (absl::Status status = PrepareResource(i); !status.ok()) return status;
+        TF_RETURN_IF_ERROR(PrepareResource(i));
         continue;
       }
       if (Copies::Any()) NoteWrite(i);
@@ -132,20 +130,18 @@ absl::Status Launch::Prepare() {
 absl::Status Launch::PrepareResource(int input) {
   const tf::ResourceHandle& handle = context_->input(input).scalar<tf::ResourceHandle>()();
   tf::core::RefCountPtr<tf::Var> variable;
-  if (absl::Status status = tf::LookupResource(context_, handle, &variable); !status.ok()) return status;
+  TF_RETURN_IF_ERROR(tf::LookupResource(context_, handle, &variable));
   tf::ResourceMgr* const resources = context_->resource_manager();
   std::vector<tf::ResourceHandle> handles;
-  absl::Status status;
   if (const std::optional<core::ProgramState> state = core::ProgramState::OfVariable(handle.name())) {
     const int64_t feed = state->number;
     if (feed >= 0) feeds_.push_back(feed);  // Else it is the program's order.
-    status = Copies::Global().OwnHandles(
+    TF_RETURN_IF_ERROR(Copies::Global().OwnHandles(
         resources, handle, variable.get(), count_, [this, feed](int64_t replica) { return StateOf(feed, replica); },
-        &handles);
+        &handles));
   } else {
-    status = Copies::Global().Handles(resources, handle, variable.get(), count_, &handles);
+    TF_RETURN_IF_ERROR(Copies::Global().Handles(resources, handle, variable.get(), count_, &handles));
   }
-  if (!status.ok()) return status;
   for (int64_t replica = 0; replica < count_; ++replica) {
     tf::Tensor own(tf::DT_RESOURCE, tf::TensorShape({}));
     own.scalar<tf::ResourceHandle>()() = std::move(handles[replica]);
@@ -216,7 +212,7 @@ void Launch::Fail(const absl::Status& status) {
     failure_ = status;
   }
   if (count_ * worker_count_ == 1) return;
-  replica_group_->Abort({static_cast<core::Code>(status.code()), std::string(status.message())});
+  replica_group_->Abort(ToCore(status));
   EndWaits();
 }
 
@@ -236,9 +232,7 @@ void Launch::EndWaits() {
     if (running_ == 0) return;
   }
   for (const int64_t feed : feeds_) {
-    const std::shared_ptr<Infeed> infeed = Infeeds().Find(feed);
-    const std::shared_ptr<InfeedQueue> queue = infeed == nullptr ? nullptr : infeed->queue();
-    if (queue != nullptr) queue->Interrupt();
+    if (const std::shared_ptr<InfeedQueue> queue = QueueOfInfeed(feed)) queue->Interrupt();
   }
   core::Deadlines::Global().Add(core::Deadlines::Clock::now() + kEndWaitsEvery, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->EndWaits();
@@ -253,9 +247,7 @@ void Launch::Finish() {
     const core::Lock lock(mutex_);
     failure = failure_;
   }
-  if (distributed_run_ != nullptr) {
-    distributed_run_->End(ToCore(failure));
-  }
+  if (distributed_run_ != nullptr) distributed_run_->End(ToCore(failure));
   if (failure.ok()) {
     for (int i = 0; i < context_->num_outputs(); ++i) {
       const tf::TensorValue output = replicas_[0].context->release_output(i);

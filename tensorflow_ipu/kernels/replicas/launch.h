@@ -16,7 +16,7 @@
 
 namespace tensorflow_ipu {
 
-// Runs the kernel of a compiled program once for each replica, with the inputs of the op behind `context`, but with a
+// Runs the kernel of a compiled program once for each replica, with the inputs of the op of `context`, but with a
 // state and copies of variables for each replica. Replica 0's results are the op's.
 //
 // Each replica has its own thread: a compiled program holds its thread until it ends, and replicas that wait for each
