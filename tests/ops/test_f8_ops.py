@@ -133,11 +133,15 @@ def test_convolution_is_that_of_the_numbers(function, shape, filter_shape, refus
             assert result.dtype == tf.float16
             np.testing.assert_allclose(result, plain, rtol=2e-3, atol=2e-3)
     refused(ValueError, "`data_format` must be", function, x, w, 1, "SAME", data_format="CWN")
-    if rank == 4:
-        padding = [[0, 0], [1, 2], [0, 1], [0, 0]]
-        plain = tf.nn.conv2d(*wide, 1, padding, dilations=[1, 2, 1, 1])
-        result = function(x, w, [1, 1, 1, 1], padding, dilations=[2, 1])
-        np.testing.assert_allclose(result, plain, rtol=2e-3, atol=2e-3)
+
+
+def test_convolution_takes_explicit_padding_and_dilations():
+    x, w = quarter([2, 9, 8, 3]), quarter([3, 2, 3, 4], seed=1)
+    padding = [[0, 0], [1, 2], [0, 1], [0, 0]]
+    wide = convert_from_f8(x, tf.float32), convert_from_f8(w, tf.float32)
+    plain = tf.nn.conv2d(*wide, 1, padding, dilations=[1, 2, 1, 1])
+    result = f8_ops.f8_conv_2d(x, w, [1, 1, 1, 1], padding, dilations=[2, 1])
+    np.testing.assert_allclose(result, plain, rtol=2e-3, atol=2e-3)
 
 
 def test_quarter_tensor_holds_bits_and_metadata():
