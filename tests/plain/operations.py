@@ -12,39 +12,18 @@ raw: Any = tf.raw_ops
 
 Call = tuple[Callable[..., Any], list[Any]]
 
-# Of `x`.
 UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh BesselI0e BesselI1e Ceil Conj Cos Cosh Digamma Erf Erfc Erfinv Exp Expm1
 Floor Inv IsFinite IsInf IsNan Lgamma Log Log1p Ndtri Neg OnesLike Reciprocal Rint Round Rsqrt Sigmoid Sign Sin Sinh Sqrt
 Square Tan Tanh Unique ZerosLike"""
-# Of `x` and `y`.
 BINARY = """Add AddV2 ApproximateEqual Div DivNoNan Equal FloorDiv FloorMod Greater GreaterEqual Less LessEqual Maximum
 Minimum Mod Mul MulNoNan NotEqual Pow RealDiv SquaredDifference Sub TruncateDiv TruncateMod Xdivy Xlog1py Xlogy"""
-# Of `input`.
-OF_INPUT = "Identity PreventGradient Rank Shape Size Snapshot Squeeze StopGradient"
-# Of `features`.
-ACTIVATIONS = "Elu LeakyRelu Relu Relu6 Selu Softplus Softsign"
-# Of `gradients` and `features`.
 ACTIVATION_GRADIENTS = "LeakyReluGrad Relu6Grad ReluGrad SoftplusGrad SoftsignGrad"
-# Of `gradients` and `outputs`.
-OUTPUT_GRADIENTS = "EluGrad SeluGrad"
-# Of `y` and `dy`.
-GRADIENTS = "ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad TanhGrad"
-# Of `input` and `axis`.
-REDUCTIONS = "Max Mean Min Prod Sum"
-# Of `x` and `axis`.
-SCANS = "Cumprod Cumsum CumulativeLogsumexp"
-BITS = "BitwiseAnd BitwiseOr BitwiseXor LeftShift RightShift"
-OF_BITS = "DataFormatDimMap DataFormatVecPermute Invert InvertPermutation PopulationCount"
-SPECTRA = "Angle Conj FFT IFFT Imag Real"
-SPECTRA_OF_MATRICES = "FFT2D IFFT2D"
-SPECIAL = "Igamma IgammaGradA Igammac Polygamma"
-DRAWS = "StatelessRandomNormal StatelessRandomUniform StatelessTruncatedNormal"
-DRAWS_BY_KEY = "StatelessRandomNormalV2 StatelessRandomUniformV2 StatelessTruncatedNormalV2"
-OLD_DRAWS = "RandomStandardNormal RandomUniform TruncatedNormal"
-TENSOR_SCATTERS = "TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate"
 SEGMENTS = "UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum"
 SORTED_SEGMENTS = "SegmentMaxV2 SegmentMinV2 SegmentProdV2 SegmentSumV2"
-DECOMPOSITIONS = "Cholesky DiagPart MatrixDiagPart Qr SelfAdjointEigV2 Svd"
+TENSOR_SCATTERS = "TensorScatterAdd TensorScatterMax TensorScatterMin TensorScatterSub TensorScatterUpdate"
+OF_BITS = "DataFormatDimMap DataFormatVecPermute Invert InvertPermutation PopulationCount"
+DRAWS = "StatelessRandomNormal StatelessRandomUniform StatelessTruncatedNormal"
+DRAWS_BY_KEY = "StatelessRandomNormalV2 StatelessRandomUniformV2 StatelessTruncatedNormalV2"
 
 
 def number(*shape: int, dtype: tf.DType = tf.float32) -> tf.Tensor:
@@ -83,14 +62,14 @@ def _families(dtype: tf.DType) -> Iterator[tuple[str, Call]]:
     vector, matrix = number(4, dtype=dtype), number(2, 4, dtype=dtype)
     yield from _of(UNARY, dtype, x=vector)
     yield from _of(BINARY, dtype, x=vector, y=vector[::-1])
-    yield from _of(OF_INPUT, dtype, input=matrix)
-    yield from _of(ACTIVATIONS, dtype, features=matrix)
+    yield from _of("Identity PreventGradient Rank Shape Size Snapshot Squeeze StopGradient", dtype, input=matrix)
+    yield from _of("Elu LeakyRelu Relu Relu6 Selu Softplus Softsign", dtype, features=matrix)
     yield from _of(ACTIVATION_GRADIENTS, dtype, gradients=vector, features=vector)
-    yield from _of(OUTPUT_GRADIENTS, dtype, gradients=vector, outputs=vector)
-    yield from _of(GRADIENTS, dtype, y=vector, dy=vector)
-    yield from _of(REDUCTIONS, dtype, input=matrix, axis=[1])
-    yield from _of(SCANS, dtype, x=matrix, axis=1)
-    yield from _of(SPECIAL, dtype, a=vector, x=vector)
+    yield from _of("EluGrad SeluGrad", dtype, gradients=vector, outputs=vector)
+    yield from _of("ReciprocalGrad RsqrtGrad SigmoidGrad SqrtGrad TanhGrad", dtype, y=vector, dy=vector)
+    yield from _of("Max Mean Min Prod Sum", dtype, input=matrix, axis=[1])
+    yield from _of("Cumprod Cumsum CumulativeLogsumexp", dtype, x=matrix, axis=1)
+    yield from _of("Igamma IgammaGradA Igammac Polygamma", dtype, a=vector, x=vector)
     yield from _of("Zeta", dtype, x=vector + 1, q=vector)
     yield from _of("NextAfter", dtype, x1=vector, x2=vector)
     yield from _of("Atan2", dtype, y=vector, x=vector)
@@ -161,8 +140,7 @@ def _layers(dtype: tf.DType) -> Iterator[tuple[str, Call]]:
     yield from _of("Conv2D DepthwiseConv2dNative", dtype, input=image, filter=filter_, **same)
     yield from _of("Conv2DBackpropInput", dtype, input_sizes=[1, 4, 4, 2], filter=filter_, out_backprop=small, **same)
     yield from _of("Conv2DBackpropFilter", dtype, input=image, filter_sizes=[2] * 4, out_backprop=small, **same)
-    wide = number(1, 2, 2, 4, dtype=dtype)
-    of_each: dict[str, Any] = {"out_backprop": wide, **same}
+    of_each: dict[str, Any] = {"out_backprop": number(1, 2, 2, 4, dtype=dtype), **same}
     yield from _of("DepthwiseConv2dNativeBackpropInput", dtype, input_sizes=[1, 4, 4, 2], filter=filter_, **of_each)
     yield from _of("DepthwiseConv2dNativeBackpropFilter", dtype, input=image, filter_sizes=[2] * 4, **of_each)
     solid, cube = number(1, 4, 4, 4, 2, dtype=dtype), number(2, 2, 2, 2, 2, dtype=dtype)
@@ -218,9 +196,7 @@ def _layers(dtype: tf.DType) -> Iterator[tuple[str, Call]]:
 def _updates(dtype: tf.DType) -> Iterator[tuple[str, Call]]:
     """Updates of variables: of optimizers, and assignments."""
     for name, slots, known in (
-        ("AssignVariableOp", (), {}),
-        ("AssignAddVariableOp", (), {}),
-        ("AssignSubVariableOp", (), {}),
+        *((f"Assign{kind}VariableOp", (), {}) for kind in ("", "Add", "Sub")),
         ("ResourceApplyGradientDescent", ("var",), {"alpha": 0.1}),
         ("ResourceApplyMomentum", ("var", "accum"), {"lr": 0.1, "momentum": 0.9}),
         ("ResourceApplyKerasMomentum", ("var", "accum"), {"lr": 0.1, "momentum": 0.9}),
@@ -259,7 +235,7 @@ _BETAS = {"beta1": 0.9, "beta2": 0.9, "epsilon": 0.1}
 def _whole_numbers() -> Iterator[tuple[str, Call]]:
     for dtype in (tf.int32, tf.int64):
         vector = tf.constant([3, 1, 0, 2], dtype)
-        yield from _of(BITS, dtype, x=vector, y=vector)
+        yield from _of("BitwiseAnd BitwiseOr BitwiseXor LeftShift RightShift", dtype, x=vector, y=vector)
         yield from _of(OF_BITS, dtype, x=vector)
     truth = tf.constant([True, False, True, False])
     yield from _of("LogicalAnd LogicalOr", tf.bool, x=truth, y=truth[::-1])
@@ -275,9 +251,9 @@ def _complex_numbers() -> Iterator[tuple[str, Call]]:
     vector = tf.complex(number(4), number(4))
     matrix = tf.complex(number(4, 4), number(4, 4))
     yield from _of("Complex", tf.complex64, real=number(4), imag=number(4))
-    yield from _of(SPECTRA, tf.complex64, input=vector)
+    yield from _of("Angle Conj FFT IFFT Imag Real", tf.complex64, input=vector)
     yield from _of("ComplexAbs Exp Tanh Sign Sqrt", tf.complex64, x=vector)
-    yield from _of(SPECTRA_OF_MATRICES, tf.complex64, input=matrix)
+    yield from _of("FFT2D IFFT2D", tf.complex64, input=matrix)
     yield from _of("FFT3D IFFT3D", tf.complex64, input=matrix[None])
     yield from _of("RFFT", tf.float32, input=number(4), fft_length=[4])
     yield from _of("IRFFT", tf.complex64, input=vector, fft_length=[4])
@@ -290,7 +266,7 @@ def _draws() -> Iterator[tuple[str, Call]]:
     for dtype in (tf.float32, tf.float16):
         yield from _of(DRAWS, dtype, shape=[2, 3], seed=seed, dtype=dtype)
         yield from _of(DRAWS_BY_KEY, dtype, shape=[2, 3], key=key, counter=counter, alg=1, dtype=dtype)
-        yield from _of(OLD_DRAWS, dtype, shape=[2, 3], dtype=dtype)
+        yield from _of("RandomStandardNormal RandomUniform TruncatedNormal", dtype, shape=[2, 3], dtype=dtype)
     limits = {"minval": tf.constant(0), "maxval": tf.constant(9)}
     yield from _of("StatelessRandomUniformInt", tf.int32, shape=[4], seed=seed, **limits)
     yield from _of("StatelessRandomUniformIntV2", tf.int32, shape=[4], key=key, counter=counter, alg=1, **limits)
@@ -306,7 +282,7 @@ def _draws() -> Iterator[tuple[str, Call]]:
 
 def _linear_algebra() -> Iterator[tuple[str, Call]]:
     matrix = number(4, 4) + 4 * tf.eye(4)
-    yield from _of(DECOMPOSITIONS, tf.float32, input=matrix)
+    yield from _of("Cholesky DiagPart MatrixDiagPart Qr SelfAdjointEigV2 Svd", tf.float32, input=matrix)
     yield from _of("MatrixInverse", tf.float32, input=matrix)
     yield from _of("MatrixSolve MatrixTriangularSolve", tf.float32, matrix=matrix, rhs=matrix)
     yield from _of("Cross", tf.float32, a=number(2, 3), b=number(2, 3))
