@@ -14,6 +14,7 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu import IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu.feeds import ScopedIPUOutfeedQueue, _layout
+from tensorflow_ipu.ops.replication_ops import replication_index
 
 Pair = collections.namedtuple("Pair", ["left", "right"])  # noqa: PYI024  (What old code uses.)
 
@@ -21,6 +22,11 @@ Pair = collections.namedtuple("Pair", ["left", "right"])  # noqa: PYI024  (What 
 def run(strategy: Any, body: Any, *args: Any) -> Any:
     """Runs a plain function as a program."""
     return strategy.run(tf.function(body, jit_compile=True), args)
+
+
+def enqueuing(queue: IPUOutfeedQueue, *element: Any) -> Any:
+    """A program that enqueues this element, or what it is called with."""
+    return tf.function(lambda *args: queue.enqueue(*element, *args) and None, jit_compile=True)
 
 
 @pytest.mark.parametrize(
@@ -120,18 +126,14 @@ def test_what_an_ipu_cannot_hand_over_is_refused(value, kind, words, strategy):
         run(strategy, lambda: queue.enqueue((tf.constant(1), value())) and None)
 
 
-def test_shape_that_is_unknown_or_of_size_zero_is_refused(strategy):
+def test_shape_that_is_unknown_or_of_size_zero_is_refused(strategy, refused):
     queue = IPUOutfeedQueue()
-    program = tf.function(
-        lambda x: queue.enqueue(x) and None, jit_compile=True, input_signature=[tf.TensorSpec([None], tf.float32)]
-    )
     with pytest.raises(ValueError, match=r"shape \(None,\) at position 0.*fully defined"):
-        strategy.run(program, (tf.zeros([3]),))
+        enqueuing(queue).get_concrete_function(tf.TensorSpec([None], tf.float32))
     for nothing in ([], (), {}):
-        with pytest.raises(ValueError, match=r"`tensors` must hold at least one tensor"):
-            run(strategy, lambda: queue.enqueue(nothing) and None)  # noqa: B023
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a dimension of size 0, and an outfeed queue cannot"):
-        run(strategy, lambda: queue.enqueue(tf.zeros([0, 3])) and None)
+        refused(ValueError, "`tensors` must hold at least one tensor", strategy.run, enqueuing(queue, nothing))
+    words = "a dimension of size 0, and an outfeed queue cannot"
+    refused(tf.errors.InvalidArgumentError, words, strategy.run, enqueuing(queue, np.zeros([0, 3], np.float32)))
 
 
 def test_enqueue_is_an_operation_of_compiled_programs_alone(strategy, echo, infeed_of, numbers):
@@ -219,16 +221,15 @@ def test_dequeue_before_any_enqueue_is_refused_on_the_queues_own_thread_and_empt
     assert start(lambda: queue.dequeue(wait_for_completion=True)).result(60) == []
     with pytest.raises(StopIteration):
         next(iter(queue))
-    tf.function(lambda: queue.enqueue(tf.zeros([3])) and None, jit_compile=True).get_concrete_function()
+    enqueuing(queue, np.zeros([3], np.float32)).get_concrete_function()
     assert queue.dequeue().shape == (0, 3)  # Traced, and never run.
 
 
 def test_elements_of_another_kind_are_refused_and_harm_nothing(strategy):
     queue = IPUOutfeedQueue()
-    program = tf.function(lambda x: queue.enqueue(x) and None, jit_compile=True)
+    program = enqueuing(queue)
     strategy.run(program, (tf.constant([1.0, 2.0]),))
-    others = [tf.zeros([4000]), tf.zeros([2], tf.int32), tf.zeros([2, 1]), tf.zeros([]), (tf.zeros([2]),)]
-    for other in others:
+    for other in (tf.zeros([4000]), tf.zeros([2], tf.int32), tf.zeros([2, 1]), tf.zeros([]), (tf.zeros([2]),)):
         with pytest.raises(tf.errors.FailedPreconditionError, match=r"elements of another structure, type or shape"):
             strategy.run(program, (other,))
     strategy.run(program, (tf.constant([3.0, 4.0]),))
@@ -241,15 +242,16 @@ def test_elements_of_another_kind_are_refused_and_harm_nothing(strategy):
 def test_dicts_that_were_filled_in_another_order_are_of_one_kind(strategy):
     queue = IPUOutfeedQueue()
     for order in ("ab", "ba"):
-        element = {key: tf.constant(ord(key)) for key in order}
-        strategy.run(tf.function(lambda element: queue.enqueue(element) and None, jit_compile=True), (element,))
+        strategy.run(enqueuing(queue), ({key: tf.constant(ord(key)) for key in order},))
     taken = queue.dequeue()
     assert {key: leaf.numpy().tolist() for key, leaf in taken.items()} == {"a": [97, 97], "b": [98, 98]}
 
 
-def test_last_mode_gives_the_last_element_without_an_axis_once(count):
+def test_last_mode_gives_the_last_element_without_an_axis_once_and_no_iteration(count):
     queue = IPUOutfeedQueue(LAST)
-    tf.function(lambda: queue.enqueue({"i": 1, "row": [1, 1]}) and None, jit_compile=True).get_concrete_function()
+    with pytest.raises(RuntimeError, match=r"iterated over if the `outfeed_mode` is set to `IPUOutfeedMode.ALL`"):
+        iter(queue)
+    enqueuing(queue, {"i": 1, "row": [1, 1]}).get_concrete_function()
     for begin in (0, 5):
         with pytest.raises(tf.errors.FailedPreconditionError, match=r"has no value to dequeue.*Run the program first"):
             queue.dequeue()
@@ -280,11 +282,6 @@ def test_iteration_gives_an_element_per_enqueue_and_goes_on_when_there_is_more(c
     assert seen == [3, 4, 5, 6, 7]
 
 
-def test_iteration_of_mode_last_is_refused():
-    with pytest.raises(RuntimeError, match=r"iterated over if the `outfeed_mode` is set to `IPUOutfeedMode.ALL`"):
-        iter(IPUOutfeedQueue(LAST))
-
-
 def test_deleter_ends_the_queue(count):
     queue = IPUOutfeedQueue()
     count(queue, 0, 3)
@@ -298,8 +295,7 @@ def test_deleter_ends_the_queue(count):
 
 def test_scoped_queue_is_deleted_with_its_object(count):
     queue = ScopedIPUOutfeedQueue()
-    assert queue._feed is not None
-    number = queue._feed.number
+    number = _number(queue)
     count(queue, 0, 3)
     np.testing.assert_array_equal(queue.dequeue()["i"], [0, 1, 2])
     count(queue, 0, 2)
@@ -312,11 +308,7 @@ def test_scoped_queue_is_deleted_with_its_object(count):
 
 
 def test_program_of_a_scoped_queue_that_is_gone_fails_in_words(strategy):
-    def program_alone() -> Any:
-        queue = ScopedIPUOutfeedQueue()
-        return tf.function(lambda: queue.enqueue(1) and None, jit_compile=True).get_concrete_function()
-
-    program = program_alone()
+    program = enqueuing(ScopedIPUOutfeedQueue(), 1).get_concrete_function()
     gc.collect()
     with pytest.raises(tf.errors.NotFoundError, match=r"Keep the queue as long as programs use it"):
         strategy.run(program)
@@ -327,19 +319,15 @@ COUNT = 150  # More than a call takes.
 NOTHING = (None, ())  # What a reader takes where there is nothing.
 
 
-def _number(queue: ipu.IPUOutfeedQueue) -> int:
-    assert queue._feed is not None
+def _number(queue: Any) -> int:
     return queue._feed.number
 
 
-def _reader(queue: ipu.IPUOutfeedQueue) -> _layout.RowReader:
-    layout = queue._current_layout()
-    assert layout is not None
-    assert layout.row_reader is not None
-    return layout.row_reader
+def _reader(queue: Any) -> Any:
+    return queue._current_layout().row_reader
 
 
-def _taken(queue: ipu.IPUOutfeedQueue, ahead: _layout.PreallocatedOutput, most: int = _layout.MOST) -> Any:
+def _taken(queue: IPUOutfeedQueue, ahead: _layout.PreallocatedOutput, most: int = _layout.MOST) -> Any:
     """What a reader takes that would wait for a microsecond."""
     return _reader(queue).take(_number(queue), 1, most, ahead)
 
@@ -352,22 +340,19 @@ def test_elements_of_all_types_and_ranks_are_those_that_the_operation_gives(repl
     def program() -> None:
         for i in tf.range(COUNT):
             leaves = {type_.name: tf.cast(tf.fill([3, 5], i % 2), type_) for type_ in TYPES}
-            own = ipu.ops.replication_ops.replication_index() if of > 1 else i
+            own = replication_index() if of > 1 else i
             rows = (tf.fill([1], 2.5), tf.reshape(tf.range(4) + own, [2, 1, 2]))
             for queue in (stacked, iterated, by_operation):
                 queue.enqueue({"leaves": leaves, "number": i, "rows": rows})
 
     replicas(of).run(program)
-    layout = stacked._current_layout()
-    assert layout is not None
     elements = list(iterated)
     assert len(elements) == COUNT
     tf.nest.assert_same_structure(elements[0], iterated.element_spec)
     begin = 0
     for most, count in ((COUNT - 3, COUNT - 3), (COUNT, 3), (COUNT, 0)):
         found = _reader(stacked).take_stacked(_number(stacked), 1, most)
-        assert found is not None
-        wanted = by_operation._take(layout, most)
+        wanted = by_operation._take(stacked._current_layout(), most)
         for one, other in zip(found, wanted, strict=True):
             assert (one.dtype, one.device, one.shape) == (other.dtype, other.device, other.shape)
             assert one.shape[0] == count
@@ -426,10 +411,9 @@ def test_an_element_that_was_waited_for_comes_into_tensors_that_were_made_before
     assert len(list(waited)) == len(tf.nest.flatten(dequeued.dequeue())[0]) == 3
     ahead = _layout.PreallocatedOutput()
     assert _taken(waited, ahead) == NOTHING
-    place = ahead.place
-    assert place is not None
+    place: Any = ahead.place
     assert _taken(waited, ahead) == NOTHING
-    assert ahead.place is place
+    assert ahead.place is place is not None
     strategy.run(program, args=(tf.constant(3),))
     first, others = _taken(waited, ahead, 2)
     assert first is place.element
@@ -449,11 +433,7 @@ def test_an_element_that_was_waited_for_comes_into_tensors_that_were_made_before
 
 def test_tensors_that_were_made_for_other_replicas_are_not_used(replicas):
     queue = ipu.IPUOutfeedQueue()
-
-    @tf.function(jit_compile=True)
-    def program() -> None:
-        queue.enqueue(ipu.ops.replication_ops.replication_index())
-
+    program = tf.function(lambda: queue.enqueue(replication_index()) and None, jit_compile=True)
     replicas(3).run(program)
     list(queue)
     ahead = _layout.PreallocatedOutput()
