@@ -28,6 +28,13 @@ def _arrays(file: str) -> dict[str, np.ndarray]:
         return {name: archive[name] for name in archive.files if name != "__metadata__"}
 
 
+def _assert_written(file: str, expected: dict[str, np.ndarray]) -> None:
+    arrays = _arrays(file)
+    assert list(arrays) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(arrays[name], array, strict=True)
+
+
 def _metadata(file: str) -> dict[str, Any]:
     with np.load(file) as archive:
         return json.loads(str(archive["__metadata__"]))
@@ -35,19 +42,14 @@ def _metadata(file: str) -> dict[str, Any]:
 
 @pytest.fixture
 def images() -> tf.data.Dataset:
-    return tf.data.Dataset.from_tensor_slices(
-        ({"image": np.arange(24, dtype=np.float32).reshape(6, 2, 2)}, np.arange(6, dtype=np.uint8))
-    )
+    pixels = np.arange(24, dtype=np.float32).reshape(6, 2, 2)
+    return tf.data.Dataset.from_tensor_slices(({"image": pixels}, np.arange(6, dtype=np.uint8)))
 
 
 def test_dataset_becomes_one_array_a_tensor_stacked_over_elements(images, file):
     assert feeds.dataset_extractor(images, 4, file, "train") is None
-    arrays = _arrays(file)
-    assert list(arrays) == ["train/0/image", "train/1"]
-    np.testing.assert_array_equal(
-        arrays["train/0/image"], np.arange(16, dtype=np.float32).reshape(4, 2, 2), strict=True
-    )
-    np.testing.assert_array_equal(arrays["train/1"], np.arange(4, dtype=np.uint8), strict=True)
+    numbers = np.arange(16, dtype=np.float32).reshape(4, 2, 2)
+    _assert_written(file, {"train/0/image": numbers, "train/1": np.arange(4, dtype=np.uint8)})
     assert _metadata(file) == {
         "format": "tensorflow_ipu.tensors",
         "version": 1,
@@ -84,21 +86,19 @@ def test_error_of_the_dataset_comes_as_it_is(numbers, file):
             feeds.dataset_extractor(dataset, 3, file, "feed")
 
 
-def test_graph_writes_at_once_or_with_each_run_and_tells_of_a_dataset_that_ends_too_early(file):
+def test_graph_writes_at_once_or_with_each_run_and_tells_of_a_dataset_that_ends_too_early(numbers, file):
     with tf.Graph().as_default():
-        dataset = tf.data.Dataset.from_tensor_slices(np.arange(5, dtype=np.int32))
-        feeds.export_dataset_to_file(dataset, file, 5, "feed")
+        feeds.export_dataset_to_file(numbers(5), file, 5, "feed")
         with tf.compat.v1.Session():
-            feeds.export_dataset_to_file(dataset, file, 4, "feed")
+            feeds.export_dataset_to_file(numbers(5), file, 4, "feed")
         assert _arrays(file)["feed"].shape == (4,)
         Path(file).unlink()
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        dataset = tf.data.Dataset.from_tensor_slices(np.arange(5, dtype=np.int32))
-        operation = feeds.dataset_extractor(dataset, 3, file, "feed")
+        operation = feeds.dataset_extractor(numbers(5), 3, file, "feed")
         assert not Path(file).exists()
         for _ in range(2):
             session.run(operation)
-            np.testing.assert_array_equal(_arrays(file)["feed"], np.arange(3, dtype=np.int32), strict=True)
+            _assert_written(file, {"feed": np.arange(3, dtype=np.int32)})
             Path(file).unlink()
         for there in (0, 2):
             operation = feeds.dataset_extractor(tf.data.Dataset.range(there), 3, file, "feed")
@@ -127,15 +127,11 @@ def test_inputs_of_a_graph_or_by_name_go_to_a_file(file):
         x = tf.compat.v1.placeholder(tf.float32, [2], "x")
         y = tf.multiply(x, 2.0, name="y")
         feeds.export_inputs_to_file([x, y], file, {x: [1.0, 2.0]})
-    arrays = _arrays(file)
-    np.testing.assert_array_equal(arrays["x"], np.float32([1, 2]), strict=True)
-    np.testing.assert_array_equal(arrays["y"], np.float32([2, 4]), strict=True)
+    _assert_written(file, {"x": np.float32([1, 2]), "y": np.float32([2, 4])})
     assert _metadata(file)["kind"] == "inputs"
     inputs = [tf.TensorSpec([None, 2], tf.float32, "x"), keras.Input([3], dtype="int32", name="y")]
     feeds.export_inputs_to_file(inputs, file, {"x": [[1, 2]], "y": np.ones([4, 3], np.int64)})
-    arrays = _arrays(file)
-    np.testing.assert_array_equal(arrays["x"], np.float32([[1, 2]]), strict=True)
-    np.testing.assert_array_equal(arrays["y"], np.ones([4, 3], np.int32), strict=True)
+    _assert_written(file, {"x": np.float32([[1, 2]]), "y": np.ones([4, 3], np.int32)})
 
 
 def test_all_faults_of_inputs_are_reported_at_once(file):
@@ -145,9 +141,8 @@ def test_all_faults_of_inputs_are_reported_at_once(file):
         tf.TensorSpec([2], tf.float32, "absent"),
         tf.TensorSpec([2], tf.float32),
     ]
-    with pytest.raises(
-        ValueError, match=r"`inputs` holds ''.*; .*`shape` has shape.*; .*`type` has type.*; .*`absent`"
-    ):
+    words = r"`inputs` holds ''.*; .*`shape` has shape.*; .*`type` has type.*; .*`absent`"
+    with pytest.raises(ValueError, match=words):
         feeds.export_inputs_to_file(inputs, file, {"shape": [1.0], "type": [0.5, 1.5], "": [1.0, 2.0]})
     assert not Path(file).exists()
 
@@ -195,16 +190,12 @@ def test_handles_stand_for_variables_and_metadata_of_the_user_is_kept(weights, f
 
 
 def test_variables_of_a_strategy_and_weights_of_a_keras_model_come_back(strategy, file):
-    def weights_of_model() -> list[Any]:
-        keras.utils.clear_session()
-        parts = [keras.Input([3]), keras.layers.Dense(2, name="a"), keras.layers.Dense(1, name="b")]
-        return keras.Sequential(parts).weights
-
-    trained, other = weights_of_model(), weights_of_model()
+    parts = [keras.Input([3]), keras.layers.Dense(2, name="a"), keras.layers.Dense(1, name="b")]
+    model = keras.Sequential(parts)
+    trained, other = model.weights, keras.models.clone_model(model).weights
     feeds.export_variables(trained, [weight.path for weight in trained], file)
     feeds.import_variables(other, file)
-    for weight, expected in zip(other, trained, strict=True):
-        np.testing.assert_array_equal(weight, expected)
+    _assert_equal(other, trained)
     with strategy.scope():
         variable, blank = tf.Variable([1.0, 2.0], name="w"), tf.Variable([0.0, 0.0], name="w")
     feeds.export_variables([variable], ["w"], file)
@@ -258,17 +249,16 @@ def test_graph_exports_and_imports_with_operations(file):
         np.testing.assert_array_equal(session.run(variable), [3, 4])
 
 
-def test_file_that_is_missing_or_of_another_format_is_refused(file, tmp_path):
+def test_file_that_is_missing_or_of_another_format_is_refused(file, tmp_path, refused):
+    variables, none = [tf.Variable(0.0)], tmp_path / "none"
     with open(file, "wb") as archive:
         np.savez(archive, a=np.zeros(3))
     for content in (b"", b"no archive", b"PK\x03\x04 broken", Path(file).read_bytes()):
         Path(file).write_bytes(content)
-        with pytest.raises(ValueError, match=r"is no file of tensors that this package has written"):
-            feeds.import_variables([tf.Variable(0.0)], file)
-    with pytest.raises(FileNotFoundError):
-        feeds.import_variables([tf.Variable(0.0)], str(tmp_path / "none"))
-    with pytest.raises(FileNotFoundError):
-        feeds.export_variables([tf.Variable(0.0)], ["a"], str(tmp_path / "none" / "file"))
+        words = "is no file of tensors that this package has written"
+        refused(ValueError, words, feeds.import_variables, variables, file)
+    refused(FileNotFoundError, "none", feeds.import_variables, variables, str(none))
+    refused(FileNotFoundError, "none/file", feeds.export_variables, variables, ["a"], str(none / "file"))
 
 
 _DATASET = tf.data.Dataset.range(3)
@@ -306,9 +296,6 @@ def test_bad_arguments_are_refused(call, error, words, tmp_path, monkeypatch):
     with pytest.raises(error, match=words):
         call()
     assert not any(tmp_path.iterdir())
-
-
-DEADLINE = 60.0
 
 
 def _epochs(report: Any) -> list[dict[str, float]]:
@@ -352,10 +339,8 @@ def test_each_epoch_counts_elements_bytes_and_time(benchmark, pairs, strategy, c
 
 def test_all_epochs_are_one_pass_over_the_dataset_whose_error_comes_as_it_is(benchmark, numbers):
     assert len(_epochs(benchmark(numbers(30), 3, 10, print_stats=False))) == 3
-    with pytest.raises(
-        tf.errors.OutOfRangeError,
-        match=r"after 30 elements.*needs 40: 4 epochs \(`number_of_epochs`\) of 10.*`repeat\(\)`",
-    ):
+    words = r"after 30 elements.*needs 40: 4 epochs \(`number_of_epochs`\) of 10.*`repeat\(\)`"
+    with pytest.raises(tf.errors.OutOfRangeError, match=words):
         benchmark(numbers(30), 4, 10, print_stats=False)
     dataset = numbers(5).map(lambda n: tf.debugging.check_numerics(1.0 / tf.cast(n - 3, tf.float32), "oops"))
     with pytest.raises(tf.errors.InvalidArgumentError, match="oops"):
@@ -376,14 +361,13 @@ def test_dense_elements_that_an_ipu_does_not_take_can_be_measured(numbers):
         feeds.dataset_benchmark(no_numbers, 1, 1)
 
 
-def test_graph_measures_anew_with_each_run(benchmark, pairs):
+def test_graph_measures_anew_with_each_run(benchmark, pairs, numbers):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        dataset = tf.data.Dataset.from_tensor_slices(np.zeros([12, 3], np.float32))
-        report = benchmark(dataset, 2, 6, print_stats=False)
+        report = benchmark(numbers(12), 2, 6, print_stats=False)
         assert report.shape == [1]
         for _ in range(2):  # One pass each: the dataset has no more.
             epochs = json.loads(session.run(report)[0])["epochs"]
-            assert [epoch["total_bytes_processed"] for epoch in epochs] == [72, 72]
+            assert [epoch["total_bytes_processed"] for epoch in epochs] == [24, 24]
     measure = tf.function(lambda: feeds.dataset_benchmark(pairs, 1, 10, print_stats=False))
     assert [_epochs(measure())[0]["elements_processed"] for _ in range(2)] == [10, 10]
 
@@ -415,15 +399,13 @@ def test_closed_session_ends_a_benchmark(benchmark, start):
             read.set()
             return np.int32(n)
 
-        dataset = tf.data.Dataset.range(10**9).map(
-            lambda n: tf.ensure_shape(tf.numpy_function(element, [n], tf.int32), [])
-        )
-        report = benchmark(dataset, 1, 10**9, print_stats=False)
+        dataset = tf.data.Dataset.range(10**9).map(lambda n: tf.numpy_function(element, [n], tf.int32))
+        report = benchmark(dataset.map(lambda n: tf.ensure_shape(n, [])), 1, 10**9, print_stats=False)
         run = start(lambda: session.run(report))
-        assert read.wait(DEADLINE)
+        assert read.wait(60)
         session.close()
         with pytest.raises(tf.errors.CancelledError):
-            run.result(DEADLINE)
+            run.result(60)
 
 
 @pytest.mark.parametrize(
