@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 import numpy as np
@@ -30,20 +29,16 @@ def shape_of_the_system(ipus: int) -> dict[str, Any]:
     strategy = configured(ipus)
     extended = strategy.extended
     config = strategy.update_ipu_config(ipu.IPUConfig()).experimental.multi_replica_distribution
-    context = tf.distribute.get_replica_context
     with strategy.scope():
-        in_scope = context() is None
+        in_scope = tf.distribute.get_replica_context() is None
     return {
         "replicas": strategy.num_replicas_in_sync,
         "world": (strategy.cluster.worker, strategy.cluster.workers),
         "task": (strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id),
         "jobs": sorted(strategy.cluster_resolver.cluster_spec().as_dict()),
         "chief": (extended.should_checkpoint, extended.should_save_summary),
-        "between": (
-            extended.experimental_between_graph,
-            extended._in_multi_worker_mode(),
-            extended.experimental_should_init,
-        ),
+        "between": (extended.experimental_between_graph, extended.experimental_should_init),
+        "several": extended._in_multi_worker_mode(),
         "configured": (config.process_count, config.process_index),
         "devices": extended.worker_devices,
         "cross_replica": in_scope,
@@ -98,15 +93,16 @@ def reductions() -> dict[str, Any]:
         }
 
 
+def with_policy(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
+    options = tf.data.Options()
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
+    return dataset.with_options(options)
+
+
 def datasets(ipus: int, count: int) -> dict[str, Any]:
     strategy = configured(ipus)
     dataset = tf.data.Dataset.range(count)
     pairs = tf.data.Dataset.zip((dataset, dataset.map(lambda x: -x)))
-
-    def with_policy(policy: str) -> tf.data.Dataset:
-        options = tf.data.Options()
-        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy[policy]
-        return dataset.with_options(options)
 
     def of_context(context: tf.distribute.InputContext) -> tf.data.Dataset:
         assert context.num_replicas_in_sync == strategy.num_replicas_in_sync
@@ -118,17 +114,15 @@ def datasets(ipus: int, count: int) -> dict[str, Any]:
         "cardinality": int(share(dataset).cardinality()),
         "infinite": int(share(dataset.repeat()).cardinality()),
         "pairs": [tuple(map(int, pair)) for pair in share(pairs).as_numpy_iterator()],
-        "off": list(share(with_policy("OFF")).as_numpy_iterator()),
-        "data": list(share(with_policy("DATA")).as_numpy_iterator()),
+        "off": list(share(with_policy(dataset, "OFF")).as_numpy_iterator()),
+        "data": list(share(with_policy(dataset, "DATA")).as_numpy_iterator()),
         "function": list(strategy.distribute_datasets_from_function(of_context).as_numpy_iterator()),
     }
 
 
 def files(folder: str) -> list[bytes]:
     strategy = configured()
-    options = tf.data.Options()
-    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.FILE
-    dataset = tf.data.TextLineDataset([f"{folder}/{name}" for name in "ab"]).with_options(options)
+    dataset = with_policy(tf.data.TextLineDataset([f"{folder}/{name}" for name in "ab"]), "FILE")
     return list(strategy.experimental_distribute_dataset(dataset).as_numpy_iterator())
 
 
@@ -146,26 +140,19 @@ def several_in_a_graph() -> Any:
 def replicas_of_the_environment() -> Any:
     """Replicas here and of all, numbers of those here, and IPUs where nothing is selected."""
     said = {"TENSORFLOW_IPU_REPLICAS": "4", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "1"}
-    os.environ.update(said)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in said.items():
+            patch.setenv(name, value)
         ipu.config.reset_ipu_configuration()
         ipu.IPUConfig().configure_ipu_system()
         strategy = ipu.IPUMultiWorkerStrategy()
-        outfeed = ipu.IPUOutfeedQueue()
-
-        @tf.function(jit_compile=True)
-        def program() -> None:
-            outfeed.enqueue(ipu.ops.replication_ops.replication_index())
-
-        strategy.run(program)
+        outfeed, index = ipu.IPUOutfeedQueue(), ipu.ops.replication_ops.replication_index
+        strategy.run(tf.function(lambda: outfeed.enqueue(index()) and None, jit_compile=True))
         found = outfeed.dequeue()[0][::2].numpy().tolist()
-        os.environ.update({"TENSORFLOW_IPU_REPLICAS": "1", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "3"})
-        default = environment.default_ipus()
-        os.environ.update(said)
-        return strategy.extended.replicas, strategy.num_replicas_in_sync, found, default
-    finally:
-        for name in said:
-            os.environ.pop(name)
+        told = (strategy.extended.replicas, strategy.num_replicas_in_sync)
+        patch.setenv("TENSORFLOW_IPU_REPLICAS", "1")
+        patch.setenv("TENSORFLOW_IPU_IPUS_PER_REPLICA", "3")
+        return *told, found, environment.default_ipus()
 
 
 @pytest.mark.parametrize("ipus", [1, 2])
@@ -177,7 +164,8 @@ def test_strategy_tells_what_callbacks_and_tf_distribute_ask(workers, ipus):
             "task": ("worker", worker),
             "jobs": ["worker"],
             "chief": (worker == 0, worker == 0),
-            "between": (True, True, True),
+            "between": (True, True),
+            "several": True,
             "configured": (2, worker),
             "devices": ("/job:localhost/replica:0/task:0/device:IPU:0",),
             "cross_replica": True,
@@ -291,18 +279,17 @@ def test_workers_have_the_replicas_that_the_launcher_was_told(workers):
     assert workers.call(replicas_of_the_environment) == [(4, 8, [0, 2], 3), (4, 8, [4, 6], 3)]
 
 
-def test_other_replicas_than_the_launcher_was_told_are_refused(monkeypatch):
+def test_other_replicas_than_the_launcher_was_told_are_refused(monkeypatch, refused):
     monkeypatch.setenv("TENSORFLOW_IPU_REPLICAS", "3")
     config = ipu.IPUConfig()
     config.auto_select_ipus = 4
-    with pytest.raises(ValueError, match=r"`auto_select_ipus=\[4\]` gives .* 4 IPUs, and .* says 3 replicas"):
-        config.configure_ipu_system()
+    words = r"`auto_select_ipus=\[4\]` gives .* 4 IPUs, and .* says 3 replicas"
+    refused(ValueError, words, config.configure_ipu_system)
     config.auto_select_ipus = 6  # Of two IPUs each.
     config.configure_ipu_system()
     assert ipu.IPUMultiWorkerStrategy(hosts.Identity(0, ("a:1",))).num_replicas_in_sync == 3
     monkeypatch.setenv("TENSORFLOW_IPU_IPUS_PER_REPLICA", "1")
-    with pytest.raises(ValueError, match="which need 3: leave out `auto_select_ipus`"):
-        config.configure_ipu_system()
+    refused(ValueError, "which need 3: leave out `auto_select_ipus`", config.configure_ipu_system)
 
 
 def test_resolvers_and_identities_are_taken(monkeypatch):
