@@ -2,6 +2,7 @@
 
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -135,7 +136,6 @@ def test_session_has_tables_and_functions_of_its_own():
 def test_session_closed_while_the_host_works_ends_the_run_when_that_work_ends():
     v1 = tf.compat.v1
     working, goes_on = threading.Event(), threading.Event()
-    ended = []
 
     def work(x):
         working.set()
@@ -154,24 +154,13 @@ def test_session_closed_while_the_host_works_ends_the_run_when_that_work_ends():
             (length,) = compiler.compile(program)
         session = v1.Session()
         session.run(v1.tables_initializer())
-
-        def run():
-            try:
-                ended.append(session.run(length))
-            except tf.errors.OpError as exc:
-                ended.append(exc)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        assert working.wait(60)
-        closing = threading.Thread(target=session.close)
-        closing.start()  # It waits for the run, which Python alone can end now.
-        goes_on.set()
-        for one in (closing, thread):
-            one.join(60)
-            assert not one.is_alive()
-        assert len(ended) == 1
-        assert isinstance(ended[0], tf.errors.CancelledError) or ended == [5]
+        with ThreadPoolExecutor() as threads:
+            run = threads.submit(session.run, length)
+            assert working.wait(60)
+            closing = threads.submit(session.close)  # It waits for the run, which Python alone can end now.
+            goes_on.set()
+            closing.result(60)
+            assert isinstance(run.exception(60), tf.errors.CancelledError) or run.result() == 5
         with v1.Session() as another:
             another.run(v1.tables_initializer())
             assert another.run(length) == 5
@@ -250,63 +239,37 @@ def test_ctrl_c_ends_the_run_when_what_the_host_does_ends(run_script):
     assert done.stdout.split() == ["interrupted"]
 
 
-def test_runs_whose_host_waits_for_each_other_both_end(strategy, within):
+def test_runs_whose_host_waits_for_each_other_both_end(strategy):
     met = threading.Barrier(2, timeout=60)
-    ran = []
 
     def program():
         with outside():
             tf.numpy_function(lambda: [met.wait()][:0], [], [])
         return tf.constant(1)
 
-    def run():
-        ran.append(strategy.run(tf.function(program, jit_compile=True)).numpy())
-
-    other = threading.Thread(target=run)
-    other.start()
-    within(120, run)
-    other.join(60)
-    assert ran == [1, 1]
+    with ThreadPoolExecutor() as threads:
+        runs = [threads.submit(strategy.run, tf.function(program, jit_compile=True)) for _ in range(2)]
+        assert [run.result(120).numpy() for run in runs] == [1, 1]
 
 
 def test_program_refuses_strings_and_unknown_shapes_across_the_border(strategy, refused):
-    def string_comes_back(x):
+    def on_host(function, *args):
         with outside():
-            text = tf.strings.as_string(x)
-        return tf.strings.length(text)
-
-    def string_goes_in(x):
-        text = tf.strings.as_string(x)
-        with outside():
-            return tf.strings.length(text)
-
-    def unknown(x):
-        with outside():
-            y = tf.py_function(lambda a: a, [x], tf.float32)
-        return y + 1
-
-    def assigns(x):
-        with outside():
-            return variable.assign(x)
-
-    def enqueues(x):
-        with outside():
-            outfeed.enqueue(x)
-
-    def nests(x):
-        with outside(), outside():
-            return x
+            return function(*args)
 
     with strategy.scope():
         variable = tf.Variable(X)
-    outfeed = ipu.IPUOutfeedQueue()
+    outfeed, text, length = ipu.IPUOutfeedQueue(), tf.strings.as_string, tf.strings.length
     for function, message in (
-        (string_comes_back, "of type string is made in .*: numbers alone cross its border"),
-        (string_goes_in, "of type string is the program's, .*: numbers alone cross"),
-        (unknown, r"made in an `outside_compilation_scope`.* static.*`tf.ensure_shape`"),
-        (assigns, "`AssignVariableOp` uses a variable of the IPU"),
-        (enqueues, "`IpuOutfeedEnqueue` is a program's own"),
-        (nests, "Illegal nesting"),
+        (lambda x: length(on_host(text, x)), "of type string is made in .*: numbers alone cross its border"),
+        (lambda x: on_host(length, text(x)), "of type string is the program's, .*: numbers alone cross"),
+        (
+            lambda x: 1 + on_host(tf.py_function, lambda a: a, [x], tf.float32),
+            r"made in an `outside_compilation_scope`.* static.*`tf.ensure_shape`",
+        ),
+        (lambda x: on_host(variable.assign, x), "`AssignVariableOp` uses a variable of the IPU"),
+        (lambda x: on_host(outfeed.enqueue, x), "`IpuOutfeedEnqueue` is a program's own"),
+        (lambda x: on_host(on_host, tf.identity, x), "Illegal nesting"),
     ):
         refused(ValueError, message, strategy.run, tf.function(function, jit_compile=True), (X,))
 
