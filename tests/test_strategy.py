@@ -314,8 +314,5 @@ def test_update_gives_the_results_grouped_or_a_replica_and_reductions_on_the_hos
         assert extended.broadcast_to(value, CPU) is value
     assert extended.reduce_to("sum", value, CPU) is value
 
-    @tf.function
-    def program():
-        return extended.update(variable, lambda var, x: var.assign_add(x), args=(tf.constant(1.0),))
-
-    assert strategy.run(program).numpy() == 8
+    update = tf.function(lambda: extended.update(variable, lambda var, x: var.assign_add(x), args=(tf.constant(1.0),)))
+    assert strategy.run(update).numpy() == 8

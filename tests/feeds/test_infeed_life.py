@@ -133,15 +133,10 @@ def test_queue_ends_with_a_step_that_trains_by_an_optimizer_of_keras(infeed_of, 
         def body(x: Any) -> None:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_sum(model(x))
-            optimizer.apply_gradients(
-                zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
-            )
+            weights = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
 
-        @tf.function(jit_compile=True)
-        def train() -> None:
-            ipu.loops.repeat(2, body, [], queue)
-
-        strategy.run(train)
+        strategy.run(tf.function(lambda: ipu.loops.repeat(2, body, [], queue) and None, jit_compile=True))
         return queue._feed.number
 
     number = number_of_queue()

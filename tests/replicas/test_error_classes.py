@@ -18,15 +18,15 @@ v1: Any = tf.compat.v1
 IPU = "/device:IPU:0"
 ALL, LAST = ipu.IPUOutfeedMode
 # What TensorFlow puts around the words of an operation, or has of its name.
-AROUND = re.compile(
-    r"__wrapped__|\[Op:|Graph execution error|Detected at|root error|\[\[(\{\{node )?[\w/]*Ipu|__inference_"
-)
+AROUND = r"__wrapped__|\[Op:|Graph execution error|Detected at|root error|\[\[(\{\{node )?[\w/]*Ipu|__inference_"
 
 ENDED = r"The dataset of the infeed queue `\S+` ended after 2 elements"
 NOT_STARTED = r"The infeed queue `\S+` has no dataset iterator"
 NO_VALUE = r"The outfeed queue `\S+` of mode `IPUOutfeedMode.LAST` has no value to dequeue"
 DELETED = r"There is no outfeed queue of number \d+ \(any more\): it was deleted"
 ASSERTION = r"Assert `.*assertion failed: \[it is too large\]"
+ELSEWHERE = rf"The program uses a queue, or another state, of `{IPU}`, and was called on `/device:CPU:0`"
+NOT_COMPILED = "`IpuInfeedDequeue` runs in a compiled program alone"
 DATA = r"(Error in user-defined function .*: )?assertion failed: \[too large\]"
 
 
@@ -48,12 +48,7 @@ def queue(started: bool = True, check: Callable[[Any], Any] = tf.identity) -> ip
 
 def summing(infeed: Any, jit_compile: bool = True) -> Any:
     """A program that needs more elements than there are."""
-
-    @tf.function(jit_compile=jit_compile)
-    def program() -> Any:
-        return loops.repeat(5, lambda x: x + infeed._dequeue(), [0.0])
-
-    return program
+    return tf.function(lambda: loops.repeat(5, lambda x: x + infeed._dequeue(), [0.0]), jit_compile=jit_compile)
 
 
 def asserts(x: Any) -> Any:
@@ -95,8 +90,7 @@ def prepared(strategy: Any) -> None:
 
 def iterator(strategy: Any) -> None:
     with strategy.scope():
-        elements = iter(floating_point())
-        program = tf.function(lambda elements: next(elements), jit_compile=True)
+        elements, program = iter(floating_point()), tf.function(lambda elements: next(elements), jit_compile=True)
         for _ in range(3):
             strategy.run(program, (elements,))
 
@@ -113,8 +107,7 @@ def plain_call(jit_compile: bool) -> Callable[[Any], None]:
 def function_around(check: Callable[[Any], Any]) -> Callable[[Any], None]:
     def call(strategy: Any) -> None:
         program = summing(queue(check=check))
-        around = tf.function(lambda: strategy.run(program))
-        around()
+        tf.function(lambda: strategy.run(program))()
 
     return call
 
@@ -201,16 +194,8 @@ WAYS: list[tuple[Callable[[Any], None], type[tf.errors.OpError], str]] = [
     (assertion_in_session, tf.errors.InvalidArgumentError, ASSERTION),
     (assertion_of_model, tf.errors.InvalidArgumentError, ASSERTION),
     (prepared, tf.errors.FailedPreconditionError, NOT_STARTED),
-    (
-        plain_call(jit_compile=True),
-        tf.errors.InvalidArgumentError,
-        rf"The program uses a queue, or another state, of `{IPU}`, and was called on `/device:CPU:0`",
-    ),
-    (
-        plain_call(jit_compile=False),
-        tf.errors.FailedPreconditionError,
-        "`IpuInfeedDequeue` runs in a compiled program alone",
-    ),
+    (plain_call(jit_compile=True), tf.errors.InvalidArgumentError, ELSEWHERE),
+    (plain_call(jit_compile=False), tf.errors.FailedPreconditionError, NOT_COMPILED),
     (function_around(tf.identity), tf.errors.OutOfRangeError, ENDED),
     (function_around(small), tf.errors.InvalidArgumentError, DATA),
     (loop_around, tf.errors.OutOfRangeError, ENDED),
@@ -234,7 +219,7 @@ def test_what_fails_says_its_own_words_first(way, kind, words, ipus, replicas):
         way(replicas(ipus))
     assert type(caught.value) is kind
     assert re.match(words, str(caught.value), re.DOTALL), str(caught.value)
-    assert AROUND.search(caught.value.message) is None, caught.value.message
+    assert re.search(AROUND, caught.value.message) is None, caught.value.message
 
 
 def message_of(call: Callable[[], Any]) -> str:
