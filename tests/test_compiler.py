@@ -129,9 +129,8 @@ def test_variables_without_a_device_are_where_the_program_is(graph):
             return super().apply_gradients(pairs, *args, **kwargs)
 
     def step(x):
-        accumulating = ipu.optimizers.GradientAccumulationOptimizerV2(
-            Casting(0.5), 4, dtype=tf.float32, reduction_method="mean"
-        )
+        options = {"dtype": tf.float32, "reduction_method": "mean"}
+        accumulating = ipu.optimizers.GradientAccumulationOptimizerV2(Casting(0.5), 4, **options)
         with tf.control_dependencies([accumulating.minimize(weight * tf.cast(x, tf.float16))]):
             return x + 1
 

@@ -116,14 +116,11 @@ def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(str
         one = tf.constant(1.0)
         spec = tf.TensorSpec([], tf.float32)
         for name, options in (("absent", {}), ("false", {"jit_compile": False}), ("true", {"jit_compile": True})):
+            held, inner = named(f"held_{name}", **options), named(f"inner_{name}", **options)
+            graph = tf.function(lambda x, inner=inner: strategy.run(inner, (x,)))
             for _ in range(3):
                 strategy.run(named(name, **options).get_concrete_function(spec), (one,))
-            function = named(f"held_{name}", **options)
-            for _ in range(3):
-                strategy.run(function, (one,))
-            outer = named(f"inner_{name}", **options)
-            graph = tf.function(lambda x, outer=outer: strategy.run(outer, (x,)))
-            for _ in range(3):
+                strategy.run(held, (one,))
                 graph(one)
 
         # The range of the loop, which nothing uses, had the program compiled for each length of it.
@@ -156,12 +153,9 @@ def test_each_program_is_compiled_once_and_each_kind_of_function_is_compiled(str
     def count(name: str) -> int:
         return sum(f"inference_{name}_" in module for module in compiled)
 
-    assert count("hundred") == 1
-    for name in ("absent", "false", "true"):
-        assert count(f"held_{name}") == 1
-        assert count(f"inner_{name}") == 1
-    assert count("fed") == 1
-    assert count("created") == 1
+    kinds = [f"{way}_{kind}" for way in ("held", "inner") for kind in ("absent", "false", "true")]
+    for name in ("hundred", *kinds, "fed", "created"):
+        assert count(name) == 1
     # A concrete function that is not compiled is called by one that is; each of the three is another function.
     assert len(compiled) == 1 + 3 * (3 + 1 + 1) + 1 + 1
 
@@ -196,31 +190,19 @@ def new_program() -> Any:
 
 def test_reason_names_the_argument_and_what_of_it_changed(strategy):
     x, thing = tf.zeros(3), Thing()
-    first, *others = reasons(
-        strategy,
-        new_program(),
-        (x,),
-        (x,),
-        (tf.zeros(4),),
-        (tf.zeros(3, tf.int32),),
-        (x, 1),
-        (x, 2),
-        (x, thing),
-        (x, Thing()),
-        (x, {"a": [x, 1]}),
-        (x, {"a": [tf.zeros(5), 1]}),
-    )
-    assert first == "its first call"
-    assert others == [
-        "`x`: shape (3,) became (4,)",
-        "`x`: type float32 became int32",
-        "`setting`: the Python value None became 1; pass a tensor if it changes often",
-        "`setting`: the Python value 1 became 2; pass a tensor if it changes often",
-        "`setting`: value 2 became an object of type `Thing`",
-        "`setting`: another Python object, of type `Thing`; it is compared by identity",
-        "`setting` is gone; `setting['a'][0]` is new; `setting['a'][1]` is new",
-        "`setting['a'][0]`: shape (3,) became (5,)",
+    traced = [
+        ((x,), "its first call"),
+        ((tf.zeros(4),), "`x`: shape (3,) became (4,)"),
+        ((tf.zeros(3, tf.int32),), "`x`: type float32 became int32"),
+        ((x, 1), "`setting`: the Python value None became 1; pass a tensor if it changes often"),
+        ((x, 2), "`setting`: the Python value 1 became 2; pass a tensor if it changes often"),
+        ((x, thing), "`setting`: value 2 became an object of type `Thing`"),
+        ((x, Thing()), "`setting`: another Python object, of type `Thing`; it is compared by identity"),
+        ((x, {"a": [x, 1]}), "`setting` is gone; `setting['a'][0]` is new; `setting['a'][1]` is new"),
+        ((x, {"a": [tf.zeros(5), 1]}), "`setting['a'][0]`: shape (3,) became (5,)"),
     ]
+    calls = [call for call, _ in traced]
+    assert reasons(strategy, new_program(), calls[0], *calls) == [reason for _, reason in traced]
 
 
 def test_elements_of_a_queue_are_told_apart(strategy):
@@ -255,16 +237,8 @@ NUMBERS = [(1, step) for step in range(7)]
 @pytest.mark.parametrize(
     ("calls", "on_host", "words"),
     [
-        (
-            SHAPES,
-            False,
-            ["for 3 different shapes", "`x`: shape (2,) became (3,)", "pad", "drop_remainder", "reduce_retr"],
-        ),
-        (
-            NUMBERS,
-            False,
-            ["for 5 different Python numbers", "`setting`: the Python value 3 became 4", "Make it a tensor"],
-        ),
+        (SHAPES, False, ["3 different shapes", "`x`: shape (2,) became (3,)", "pad", "drop_remainder", "reduce_re"]),
+        (NUMBERS, False, ["5 different Python numbers", "`setting`: the Python value 3 became 4", "Make it a tensor"]),
         (NUMBERS, True, []),
     ],
 )
@@ -293,8 +267,7 @@ def test_values_types_and_devices_that_change_warn_of_nothing(replicas):
     for setting in [*range(4), True, False, "a", "b", "c", "d", "e", None, *map(tf.constant, range(7))]:
         strategy.run(program, (tf.zeros(1), setting))
     for ipus in (2, 4):
-        strategy = replicas(ipus)
-        strategy.prepare(program, (tf.zeros(2),))
+        replicas(ipus).prepare(program, (tf.zeros(2),))
 
 
 def test_data_of_a_third_shape_warn_once():
