@@ -50,22 +50,16 @@ def convolution(
 ) -> Array:
     """A convolution of [batch, ..., channels] by [..., channels, features], with gaps in both, to size `out`."""
     space = weights.ndim - 2
-    gapped = np.zeros(
-        (
-            images.shape[0],
-            *((size - 1) * gap + 1 for size, gap in zip(images.shape[1:-1], gaps, strict=False)),
-            images.shape[-1],
-        ),
-        np.float32,
-    )
+    sizes = [(size - 1) * gap + 1 for size, gap in zip(images.shape[1:-1], gaps, strict=False)]
+    gapped = np.zeros((images.shape[0], *sizes, images.shape[-1]), np.float32)
     gapped[(slice(None), *(slice(None, None, gaps[i]) for i in range(space)))] = images
     far = 40  # Zeros all around.
     padded = np.pad(gapped, [(0, 0), *[(far, far)] * space, (0, 0)])
 
     def seen(tap: Sequence[int]) -> Array:
-        return padded[
-            (slice(None), *(slice(far + tap[i] * dilations[i] - before[i], None, strides[i]) for i in range(space)))
-        ][(slice(None), *(slice(0, out[i]) for i in range(space)))]
+        begins = [far + tap[i] * dilations[i] - before[i] for i in range(space)]
+        strided = padded[(slice(None), *(slice(begins[i], None, strides[i]) for i in range(space)))]
+        return strided[(slice(None), *(slice(0, out[i]) for i in range(space)))]
 
     taps = list(itertools.product(*(range(size) for size in weights.shape[:-2])))
     channels = images.shape[-1]
@@ -173,14 +167,10 @@ def test_convolutions_of_other_shapes_sum_as_defined():
     each = [convolution(image[..., c : c + 1], deep[:, :, c : c + 1], True, (6, 5), (1, 1)) for c in range(4)]
     assert same(by_depth, np.concatenate(each, -1))
     ones = np.ones((2, 6, 5, 2), np.float16)
-    back = [
-        convolution(ones, deep[::-1, ::-1, c].transpose(0, 1, 2)[..., None], True, (6, 5), (1, 1)) for c in range(4)
-    ]
+    back = [convolution(ones, deep[::-1, ::-1, c, :, None], True, (6, 5), (1, 1)) for c in range(4)]
     assert same(of_image, np.concatenate(back, -1))
-    filters = [
-        convolution(image[..., c].transpose(1, 2, 0)[None], ones.transpose(1, 2, 0, 3), True, (3, 3), (1, 1))
-        for c in range(4)
-    ]
+    places, by_pixel = ones.transpose(1, 2, 0, 3), image.transpose(3, 1, 2, 0)
+    filters = [convolution(by_pixel[c, None], places, True, (3, 3), (1, 1)) for c in range(4)]
     assert same(of_deep, np.stack([one[0] for one in filters], 2))
 
 

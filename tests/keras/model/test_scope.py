@@ -216,10 +216,7 @@ def test_exports_that_cannot_be_served_are_refused(scoped, tmp_path):
         ({}, r"`x` of model .* has shape \(None, 6\).*Set `batch_size`"),
         ({"batch_size": 0}, "`batch_size` must be a positive integer"),
         (step, "set `preprocessing_step_signature`"),
-        (
-            {**step, "preprocessing_step_signature": [tf.TensorSpec([3, 6])]},
-            r"shape \(3, 6\) .* takes shape \(2, 6\)",
-        ),
+        ({**step, "preprocessing_step_signature": [tf.TensorSpec([3, 6])]}, r"shape \(3, 6\) .* takes shape \(2, 6\)"),
         ({"batch_size": 2, "postprocessing_step": lambda _: 3.0}, "3.0 at position 0, which is no tensor"),
     ):
         with pytest.raises(ValueError, match=message):

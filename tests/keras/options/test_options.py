@@ -232,10 +232,7 @@ def test_options_that_no_file_can_keep_and_those_of_a_file_that_are_not_known_ar
     tiny.set_pipelining_options(2, forward_propagation_stages_poplar_options=[PipelineStageOptions()] * 2)
     with pytest.warns(UserWarning, match="cannot be saved; set it again") as told:
         tiny.save_assets(tmp_path)
-    assert [str(one.message).split("`")[1] for one in told] == [
-        "dtype",
-        "forward_propagation_stages_poplar_options",
-    ]
+    assert [str(one.message).split("`")[1] for one in told] == ["dtype", "forward_propagation_stages_poplar_options"]
     again = make_tiny()
     again.load_assets(tmp_path)
     tiny.set_gradient_accumulation_options(2)
