@@ -207,12 +207,6 @@ def trace_into(graph: FunctionGraph, function: Callable[..., Any], args: Nested,
     )
 
 
-def placeholder(graph: tf.Graph, spec: tf.TensorSpec, name: str) -> tf.Tensor:
-    """A placeholder of a graph of a function, which is no input of it yet, and waits for nothing."""
-    with graph.as_default(), tf.control_dependencies(None):
-        return tf.compat.v1.placeholder(spec.dtype, spec.shape, name)
-
-
 def in_order_of_side_effects() -> Any:
     """A block whose side effects run in order, used or not; stands on `AutomaticControlDependencies`."""
     # Its `ops_which_must_run` are known at the end of the block. Without it: `tf.control_dependencies` from each stateful

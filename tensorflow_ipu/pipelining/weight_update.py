@@ -16,7 +16,7 @@ from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts, update_memory
 from tensorflow_ipu.pipelining.stages.part import GraphFunction
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, spec_of
+from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, placeholder, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -457,7 +457,7 @@ class _UpdateGraph(graphs.FunctionGraph):
             return super().capture(outside, name, shape)
         if id(tensor) not in self._here:
             check_static(tensor)
-            self._here[id(tensor)] = graphs.placeholder(self, spec_of(tensor), "handed")
+            self._here[id(tensor)] = placeholder(self, spec_of(tensor), "handed")
             self.handed.append(tensor)
             self.placeholders.append(self._here[id(tensor)])
         return self._here[id(tensor)]

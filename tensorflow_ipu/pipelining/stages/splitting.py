@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs, variables
 from tensorflow_ipu._tensorflow.gradients import between
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage
+from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage, placeholder
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import ShapeLike
@@ -149,16 +149,16 @@ class DerivedGraph(graphs.FunctionGraph):
 
     def _of_last_stage(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor of the last stage, which comes with the gradients of the micro-batch that it belongs to."""
-        for known, placeholder in self.carried:
+        for known, here in self.carried:
             if known is tensor:
-                return placeholder
+                return here
         check_static(tensor)
         self.carried.append((tensor, self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "carried")))
         return self.carried[-1][1]
 
     def add_input(self, spec: tf.TensorSpec, name: str) -> tf.Tensor:
         """A new placeholder, which is no input of the graph yet."""
-        return graphs.placeholder(self, spec, name)
+        return placeholder(self, spec, name)
 
     def rematerialized(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor of the stage's graph as one of this graph."""
@@ -213,11 +213,11 @@ class DerivedGraph(graphs.FunctionGraph):
             is_cut = tensor.op.type not in _VIEWS or self._sources.is_source(tensor)
         if not is_cut:
             return None
-        placeholder = self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "stashed")
-        variables.say_same_behind(tensor, placeholder)
+        found = self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "stashed")
+        variables.say_same_behind(tensor, found)
         self.stashed.append(tensor)
-        self.placeholders.append(placeholder)
-        return placeholder
+        self.placeholders.append(found)
+        return found
 
     def _copy(self, op: tf.Operation) -> None:
         """Copies an operation whose inputs are here."""

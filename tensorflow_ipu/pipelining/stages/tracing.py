@@ -78,6 +78,12 @@ def spec_of(tensor: tf.Tensor | tf.Variable) -> tf.TensorSpec:
     return tf.TensorSpec(tensor.shape, tensor.dtype)
 
 
+def placeholder(graph: tf.Graph, spec: tf.TensorSpec, name: str) -> tf.Tensor:
+    """A placeholder of a graph of a function, which is no input of it yet, and waits for nothing."""
+    with graph.as_default(), tf.control_dependencies(None):
+        return tf.compat.v1.placeholder(spec.dtype, spec.shape, name)
+
+
 class _StageGraph(graphs.FunctionGraph):
     """A graph that takes small tensors from outside of the program as its constants, and does not count them as captured."""
 
@@ -95,7 +101,7 @@ class _StageGraph(graphs.FunctionGraph):
         """The number of the micro-batch, an input of the graph once it was asked for."""
         number = self.used_micro_batch
         if number is None:
-            number = self.used_micro_batch = graphs.placeholder(self, tf.TensorSpec([], tf.int32), "micro_batch")
+            number = self.used_micro_batch = placeholder(self, tf.TensorSpec([], tf.int32), "micro_batch")
         return number
 
     def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
