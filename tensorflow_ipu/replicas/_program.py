@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu._tensorflow import functions, op_errors
+from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
-from tensorflow_ipu.replicas import _floating_point, _replicated, _traces, _uncompilable
-from tensorflow_ipu.replicas._interrupts import for_main_thread
+from tensorflow_ipu.replicas import _floating_point, _traces
 from tensorflow_ipu.replicas._tracing import tracing_program
 
 _MUST_COMPILE = "_XlaMustCompile"
@@ -131,90 +130,3 @@ def _options(function: Function, config: Any, target: Target) -> Any:
         first = vars(function).setdefault("_ipu_first", target)
         options = known[1][target] = config if target == first else functions.with_target(config, target)
     return options
-
-
-def call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Nested:
-    """Executes a program, or puts its execution into the graph. The caller has entered the device."""
-    captured = program.captured_inputs
-    eager = tf.executing_eagerly()
-    if eager and not for_main_thread():  # Such a thread has orders of its own.
-        captured = [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
-    try:
-        if _replicated.wanted(program, ordinal, eager):
-            return _replicated.call(program, inputs, captured)
-        return functions.execute(program, inputs, captured)
-    except tf.errors.InvalidArgumentError as exc:
-        _uncompilable.raise_explained(program, exc)
-    except tf.errors.UnimplementedError as exc:
-        resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]
-        if len(set(resources)) == len(resources):
-            raise op_errors.told_plainly(exc) from None
-        raise ValueError(
-            "the program gets the same queue twice: in two arguments, or in an argument and as one that it captures. Pass"
-            " it once, or capture it alone"
-        ) from exc
-    except tf.errors.OpError as exc:
-        raise op_errors.told_plainly(exc) from None
-
-
-_Passed = tuple[weakref.ref[Any], str, tuple[int, ...]]
-
-# Programs that passed, each with the device that it passed for and the positions of its inputs that are handles of state.
-# By number: a `WeakKeyDictionary` would cost more at each run.
-_passed: dict[int, _Passed] = {}
-
-
-def check(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> None:
-    """Checks a program, once for a device, and what it is called with."""
-    known = _passed.get(id(program))
-    if known is None or known[0]() is not program or known[1] != device:
-        known = _check_program(program, len(inputs), device)
-    handles = known[2]
-    if handles:
-        _check_places([(program.inputs[at].op.name, inputs[at].device) for at in handles], device)
-
-
-def _check_program(program: functions.ConcreteFunction, count: int, device: str) -> _Passed:
-    _check_types("input", program.inputs)
-    _check_types("output", program.outputs)
-    places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
-    for at, tensor in enumerate(program.captured_inputs):
-        if tensor.dtype == tf.resource:
-            places.setdefault(id(tensor), (f"captured state {at}", tensor.device))
-    _check_places(places.values(), device)
-    handles = tuple(at for at, tensor in enumerate(program.inputs[:count]) if tensor.dtype == tf.resource)
-    key = id(program)
-    known = _passed[key] = (weakref.ref(program, lambda _: _passed.pop(key, None)), device, handles)
-    return known
-
-
-def _check_types(kind: str, tensors: list[tf.Tensor]) -> None:
-    for tensor in tensors:
-        if tensor.dtype == tf.float64:
-            raise TypeError(
-                f"Unsupported data type for {kind}: float64 (`{tensor.name}` of shape {tensor.shape}). An IPU has no"
-                f" float64: `tf.cast` the {kind} to float32 or float16"
-            )
-        if tensor.dtype == tf.string:
-            raise TypeError(
-                f"Unsupported data type for {kind}: string (`{tensor.name}` of shape {tensor.shape}). An IPU has no strings:"
-                " turn them to numbers on the host, where the data is made (`dataset.map`)"
-            )
-
-
-def _check_places(places: Iterable[tuple[str, str]], device: str) -> None:
-    elsewhere = [f"`{name}` on `{place}`" for name, place in sorted(places) if place and not _same(place, device)]
-    if elsewhere:
-        raise ValueError(
-            f"the program runs on `{device}`, but uses variables (or iterators, or queues) of another device:"
-            f" {', '.join(elsewhere)}. Make them, as the model and the optimizer, inside `strategy.scope()` of the strategy"
-            " that runs the program; a lookup table stays on the host, so look up where the dataset is made"
-        )
-
-
-def _same(place: str, device: str) -> bool:
-    """Whether two names are of one device: a graph may leave out parts of them."""
-    if place == device:
-        return True
-    one, other = tf.DeviceSpec.from_string(place), tf.DeviceSpec.from_string(device)
-    return (one.device_type, one.device_index or 0) == (other.device_type, other.device_index or 0)

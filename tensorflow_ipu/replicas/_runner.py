@@ -1,4 +1,4 @@
-"""Runs a program on its device."""
+"""Checks a program, once for a device, and runs it there."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -18,16 +18,13 @@ from tensorflow_ipu._base import environment, tracepoints
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import journal
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensorflow import functions, graphs, op_errors
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
-from tensorflow_ipu.replicas import _floating_point, _program, _uncompilable
-from tensorflow_ipu.replicas._interrupts import run_interruptibly
-from tensorflow_ipu.replicas._program import Prepared, Target
-
-if TYPE_CHECKING:
-    from tensorflow_ipu.replicas._program import Prepared
+from tensorflow_ipu.replicas import _floating_point, _replicated, _uncompilable
+from tensorflow_ipu.replicas._interrupts import for_main_thread, run_interruptibly
+from tensorflow_ipu.replicas._program import Prepared, Target, trace
 
 _logger = logging.getLogger(__name__)
 
@@ -135,6 +132,93 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
+_Passed = tuple[weakref.ref[Any], str, tuple[int, ...]]
+
+# Programs that passed, each with the device that it passed for and the positions of its inputs that are handles of state.
+# By number: a `WeakKeyDictionary` would cost more at each run.
+_passed: dict[int, _Passed] = {}
+
+
+def _check(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> None:
+    """Checks a program, once for a device, and what it is called with."""
+    known = _passed.get(id(program))
+    if known is None or known[0]() is not program or known[1] != device:
+        known = _check_program(program, len(inputs), device)
+    handles = known[2]
+    if handles:
+        _check_places([(program.inputs[at].op.name, inputs[at].device) for at in handles], device)
+
+
+def _check_program(program: ConcreteFunction, count: int, device: str) -> _Passed:
+    _check_types("input", program.inputs)
+    _check_types("output", program.outputs)
+    places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
+    for at, tensor in enumerate(program.captured_inputs):
+        if tensor.dtype == tf.resource:
+            places.setdefault(id(tensor), (f"captured state {at}", tensor.device))
+    _check_places(places.values(), device)
+    handles = tuple(at for at, tensor in enumerate(program.inputs[:count]) if tensor.dtype == tf.resource)
+    key = id(program)
+    known = _passed[key] = (weakref.ref(program, lambda _: _passed.pop(key, None)), device, handles)
+    return known
+
+
+def _check_types(kind: str, tensors: list[tf.Tensor]) -> None:
+    for tensor in tensors:
+        if tensor.dtype == tf.float64:
+            raise TypeError(
+                f"Unsupported data type for {kind}: float64 (`{tensor.name}` of shape {tensor.shape}). An IPU has no"
+                f" float64: `tf.cast` the {kind} to float32 or float16"
+            )
+        if tensor.dtype == tf.string:
+            raise TypeError(
+                f"Unsupported data type for {kind}: string (`{tensor.name}` of shape {tensor.shape}). An IPU has no strings:"
+                " turn them to numbers on the host, where the data is made (`dataset.map`)"
+            )
+
+
+def _check_places(places: Iterable[tuple[str, str]], device: str) -> None:
+    elsewhere = [f"`{name}` on `{place}`" for name, place in sorted(places) if place and not _same(place, device)]
+    if elsewhere:
+        raise ValueError(
+            f"the program runs on `{device}`, but uses variables (or iterators, or queues) of another device:"
+            f" {', '.join(elsewhere)}. Make them, as the model and the optimizer, inside `strategy.scope()` of the strategy"
+            " that runs the program; a lookup table stays on the host, so look up where the dataset is made"
+        )
+
+
+def _same(place: str, device: str) -> bool:
+    """Whether two names are of one device: a graph may leave out parts of them."""
+    if place == device:
+        return True
+    one, other = tf.DeviceSpec.from_string(place), tf.DeviceSpec.from_string(device)
+    return (one.device_type, one.device_index or 0) == (other.device_type, other.device_index or 0)
+
+
+def _call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Nested:
+    """Executes a program, or puts its execution into the graph. The caller has entered the device."""
+    captured = program.captured_inputs
+    eager = tf.executing_eagerly()
+    if eager and not for_main_thread():  # Such a thread has orders of its own.
+        captured = [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
+    try:
+        if _replicated.wanted(program, ordinal, eager):
+            return _replicated.call(program, inputs, captured)
+        return functions.execute(program, inputs, captured)
+    except tf.errors.InvalidArgumentError as exc:
+        _uncompilable.raise_explained(program, exc)
+    except tf.errors.UnimplementedError as exc:
+        resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]
+        if len(set(resources)) == len(resources):
+            raise op_errors.told_plainly(exc) from None
+        raise ValueError(
+            "the program gets the same queue twice: in two arguments, or in an argument and as one that it captures. Pass"
+            " it once, or capture it alone"
+        ) from exc
+    except tf.errors.OpError as exc:
+        raise op_errors.told_plainly(exc) from None
+
+
 def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
     """Runs a program on the device of the caller, and returns when it has ended."""
     if _forked:
@@ -143,14 +227,14 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
             " can run here. Start processes with `multiprocessing.get_context('spawn')`"
         )
     program, inputs = prepared
-    _program.check(program, inputs, device)
+    _check(program, inputs, device)
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         this_run = begin()
         run_log = RunLog(program.name, device)
         try:
             under_way.add(this_run)
-            results = run_interruptibly(lambda: _program.call(program, inputs, ordinal))
+            results = run_interruptibly(lambda: _call(program, inputs, ordinal))
         except BaseException as exc:
             run_log.fail(exc)
             raise
@@ -184,11 +268,11 @@ def insert(
     if host_kernels is None:
         host_kernels = environment.host_kernels()
     ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-    program, inputs = _program.trace(fn, args, kwargs, Target(None, host_kernels, _floating_point.of_device(ordinal)))
-    _program.check(program, inputs, device)
+    program, inputs = trace(fn, args, kwargs, Target(None, host_kernels, _floating_point.of_device(ordinal)))
+    _check(program, inputs, device)
     _place_variables([*inputs, *program.captured_inputs], device)
     _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.
-    return _program.call(program, inputs, ordinal)
+    return _call(program, inputs, ordinal)
 
 
 def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:
