@@ -88,10 +88,8 @@ class Loop:
 
         @tf.function(jit_compile=True, autograph=False)
         def program() -> None:
-            if self._pipelined is not None:
-                self._pipelined.run(elements, infeed, outfeed, steps)
-            else:
-                self._insert(elements, infeed, outfeed, tf.constant(steps) if self._is_looped(steps) else None)
+            count = tf.constant(steps) if self._is_looped(steps) else None
+            self._insert(elements, infeed, outfeed, steps, count)
 
         return self._with_name(program)
 
@@ -103,10 +101,10 @@ class Loop:
         if elements.key not in self._specs:
             self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
         arguments: tuple[object, ...] = (fed.queue, outfeed)
-        if self._pipelined is not None:
-            key = (elements.key, steps)  # The plan of a pipeline says how often it is run.
-        else:
-            key = (elements.key, self._is_looped(steps))
+        looped = self._is_looped(steps)
+        # The plan of a pipeline says how often it is run.
+        key = (elements.key, looped if self._pipelined is None else steps)
+        if looped:
             if steps not in self._counts:
                 self._counts[steps] = tf.constant(steps)
             arguments = (*arguments, self._counts[steps])
@@ -120,39 +118,41 @@ class Loop:
 
     def _is_looped(self, steps: int) -> bool:
         """Whether steps are in a loop: one of a single step would copy all that it carries, the weights among it."""
-        return steps > 1 or self._accumulation is not None
+        return self._pipelined is None and (steps > 1 or self._accumulation is not None)
 
     def _make(self, elements: Elements, steps: int) -> Callable[..., None]:
-        pipelined, looped = self._pipelined, self._is_looped(steps)
-
         @tf.function(jit_compile=True, autograph=False)
         def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, count: tf.Tensor | None = None) -> None:
             self._traces += 1
-            if pipelined is None:
-                self._insert(elements, infeed, outfeed, count if looped else None)
-            else:
-                pipelined.run(elements, infeed, outfeed, steps)
-                self._specs[elements.key] = outfeed.element_spec
+            self._insert(elements, infeed, outfeed, steps, count)
 
         return self._with_name(program)
 
     def _insert(
-        self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: tf.Tensor | None
+        self,
+        elements: Elements,
+        infeed: IPUInfeedQueue,
+        outfeed: IPUOutfeedQueue,
+        steps: int,
+        count: tf.Tensor | None,
     ) -> None:
-        """Puts so many steps into the program that is being traced; None for one, without a loop."""
+        """Puts steps into the program that is being traced: those of a pipeline, `count` in a loop, or one without."""
 
         def step() -> None:
             outfeed.enqueue(self._step(elements.unpack(infeed._dequeue())))
 
-        if steps is None:
+        if self._pipelined is not None:
+            self._pipelined.run(elements, infeed, outfeed, steps)
+        elif count is None:
             step()
         elif self._accumulation is None:
-            _repeat(steps, step)
+            _repeat(count, step)
         else:
             update = accumulated_step(self._model, step, self._accumulation)
-            _repeat(steps // self._accumulation.steps, update)
+            _repeat(count // self._accumulation.steps, update)
         self._specs[elements.key] = outfeed.element_spec
-        self._model._ipu_extension.check_traced(elements.spec)
+        if self._pipelined is None:
+            self._extension.check_traced(elements.spec)
 
     def _one_step(self, batch: Nested) -> Nested:
         self._traces += 1

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.pipelining.program import memory
 from tensorflow_ipu.pipelining.program.layout import CAPTURED, HANDED, SUMS, Layout
-from tensorflow_ipu.pipelining.program.memory import ProgramMemory, cut, run_while
+from tensorflow_ipu.pipelining.program.memory import ProgramMemory, cut
 from tensorflow_ipu.pipelining.program.operations import Operation, Operations
 from tensorflow_ipu.pipelining.schedule.plan import Backward, Buffer, BufferKind, Section, Step, Task
 from tensorflow_ipu.pipelining.schedule.plan_arguments import folded_ramps
@@ -144,7 +144,10 @@ class Lowering:
             self._memory.contents = dict(zip(keys, cut(rest, widths), strict=True))
             return counter
 
-        return take(run_while(condition, lambda values: carried(body(take(values))), carried(begin)))
+        found = tf.while_loop(
+            lambda counter, *_: condition(counter), lambda *values: carried(body(take(values))), carried(begin)
+        )
+        return take(found)
 
     def _steps(self, section: Section, base: Number, micro_batches: Number) -> None:
         """Runs the steps of a section once, with `base` added to the numbers of their micro-batches."""

@@ -24,16 +24,6 @@ if TYPE_CHECKING:
 _numbers = itertools.count()
 
 
-def run_while(
-    condition: Callable[[tf.Tensor], tf.Tensor],
-    body: Callable[[Sequence[tf.Tensor]], Sequence[tf.Tensor]],
-    begin: Sequence[tf.Tensor],
-) -> list[tf.Tensor]:
-    """Runs `body` as long as a condition of the first value holds."""
-    found: Any = tf.while_loop(lambda *values: condition(values[0]), lambda *values: body(values), list(begin))
-    return list(found)
-
-
 def run_once(
     runs: tf.Tensor,
     token: tf.Tensor,
@@ -52,7 +42,7 @@ def run_once(
 
     graphs.trace_into(graph, traced, [tf.TensorSpec(one.shape, one.dtype) for one in (token, *before, *reads)])
     function: Any = functions.of_graph(f"__ipu_{graph.name}", graph, called=False)
-    graphs.hold_function(_graph(), function)
+    graphs.hold_function(tf.compat.v1.get_default_graph(), function)
     captured = replicas.with_states([*reads, *graph.external_captures])
     passed, results = ops.ipu_once(runs=runs, token=token, before=list(before), captured=captured, f=function.name)
     return passed, results
@@ -112,10 +102,6 @@ def written_buffer(
     if not buffer:
         return []
     return ops.ipu_stash_write(stashes=list(buffer), values=list(values), slot=place, token=token)
-
-
-def _graph() -> tf.Graph:
-    return tf.compat.v1.get_default_graph()
 
 
 class PredicateKind(IntEnum):
