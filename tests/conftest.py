@@ -13,6 +13,7 @@ os.environ.setdefault(
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0",
 )
 
+import ctypes
 import functools
 import gc
 import html.parser
@@ -342,22 +343,32 @@ def run_here(
     return run
 
 
+class _Allocated(ctypes.Structure):
+    """What `mallinfo2` of glibc returns."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+    ]
+
+
 @pytest.fixture
 def check_growth() -> Callable[[Callable[[], object], int], None]:
-    """`check_growth(call, limit)` fails if each of three calls leaves `limit` bytes or more behind, mapped files aside."""
+    """`check_growth(call, limit)` fails if each of three calls leaves `limit` bytes or more allocated behind."""
+    library = ctypes.CDLL(None)  # What is resident would depend on what malloc keeps of freed blocks.
+    library.mallinfo2.restype = _Allocated
 
-    def own() -> int:
-        _, pages, of_files = map(int, Path("/proc/self/statm").read_text().split()[:3])
-        return (pages - of_files) * os.sysconf("SC_PAGE_SIZE")
+    def allocated() -> int:
+        gc.collect()
+        found = library.mallinfo2()
+        return found.hblkhd + found.uordblks
 
     def check(call: Callable[[], object], limit: int) -> None:
         grown = []
         for _ in range(3):
-            gc.collect()
-            before = own()
+            before = allocated()
             call()
-            gc.collect()
-            grown.append(own() - before)
+            grown.append(allocated() - before)
             if grown[-1] < limit:
                 return
         pytest.fail(f"three calls left {grown} bytes behind, and less than {limit} were expected")
