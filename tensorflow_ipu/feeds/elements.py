@@ -15,7 +15,6 @@ from tensorflow_ipu.errors import DeviceLimitError
 
 if TYPE_CHECKING:
     from tensorflow_ipu.feeds._feed import Queue
-    from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 
 # How many elements a dequeue takes that takes all. `tf.int64.max` is the same, and takes 7 us to ask for.
 ALL_ELEMENTS = 2**63 - 1
@@ -151,19 +150,3 @@ def _faults(nested: Nested) -> list[str]:
                 " `drop_remainder=True`; for a generator or `py_function`, state the shapes"
             )
     return faults
-
-
-def take(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
-    """Takes the next element in the program being traced, as positional and named arguments."""
-    return arguments(queue._dequeue())
-
-
-def expected(queue: IPUInfeedQueue) -> tuple[int, tuple[str, ...]]:
-    """How many positional arguments an element has, and the names of the others."""
-    positional, named = arguments(queue.element_spec)
-    return len(positional), tuple(named)
-
-
-def specs(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
-    """The arguments of an element as `tf.TensorSpec`: positional and named."""
-    return arguments(queue.element_spec)

@@ -271,6 +271,22 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         return f"<IPUInfeedQueue {self._name} on {self._device}, elements {self._element.nested}>"
 
 
+def take(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
+    """Takes the next element in the program being traced, as positional and named arguments."""
+    return elements.arguments(queue._dequeue())
+
+
+def expected(queue: IPUInfeedQueue) -> tuple[int, tuple[str, ...]]:
+    """How many positional arguments an element has, and the names of the others."""
+    positional, named = elements.arguments(queue.element_spec)
+    return len(positional), tuple(named)
+
+
+def specs(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
+    """The arguments of an element as `tf.TensorSpec`: positional and named."""
+    return elements.arguments(queue.element_spec)
+
+
 def _without_injected_prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The dataset without the prefetch buffer that TensorFlow adds at its end: the queue is one."""
     if variables.options_of(dataset).experimental_optimization.inject_prefetch is not None:

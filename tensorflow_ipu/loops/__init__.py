@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._tensorflow.autograph import user_code
-from tensorflow_ipu.feeds import IPUInfeedQueue, elements
+from tensorflow_ipu.feeds import IPUInfeedQueue
+from tensorflow_ipu.feeds.infeed import expected, take
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested, Number, TensorLike
@@ -171,7 +172,7 @@ def _loop(
     most: int | tf.Tensor | None,
 ) -> Nested:
     """Repeats the body, with a counter before what it carries, and returns the last carried values."""
-    positional, names = (0, ()) if queue is None else elements.expected(queue)
+    positional, names = (0, ()) if queue is None else expected(queue)
     needs = _misfit(body, len(carried) + positional, names)
     if needs is not None:
         more = "" if queue is None else f" and {positional + len(names)} additional inputs from infeed"
@@ -184,7 +185,7 @@ def _loop(
     types = [value.dtype for value in carried]
 
     def step(counter: tf.Tensor, *values: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        positional, named = ([], {}) if queue is None else elements.take(queue)
+        positional, named = ([], {}) if queue is None else take(queue)
         tensors, operations = _split(function(*values, *positional, **named))
         if types != [tensor.dtype for tensor in tensors]:
             raise TypeError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tensorflow_ipu._base.types import Gradient, TensorLike
+
+_Result = TypeVar("_Result")
 
 # The reductions that users name, and what the kernels call them.
 REDUCTIONS = {
@@ -86,9 +88,18 @@ def broadcast(
 
 def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> tf.Tensor:
     """The rank of this replica in its group, an int32 scalar."""
-    return sites.in_a_program(
+    return _in_a_program(
         function, lambda: ops.ipu_replica_index(sites.identity(function), name=name, **_attributes(groups)), []
     )
+
+
+def _in_a_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
+    """Calls `collective` with the values; on an IPU device in the graph of a session, as a program of its own."""
+    if not replicas.in_plain_graph() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type != "IPU":
+        return collective(*values)
+    device = sites.device_of_program(function)
+    with tf.device(device):
+        return replicas.insert(collective, list(values), {}, device)
 
 
 def as_tensors(x: TensorLike) -> list[tf.Tensor]:
@@ -139,7 +150,7 @@ def _meet(
         attributes = {**_attributes(groups), "advance": not replicas.in_condition(), **options}
         return op(site, tensors, order, name=name, **attributes)
 
-    return sites.in_a_program(function, meet, values)
+    return _in_a_program(function, meet, values)
 
 
 def _words(function: str, tensors: Sequence[tf.Tensor], groups: ReplicaGroups, options: dict[str, Any]) -> str:

@@ -373,7 +373,7 @@ def _call(
     known: Mapping[str, Any] | None = None,
 ) -> list[tf.Tensor]:
     """Adds the operation to the program being traced."""
-    device = sites._device("cpu_user_operation")
+    device = sites.device_of_program("cpu_user_operation")
     state = replicas.in_function(_functions[function].state(device))
     outputs = ops.ipu_user_operation(
         state,

@@ -306,7 +306,7 @@ class HostEmbedding:
 
     def rows(self, indices: tf.Tensor, learning_rate: float, batches: int) -> tf.Tensor:
         """Puts a lookup of rows [n, width], by int32 numbers [n], into the program that is being traced."""
-        device = sites._device("HostEmbedding.lookup")
+        device = sites.device_of_program("HostEmbedding.lookup")
         state = replicas.in_function(self._memory.state(device))
         trained = self._scalar().read_value() if learning_rate else tf.zeros([], self.table.dtype)
         width = self.table.shape[1]
@@ -366,7 +366,7 @@ class HostEmbedding:
                 zero = tf.compat.v1.zeros_initializer()
                 return tf.compat.v1.get_variable("__dummy", [], dtype, zero, trainable=True, use_resource=True)
         ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
-        device = f"/device:IPU:{ordinal}" if tf.executing_eagerly() else sites._device("HostEmbedding.lookup")
+        device = f"/device:IPU:{ordinal}" if tf.executing_eagerly() else sites.device_of_program("HostEmbedding.lookup")
         if device not in self._trained:
             with tf.init_scope(), tf.device(device):
                 zero = tf.zeros([], dtype)

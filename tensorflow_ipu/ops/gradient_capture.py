@@ -57,7 +57,7 @@ class _Captured:
                 f"`capture_upstream_gradients` in a loop or branch captures a gradient of shape {value.shape}: out of those,"
                 " static shapes alone are handed on; state it with `tf.ensure_shape`"
             )
-        device = sites._device("capture_upstream_gradients") if replicas.is_tracing() else None
+        device = sites.device_of_program("capture_upstream_gradients") if replicas.is_tracing() else None
         with tf.init_scope(), tf.device(device):
             self._kept = variables.of_trace(tf.zeros(value.shape, value.dtype), "captured_gradient")
         tf.raw_ops.AssignVariableOp(resource=replicas.in_function(self._kept.handle), value=value)

@@ -53,7 +53,7 @@ class HostPart(graphs.FunctionGraph):
         """Makes the graph, in the program that is being traced."""
         self.program = tf.compat.v1.get_default_graph()
         self.call: Any = None
-        self._device = sites._device(name)
+        self._device = sites.device_of_program(name)
         super().__init__(name)
         patches.CAPTURES.apply_while(self)
         patches.PARTS_OF_HOST.apply_while(self)

@@ -98,7 +98,7 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
             )
         if not value.shape.is_fully_defined():
             raise ValueError(f"`x` must have a static shape, but has {value.shape}; state it with `tf.ensure_shape`")
-        device = sites._device("fifo")
+        device = sites.device_of_program("fifo")
         with tf.init_scope(), tf.device(device):
             kept = variables.of_trace(tf.zeros([depth, *value.shape], value.dtype), "fifo")
             calls = variables.of_trace(tf.constant(0), "fifo_calls")

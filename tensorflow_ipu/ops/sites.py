@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -17,7 +16,6 @@ from tensorflow_ipu.replicas import ReplicaGroups
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
-_Result = TypeVar("_Result")
 
 # By device: the feed whose state tells programs which replica they are, of a site where nobody meets (`identity`), and
 # the one whose state names its random streams to programs (`random`).
@@ -26,30 +24,21 @@ _shared: dict[tuple[str, str], _feed.Feed] = {}
 
 def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """The resource of a call site of its own, where the replicas of a program meet, and the order of the program there."""
-    device = _device(function)
+    device = device_of_program(function)
     graph = tf.compat.v1.get_default_graph()
     place = f"{graph.unique_name(name, mark_as_used=False)} in {_outermost_name(graph)}"
     site = _make(device, place, what, groups)
     return replicas.in_function(site.state(device)), program_order.of(device)
 
 
-def in_a_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
-    """Calls `collective` with the values; on an IPU device in the graph of a session, as a program of its own."""
-    if not replicas.in_plain_graph() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type != "IPU":
-        return collective(*values)
-    device = _device(function)
-    with tf.device(device):
-        return replicas.insert(collective, list(values), {}, device)
-
-
 def identity(function: str) -> tf.Tensor:
     """The resource that tells the program being traced which replica it is."""
-    return replicas.in_function(shared("identity", _device(function)).state(_device(function)))
+    return replicas.in_function(shared("identity", device_of_program(function)).state(device_of_program(function)))
 
 
 def random(function: str) -> tf.Tensor:
     """The resource that names the random streams of the device to the program being traced; see `identity`."""
-    return replicas.in_function(shared("random", _device(function)).state(_device(function)))
+    return replicas.in_function(shared("random", device_of_program(function)).state(device_of_program(function)))
 
 
 def shared(kind: str, device: str) -> _feed.Feed:
@@ -75,7 +64,7 @@ def _make(device: str, place: str, what: str = "", groups: ReplicaGroups | None 
     return _feed.Feed(number, native.ipu_site_drop)
 
 
-def _device(function: str) -> str:
+def device_of_program(function: str) -> str:
     """The IPU device of the program being traced: that of its operations, else that of the strategy, else the first."""
     if tf.executing_eagerly():
         raise RuntimeError(

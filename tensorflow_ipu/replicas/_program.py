@@ -1,4 +1,4 @@
-"""From a `tf.function` and arguments to a compiled program and its flat inputs."""
+"""From a `tf.function` and arguments to a compiled program and its flat inputs, and its execution."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu._tensorflow import functions, op_errors
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
-from tensorflow_ipu.replicas import _floating_point, _traces
+from tensorflow_ipu.replicas import _floating_point, _replicated, _traces, _uncompilable
 from tensorflow_ipu.replicas._tracing import tracing_program
 
 _MUST_COMPILE = "_XlaMustCompile"
@@ -130,3 +130,23 @@ def _options(function: Function, config: Any, target: Target) -> Any:
         first = vars(function).setdefault("_ipu_first", target)
         options = known[1][target] = config if target == first else functions.with_target(config, target)
     return options
+
+
+def call(program: ConcreteFunction, inputs: list[tf.Tensor], captured: list[tf.Tensor], ordinal: int) -> Nested:
+    """Executes a program, or puts its execution into the graph. The caller has entered the device."""
+    try:
+        if _replicated.wanted(program, ordinal, tf.executing_eagerly()):
+            return _replicated.call(program, inputs, captured)
+        return functions.execute(program, inputs, captured)
+    except tf.errors.InvalidArgumentError as exc:
+        _uncompilable.raise_explained(program, exc)
+    except tf.errors.UnimplementedError as exc:
+        resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]
+        if len(set(resources)) == len(resources):
+            raise op_errors.told_plainly(exc) from None
+        raise ValueError(
+            "the program gets the same queue twice: in two arguments, or in an argument and as one that it captures. Pass"
+            " it once, or capture it alone"
+        ) from exc
+    except tf.errors.OpError as exc:
+        raise op_errors.told_plainly(exc) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import re
@@ -18,13 +19,13 @@ from tensorflow_ipu._base import environment, tracepoints
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import journal
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu._tensorflow import functions, graphs, op_errors
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
-from tensorflow_ipu.replicas import _floating_point, _replicated, _uncompilable
+from tensorflow_ipu.replicas import _floating_point, _uncompilable
 from tensorflow_ipu.replicas._interrupts import for_main_thread, run_interruptibly
-from tensorflow_ipu.replicas._program import Prepared, Target, trace
+from tensorflow_ipu.replicas._program import Prepared, Target, call, trace
 
 _logger = logging.getLogger(__name__)
 
@@ -195,30 +196,6 @@ def _same(place: str, device: str) -> bool:
     return (one.device_type, one.device_index or 0) == (other.device_type, other.device_index or 0)
 
 
-def _call(program: ConcreteFunction, inputs: list[tf.Tensor], ordinal: int) -> Nested:
-    """Executes a program, or puts its execution into the graph. The caller has entered the device."""
-    captured = program.captured_inputs
-    eager = tf.executing_eagerly()
-    if eager and not for_main_thread():  # Such a thread has orders of its own.
-        captured = [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
-    try:
-        if _replicated.wanted(program, ordinal, eager):
-            return _replicated.call(program, inputs, captured)
-        return functions.execute(program, inputs, captured)
-    except tf.errors.InvalidArgumentError as exc:
-        _uncompilable.raise_explained(program, exc)
-    except tf.errors.UnimplementedError as exc:
-        resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]
-        if len(set(resources)) == len(resources):
-            raise op_errors.told_plainly(exc) from None
-        raise ValueError(
-            "the program gets the same queue twice: in two arguments, or in an argument and as one that it captures. Pass"
-            " it once, or capture it alone"
-        ) from exc
-    except tf.errors.OpError as exc:
-        raise op_errors.told_plainly(exc) from None
-
-
 def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
     """Runs a program on the device of the caller, and returns when it has ended."""
     if _forked:
@@ -232,9 +209,12 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         this_run = begin()
         run_log = RunLog(program.name, device)
+        captured = program.captured_inputs
+        if not for_main_thread():  # Such a thread has orders of its own.
+            captured = [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
         try:
             under_way.add(this_run)
-            results = run_interruptibly(lambda: _call(program, inputs, ordinal))
+            results = run_interruptibly(functools.partial(call, program, inputs, captured, ordinal))
         except BaseException as exc:
             run_log.fail(exc)
             raise
@@ -272,7 +252,7 @@ def insert(
     _check(program, inputs, device)
     _place_variables([*inputs, *program.captured_inputs], device)
     _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.
-    return _call(program, inputs, ordinal)
+    return call(program, inputs, program.captured_inputs, ordinal)
 
 
 def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:

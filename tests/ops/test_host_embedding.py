@@ -141,7 +141,8 @@ def test_table_of_8_gib_takes_the_memory_of_the_rows_that_were_written(strategy)
     np.testing.assert_array_equal(found[1], np.zeros(64))
     mappings = Path("/proc/self/smaps").read_text()
     resident = re.search(rf"^{embedding.table.ctypes.data:x}-(?:.*\n)+?Rss: +(\d+) kB", mappings, re.MULTILINE)
-    assert resident and int(resident[1]) < 64 << 10
+    assert resident
+    assert int(resident[1]) < 64 << 10
     assert abs(embedding.table[rows - 1]).tolist() == [1] * 64
     # The variable is that memory.
     assert abs(embedding.get_embedding_tensor()[rows - 1]).numpy().tolist() == [1] * 64

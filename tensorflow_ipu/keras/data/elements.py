@@ -44,6 +44,7 @@ class Elements:
 
     def __init__(self, dataset: tf.data.Dataset) -> None:
         """Takes the user's dataset."""
+        self.source = dataset
         given = dataset.element_spec
         leaves = tf.nest.flatten(given)
         carried = [at for at, leaf in enumerate(leaves) if not _is_missing(leaf)]

@@ -145,27 +145,24 @@ class FedData(DataAdapter):
     def __init__(
         self,
         adapter: DataAdapter,
+        elements: Elements,
         *,
         steps: int | None,
         steps_argument: str,
         steps_per_execution: int,
-        replicas_for: Callable[[Nested], int],
+        replicas: int,
         ordinal: int,
         infeed_options: Mapping[str, Any],
         for_prediction: bool,
         cluster: Cluster | None = None,
     ) -> None:
-        """Checks the data."""
-        _check_kind(adapter)
-        _check_full(adapter)
+        """Takes data, and its elements as `elements_of` returns them."""
         self._adapter = adapter
         self._ordinal = ordinal
         self._infeed_options = dict(infeed_options)
         self._for_prediction = for_prediction
-        of_arrays = isinstance(adapter, ArrayDataAdapter)
-        dataset = data_elements.dataset_of(adapter) if of_arrays else adapter.get_tf_dataset()
-        self._elements = Elements(dataset)
-        self.replicas = replicas = replicas_for(self._elements.spec)
+        self._elements = elements
+        self.replicas = replicas
         self._passes: list[EpochIterator] = []
         batches = adapter.num_batches
         self._share: Share | None = None
@@ -175,7 +172,7 @@ class FedData(DataAdapter):
             make = None
             if isinstance(adapter, ArrayDataAdapter) and data_elements.is_ours_to_shuffle(adapter):
                 make = functools.partial(data_elements.dataset_of, adapter)
-            self._share = Share(cluster, batches, replicas, dataset, make)
+            self._share = Share(cluster, batches, replicas, elements.source, make)
             self._elements = Elements(self._share.of_next_pass())
             batches, everywhere = self._share.batches, replicas * cluster.workers
         _check_enough(batches, steps, steps_argument, everywhere)
@@ -260,6 +257,14 @@ def adapt(
         raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
     options = {"batch_size": batch_size, "steps_per_epoch": steps, "shuffle": shuffle, "class_weight": class_weight}
     return internals.adapter_for(x, y, sample_weight, **options)
+
+
+def elements_of(adapter: DataAdapter) -> Elements:
+    """Checks data, and returns its elements."""
+    _check_kind(adapter)
+    _check_full(adapter)
+    of_arrays = isinstance(adapter, ArrayDataAdapter)
+    return Elements(data_elements.dataset_of(adapter) if of_arrays else adapter.get_tf_dataset())
 
 
 def _check_kind(adapter: DataAdapter) -> None:

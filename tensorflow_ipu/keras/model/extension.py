@@ -169,12 +169,14 @@ class Extension:
         self, adapter: DataAdapter, steps: int | None, argument: str, for_prediction: bool = False
     ) -> fed_data.FedData:
         """Makes data that Keras adapted into data that the device is fed with."""
+        elements = fed_data.elements_of(adapter)
         return fed_data.FedData(
             adapter,
+            elements,
             steps=steps,
             steps_argument=argument,
             steps_per_execution=self.steps_per_execution,
-            replicas_for=self.replicas_for,
+            replicas=self.replicas_for(elements.spec),
             ordinal=self.ordinal,
             infeed_options=self.options.infeed.changed(),
             for_prediction=for_prediction,

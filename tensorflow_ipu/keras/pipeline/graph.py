@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ from tensorflow_ipu.keras.pipeline.places import (
     assignment_of,
     calls_of,
     named_stage,
-    places_of,
+    nodes_of,
     read_assignment,
     restore_stages,
     too_late,
@@ -86,13 +85,13 @@ class StageAssignment:
         if self._stages or not self.has_graph:
             return bool(self._stages)
         # Where nobody has named a stage, nested models are not called with symbols to find their layers.
-        places = places_of(self.graph, self._own, functools.partial(_inner, traces=ever_entered()))
+        places = self._places(self.graph, self.graph, ever_entered(), (), None, [])
         return any(leaf.stage is not None for place in places for leaf in place.leaves())
 
     @property
     def places(self) -> list[Place]:
         """The layers, or their calls, in the order in which they run, with those of nested models in them."""
-        return places_of(self.graph, self._own, functools.partial(_inner, traces=True))
+        return self._places(self.graph, self.graph, True, (), None, [])
 
     def get(self) -> list[Assignment]:
         """An assignment for each layer, or call of one, in the order in which they run."""
@@ -170,11 +169,53 @@ class StageAssignment:
     def _leaves(self) -> list[Place]:
         return [leaf for place in self.places for leaf in place.leaves()]
 
+    def _places(
+        self,
+        around: keras.Operation,
+        model: keras.Model,
+        traces: bool,
+        path: Key,
+        called_in: int | None,
+        outer: list[tuple[int, Mapping[Key, int]]],
+    ) -> list[Place]:
+        """The places of the model that another one around them is, or runs."""
+        assigned = [*outer, (len(path), self._own(around))]
+        calls = [] if isinstance(model, keras.Sequential) else nodes_of(model)
+        nodes: Sequence[Node | None] = [None] * len(model.layers) if isinstance(model, keras.Sequential) else calls
+        layers = model.layers if isinstance(model, keras.Sequential) else [node.operation for node in calls]
+        places = []
+        for layer, node in zip(layers, nodes, strict=True):
+            key = (*path, id(layer if node is None else node))
+            by_list = [_listed(stages, key[depth:]) for depth, stages in assigned]
+            # The outermost model's list comes first, then the scope of a nested model's call, and then what it has itself: by
+            # its list, by the scope of a call, by the scope that a layer was made in.
+            made_in = None if node is None else vars(layer).get(NODE_STAGE)
+            known = [by_list[0], called_in, *by_list[1:], getattr(node, NODE_STAGE, None), made_in]
+            stage = next((one for one in known if one is not None), None)
+            scope = called_in if called_in is not None else getattr(node, NODE_STAGE, None)
+            graph = _inner(layer, node, traces=traces) if _hands_on_inputs_alone(node) else None
+            children = None if graph is None else self._places(layer, graph, traces, key, scope, assigned)
+            places.append(Place(key, layer, node, stage, children, graph))
+        return places
+
     def _own(self, model: keras.Operation) -> dict[Key, int]:
         if model is self._model or model is self._traced:
             return self._stages
         extension = vars(model).get("_ipu_extension")
         return extension.stages._stages if extension else {}
+
+
+def _hands_on_inputs_alone(node: Node | None) -> bool:
+    """Whether a call of a model has no arguments that its layers, one by one, would not get: masks and the like."""
+    if node is None:
+        return True
+    further = keras.tree.flatten(node.arguments.kwargs)
+    return len(node.arguments.args) == 1 and all(value is None for value in further)
+
+
+def _listed(stages: Mapping[Key, int], key: Key) -> int | None:
+    """The stage that a list has for a place, or for the model around it as a whole."""
+    return next((stages[key[:end]] for end in range(len(key), 0, -1) if key[:end] in stages), None)
 
 
 def _inner(layer: keras.Operation, node: Node | None, *, traces: bool) -> keras.Model | None:

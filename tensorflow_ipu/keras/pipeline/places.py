@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import keras
@@ -14,7 +14,6 @@ from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.keras import _keras_internals as internals
 from tensorflow_ipu.keras._keras_internals import Functional
 from tensorflow_ipu.keras.pipeline.stages import (
-    NODE_STAGE,
     FunctionalLayerPipelineStageAssignment,
     FunctionalNestedModelPipelineStageAssignment,
     ModelLayerPipelineStageAssignment,
@@ -29,10 +28,6 @@ if TYPE_CHECKING:
     from tensorflow_ipu.keras.pipeline.stages import Assignment
 
 Key = tuple[int, ...]
-# What a nested model was assigned by itself, by the keys of its own places.
-Own: TypeAlias = "Callable[[keras.Operation], Mapping[Key, int]]"
-# The sequential or functional model of the layers that a call of a layer runs; None for what runs as a whole.
-Inner: TypeAlias = "Callable[[keras.Operation, Node | None], keras.Model | None]"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,11 +64,6 @@ class Call:
     path: Key
 
 
-def places_of(model: keras.Model, own: Own, inner: Inner) -> list[Place]:
-    """The places of a sequential or functional model, in the order in which they run."""
-    return _places(model, model, (own, inner), (), None, [])
-
-
 def nodes_of(model: keras.Model) -> list[Node]:
     """The calls of a functional model's layers, in the order in which they run."""
     by_depth = internals.calls_by_depth(model)
@@ -97,49 +87,6 @@ def too_late(model: keras.Model, places: list[Place]) -> Iterator[tuple[Place, i
     found: list[tuple[Place, int]] = []
     _flow(model, places, [None], found)
     yield from found
-
-
-def _hands_on_inputs_alone(node: Node | None) -> bool:
-    """Whether a call of a model has no arguments that its layers, one by one, would not get: masks and the like."""
-    if node is None:
-        return True
-    further = keras.tree.flatten(node.arguments.kwargs)
-    return len(node.arguments.args) == 1 and all(value is None for value in further)
-
-
-def _places(
-    around: keras.Operation,
-    model: keras.Model,
-    asked: tuple[Own, Inner],
-    path: Key,
-    called_in: int | None,
-    outer: list[tuple[int, Mapping[Key, int]]],
-) -> list[Place]:
-    """The places of the model that another one around them is, or runs."""
-    own, inner = asked
-    assigned = [*outer, (len(path), own(around))]
-    calls = [] if isinstance(model, keras.Sequential) else nodes_of(model)
-    nodes: Sequence[Node | None] = [None] * len(model.layers) if isinstance(model, keras.Sequential) else calls
-    layers = model.layers if isinstance(model, keras.Sequential) else [node.operation for node in calls]
-    places = []
-    for layer, node in zip(layers, nodes, strict=True):
-        key = (*path, id(layer if node is None else node))
-        by_list = [_listed(stages, key[depth:]) for depth, stages in assigned]
-        # The outermost model's list comes first, then the scope of a nested model's call, and then what it has itself: by
-        # its list, by the scope of a call, by the scope that a layer was made in.
-        made_in = None if node is None else vars(layer).get(NODE_STAGE)
-        known = [by_list[0], called_in, *by_list[1:], getattr(node, NODE_STAGE, None), made_in]
-        stage = next((one for one in known if one is not None), None)
-        scope = called_in if called_in is not None else getattr(node, NODE_STAGE, None)
-        graph = inner(layer, node) if _hands_on_inputs_alone(node) else None
-        children = None if graph is None else _places(layer, graph, asked, key, scope, assigned)
-        places.append(Place(key, layer, node, stage, children, graph))
-    return places
-
-
-def _listed(stages: Mapping[Key, int], key: Key) -> int | None:
-    """The stage that a list has for a place, or for the model around it as a whole."""
-    return next((stages[key[:end]] for end in range(len(key), 0, -1) if key[:end] in stages), None)
 
 
 def _entering(node: Node, graph: keras.Model) -> list[keras.KerasTensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -16,19 +15,19 @@ from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.feeds import program_order
 from tensorflow_ipu.pipelining.options import Arguments, PipelineOptions, checked
 from tensorflow_ipu.pipelining.program import memory
+from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
 from tensorflow_ipu.pipelining.program.layout import Layout, costs_of_stages, footprint_of, traced_cost
 from tensorflow_ipu.pipelining.program.lowering import Lowering
 from tensorflow_ipu.pipelining.program.memory import empty_memory
 from tensorflow_ipu.pipelining.program.model import Model, Parts
-from tensorflow_ipu.pipelining.program.operations import Operations, PipelineFeeds
+from tensorflow_ipu.pipelining.program.operations import Operations
 from tensorflow_ipu.pipelining.report.cost import StageCost
 from tensorflow_ipu.pipelining.schedule import plan_arguments
-from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, Results
+from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule
 from tensorflow_ipu.pipelining.schedule.phased import planned_phases
 from tensorflow_ipu.pipelining.schedule.pipelined import planned
 from tensorflow_ipu.pipelining.schedule.plan import Plan
 from tensorflow_ipu.pipelining.schedule.plan_arguments import overlap_length
-from tensorflow_ipu.pipelining.stages.tracing import flat_tensors
 from tensorflow_ipu.pipelining.weight_update import Accumulation
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
 
 def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     """Builds the program: all passes."""
-    feeds = _feeds(arguments, model)
+    feeds = PipelineFeeds(arguments, model)
     total = _count(arguments) * arguments.serialization
     steady = plan.section("steady")
     iterations: int | tf.Tensor = steady.repeat
@@ -199,44 +198,4 @@ def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
         lambda number, token: (number + 1, one_pass(token)),
         (tf.constant(0), zero),
         parallel_iterations=1,
-    )
-
-
-def _feeds(arguments: Arguments, model: Model) -> PipelineFeeds:
-    """The queues, and what goes to the outfeed."""
-    outputs = model.outputs()
-    flat = flat_tensors(outputs)
-    if flat and arguments.outfeed is None:
-        raise ValueError(
-            f"The last computational stage has tensor outputs: {', '.join(map(str, flat))}, but no outfeed_queue has been"
-            " provided. Give one, or return nothing"
-        )
-    if arguments.outfeed_mask is not None and len(arguments.outfeed_mask) != len(flat):
-        raise ValueError(
-            f"The last computational stage has {len(flat)} outputs, but the `outfeed_mask` has"
-            f" {len(arguments.outfeed_mask)} items; give one for each output"
-        )
-    masked = arguments.outfeed_mask or (False,) * len(flat)
-
-    def result(values: Sequence[tf.Tensor], loss: tf.Tensor | tf.TensorSpec | None) -> Nested:
-        if arguments.outfeed_loss:
-            return loss
-        if arguments.training:
-            return [value for value, left_out in zip(values, masked, strict=True) if not left_out]
-        remaining = iter(values)
-        with_nones = [None if one is None else next(remaining) for one in tf.nest.flatten(outputs)]
-        packed = tf.nest.pack_sequence_as(outputs, with_nones)
-        if arguments.results is Results.SUM and not tf.nest.is_nested(packed):
-            return flat_tensors(packed)  # A sum alone comes in a list, as several do.
-        return list(packed) if isinstance(packed, tuple) else packed
-
-    specs = result(flat, model.loss_spec())
-    nothing = arguments.outfeed is None or not flat_tensors(specs)
-    return PipelineFeeds(
-        arguments.infeed,
-        None if nothing else arguments.outfeed,
-        result,
-        specs,
-        results=arguments.results,
-        accumulate_dtype=arguments.accumulate_outfeed_dtype,
     )

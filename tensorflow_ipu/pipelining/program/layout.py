@@ -15,7 +15,7 @@ from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_output
 from tensorflow_ipu.pipelining.stages.tracing import spec_of
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.pipelining.program.operations import PipelineFeeds
+    from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
     from tensorflow_ipu.pipelining.weight_update import Accumulation, Training
 
 # What a program keeps in memory in addition to the plan's buffers:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu.feeds import elements
+from tensorflow_ipu.feeds import infeed
 from tensorflow_ipu.pipelining.schedule.plan_arguments import ALL_IPUS
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, as_arguments, flat_tensors, spec_of, trace_stage
@@ -75,7 +75,7 @@ class Model:
         named: dict[str, Nested] = {}
         constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in arguments.inputs]
         if arguments.infeed is not None:
-            positional, named = elements.specs(arguments.infeed)
+            positional, named = infeed.specs(arguments.infeed)
         last = len(arguments.stages) - 1
         for stage, functions in enumerate(arguments.stages):
             places = self._plan.parts(stage)
