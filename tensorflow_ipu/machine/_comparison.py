@@ -48,7 +48,7 @@ def memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
 
 
 def top_operations(report: Report) -> list[OperationTime]:
-    """The operations of a report, dearest first: one row for all that one TensorFlow operation became, by kind and IPU."""
+    """The operations of a report, slowest first: one row for all that one TensorFlow operation became, by kind and IPU."""
     found: dict[tuple[object, ...], OperationTime] = {}
     for row in report.operations:
         key = row.name, row.kind, row.ipu, row.part
@@ -140,7 +140,7 @@ def _time(report: Report) -> Iterator[str]:
 def _table(report: Report) -> Iterator[str]:
     rows = top_operations(report)
     whole = sum(row.seconds for row in rows)
-    yield f"{'the dearest operations':<{_NAME}}  {'kind':<12} {'times':>8} {'share':>6}  {'bound':<8} {'tiles':<20} line"
+    yield f"{'top operations':<{_NAME}}  {'kind':<12} {'times':>8} {'share':>6}  {'bound':<8} {'tiles':<20} line"
     for row in rows[:_DEAREST]:
         name = row.name if len(row.name) <= _TEXT_NAME else f"...{row.name[-_NAME + 3 :]}"
         share = f"{row.seconds / whole:.1%}"

@@ -131,16 +131,16 @@ def memory_of(
 def memory_of_parts(parts: Sequence[Memory], machine: Machine, kept: Memory | None = None) -> Memory:
     """The memory of an IPU that runs several programs, one at a time, beside what it keeps."""
     kept = kept or Memory(variables=0, constants=0, data=0, code_low=0, code_high=0, capacity=machine.bytes)
-    top_operations = max(parts, key=lambda part: part.data)
+    fullest = max(parts, key=lambda part: part.data)
     runtime_low, runtime_high = (runtime * machine.compute_tiles for runtime in _RUNTIME_CODE)  # It is there once.
     return replace(
         kept,
         constants=kept.constants + sum(part.constants for part in parts),
-        data=top_operations.data,
+        data=fullest.data,
         code_low=runtime_low + sum(part.code_low - runtime_low for part in parts),
         code_high=runtime_high + sum(part.code_high - runtime_high for part in parts),
-        largest=top_operations.largest,
-        liveness=top_operations.liveness,
+        largest=fullest.largest,
+        liveness=fullest.liveness,
     )
 
 

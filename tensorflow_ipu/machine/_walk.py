@@ -312,7 +312,7 @@ class Walk:
 
     def _branches(self, operation: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         branches = [self._computation(frame.enter(operation, called), count) for called in operation.called]
-        self.notes[f"branch `{operation.title}`: taken to run the dearest of its {len(branches)} ways"] = None
+        self.notes[f"branch `{operation.title}`: taken to run the slowest of its {len(branches)} ways"] = None
         return max(branches, key=lambda rows: sum(row.seconds for row in rows), default=[])
 
     def _call(self, operation: HloInstruction, count: int) -> list[OperationTime]:

@@ -83,13 +83,13 @@ def test_less_memory_costs_serial_splits_and_partial_sums_of_half_the_size_take_
     assert half.tile_bytes < whole.tile_bytes
 
 
-def test_an_operation_that_is_not_known_is_named_and_a_branch_takes_the_time_of_its_dearest_way(report):
+def test_an_operation_that_is_not_known_is_named_and_a_branch_takes_the_time_of_its_slowest_way(report):
     made = report(tf.signal.fft, tf.zeros([64], tf.complex64))
     assert any("operation `fft`: not known, and costed as a copy" in line for line in made.assumptions)
     assert only(made, "fft").seconds > 0
     made = report(lambda x: tf.cond(tf.reduce_sum(x) > 0.0, lambda: x @ x @ x @ x, lambda: x + 1.0), tf.zeros([32, 32]))
     assert [row.kind for row in made.operations].count("dot") == 3
-    assert any("the dearest of its 2 ways" in line for line in made.assumptions)
+    assert any("the slowest of its 2 ways" in line for line in made.assumptions)
 
 
 def test_options_of_a_single_product_count_for_it_alone(report):

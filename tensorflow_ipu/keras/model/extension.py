@@ -88,7 +88,7 @@ class Extension:
         self.callbacks: AsynchronousCallbacks | None = None
         self._asked: int | None = None
         self._loops: dict[str, Loop] = {}
-        self._looks: dict[str, ShardingProbe] = {}  # By the spec of a batch.
+        self._probes: dict[str, ShardingProbe] = {}  # By the spec of a batch.
 
     @property
     def ordinal(self) -> int:
@@ -103,13 +103,13 @@ class Extension:
     def replicas_for(self, spec: Nested) -> int:
         """How many replicas run a program of the model."""
         ipus = _state.ipus_of_device(self.ordinal)
-        if not self.stages.has_graph and self._look(spec).has_stages:
+        if not self.stages.has_graph and self._probe(spec).has_stages:
             self.stages.trace(symbols_of(spec))
         if self.stages.is_pipelined:
             mapping = self.options.pipelining.device_mapping or self._default_mapping(self.stages.check())
             needed = replicas.power_of_2(max(0, *mapping) + 1)
             return fitting(ipus, needed, self.model, f"its pipeline stages are on IPUs {mapping}")
-        needed = self._look(spec).ipus if ipus > 1 else 1
+        needed = self._probe(spec).ipus if ipus > 1 else 1
         return fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
 
     def check_traced(self, spec: Nested) -> None:
@@ -117,25 +117,25 @@ class Extension:
         if _state.ipus_of_device(self.ordinal) == 1:
             return
         graph: tf.Graph = tf.compat.v1.get_default_graph()
-        found, expected = replicas.power_of_2(replicas.shards_of(graph)), self._look(spec).ipus
+        found, expected = replicas.power_of_2(replicas.shards_of(graph)), self._probe(spec).ipus
         if found != expected:
             raise ValueError(
                 f"the steps of model `{self.model.name}` use {found} IPUs by `ipu_shard`, and the `call` of its layers uses"
                 f" {expected}, by which its replicas were counted: use `ipu_shard` in `call`"
             )
 
-    def _look(self, spec: Nested) -> ShardingProbe:
+    def _probe(self, spec: Nested) -> ShardingProbe:
         """Calls the model with symbols, to see which scopes its layers enter."""
         key = repr(spec)
-        if key not in self._looks:
-            graph = graphs.FunctionGraph("look_at")
+        if key not in self._probes:
+            graph = graphs.FunctionGraph("sharding_probe")
             before = entered()
             # A model whose steps are its own need not be callable. If it is at fault, its program will say so.
             with contextlib.suppress(Exception), self.strategy.scope(), graph.as_default():
                 internals.called_with_symbols(self.model, symbols_of(spec), training=True)
             ipus = replicas.power_of_2(replicas.shards_of(graph))
-            self._looks[key] = ShardingProbe(ipus, entered() > before)
-        return self._looks[key]
+            self._probes[key] = ShardingProbe(ipus, entered() > before)
+        return self._probes[key]
 
     def _default_mapping(self, stages: int) -> list[int]:
         """The IPU of each stage, where the user has not named them."""
@@ -148,7 +148,7 @@ class Extension:
         """Drops the programs: the next call makes new ones, by the options as they are then."""
         self.model.train_function = self.model.test_function = self.model.predict_function = None
         self._loops.clear()
-        self._looks.clear()
+        self._probes.clear()
 
     def print_options(self, group: str, print_fn: Callable[[str], object] | None) -> None:
         """Prints a group of options."""

@@ -231,15 +231,15 @@ core::Status Pump::Check(const std::vector<tf::Tensor>& element) const {
   return core::Status::Ok();
 }
 
-absl::StatusOr<tf::core::RefCountPtr<PumpAnchor>> PumpAnchor::Of(tf::OpKernelContext* context) {
+absl::StatusOr<tf::core::RefCountPtr<PumpRegistry>> PumpRegistry::Of(tf::OpKernelContext* context) {
   tf::ResourceMgr* const resources = context->resource_manager();
-  PumpAnchor* anchor = nullptr;
-  TF_RETURN_IF_ERROR(resources->LookupOrCreate<PumpAnchor>(resources->default_container(), "ipu_pumps", &anchor,
-                                                           MakeResource<PumpAnchor>));
-  return tf::core::RefCountPtr<PumpAnchor>(anchor);
+  PumpRegistry* registry = nullptr;
+  TF_RETURN_IF_ERROR(resources->LookupOrCreate<PumpRegistry>(resources->default_container(), "ipu_pumps", &registry,
+                                                             MakeResource<PumpRegistry>));
+  return tf::core::RefCountPtr<PumpRegistry>(registry);
 }
 
-PumpAnchor::~PumpAnchor() {
+PumpRegistry::~PumpRegistry() {
   std::vector<std::shared_ptr<Pump>> pumps;
   for (const auto& weak : pumps_) {
     if (auto pump = weak.lock()) pumps.push_back(std::move(pump));
@@ -249,7 +249,7 @@ PumpAnchor::~PumpAnchor() {
   for (const auto& pump : pumps) pump->Await(end - std::chrono::steady_clock::now());
 }
 
-void PumpAnchor::Hold(const std::shared_ptr<Pump>& pump) {
+void PumpRegistry::Hold(const std::shared_ptr<Pump>& pump) {
   const core::Lock lock(mutex_);
   pumps_.erase(std::remove_if(pumps_.begin(), pumps_.end(), [](const auto& weak) { return weak.expired(); }),
                pumps_.end());

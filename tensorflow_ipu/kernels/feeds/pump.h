@@ -138,12 +138,12 @@ class Pump {
 };
 
 // Stops its pumps when the resources of the device whose session started them are cleared.
-class PumpAnchor : public tensorflow::ResourceBase {
+class PumpRegistry : public tensorflow::ResourceBase {
  public:
   // Of the device of an op.
-  static absl::StatusOr<tensorflow::core::RefCountPtr<PumpAnchor>> Of(tensorflow::OpKernelContext* context);
+  static absl::StatusOr<tensorflow::core::RefCountPtr<PumpRegistry>> Of(tensorflow::OpKernelContext* context);
 
-  ~PumpAnchor() override;
+  ~PumpRegistry() override;
 
   void Hold(const std::shared_ptr<Pump>& pump);
 

@@ -70,13 +70,13 @@ class InfeedStartOp : public tf::OpKernel {
     OP_REQUIRES_OK(context, ToAbsl(core::Deadlines::Global().Prepare()));
     absl::StatusOr<std::unique_ptr<DatasetReader>> reader = DatasetReader::Make(context, dataset);
     OP_REQUIRES_OK(context, reader.status());
-    const absl::StatusOr<tf::core::RefCountPtr<PumpAnchor>> anchor = PumpAnchor::Of(context);
-    OP_REQUIRES_OK(context, anchor.status());
+    const absl::StatusOr<tf::core::RefCountPtr<PumpRegistry>> registry = PumpRegistry::Of(context);
+    OP_REQUIRES_OK(context, registry.status());
     const std::shared_ptr<InfeedQueue> queue = (*infeed)->Restart(spec_.sizes());
     const absl::StatusOr<std::shared_ptr<Pump>> pump = Pump::Start(*std::move(reader), queue, spec_);
     if (!pump.ok()) (*infeed)->Stop();
     OP_REQUIRES_OK(context, pump.status());
-    (*anchor)->Hold(*pump);
+    (*registry)->Hold(*pump);
     (*infeed)->SetPump(queue, *pump);
   }
 

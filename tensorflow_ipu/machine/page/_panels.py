@@ -241,7 +241,7 @@ def _operations(report: Report) -> str:
     heads += [("share", "n"), ("bound", ""), ("FLOP", "n"), ("shape", ""), ("tiles", ""), ("line", "")]
     rows = [_row(each, whole, several) for each in found[:_MOST_ROWS]]
     left = len(found) - len(rows)
-    words = f"{len(found)} operations" + (f", of which the {len(rows)} dearest are listed" if left else "")
+    words = f"{len(found)} operations" + (f", of which the {len(rows)} slowest are listed" if left else "")
     table = _table(heads, rows, sortable=True)
     note = f'<p class="soft">{words}. A click on a heading sorts.</p>'
     return _panel("operations", "Operations", note, f'<div class="scrolls">{table}</div>', wide=True)

@@ -82,16 +82,16 @@ class Planned:
             yield from self._asked(f"`PipelineSchedule.{schedule.name}`", schedule=schedule, mode=mode)
 
     def _one_more_stage(self) -> Asked:
-        """The dearest stage, cut in two that are equal: a program does not say where it could really be cut."""
+        """The slowest stage, cut in two that are equal: a program does not say where it could really be cut."""
         plan, costs = self.plan, self._flat_costs()
         words = "one more stage"
         if costs is None or len(plan.ipus) < plan.stages:
             yield NotAsked(words, "stages have concurrent parts, or share IPUs: `compare_plans` costs other mappings")
             return
-        top_operations = max(range(plan.stages), key=lambda stage: _time(costs[stage]))
-        halves = [_half(costs[top_operations])] * 2
-        more = [*costs[:top_operations], *halves, *costs[top_operations + 1 :]]
-        words += f" on an IPU of its own: stage {top_operations}, the dearest, cut in two that take equally long"
+        slowest = max(range(plan.stages), key=lambda stage: _time(costs[stage]))
+        halves = [_half(costs[slowest])] * 2
+        more = [*costs[:slowest], *halves, *costs[slowest + 1 :]]
+        words += f" on an IPU of its own: stage {slowest}, the slowest, cut in two that take equally long"
         words += f" (a replica then has {power_of_2(len(more))} IPUs)"
         yield from self._asked(words, mode=plan.recomputation, costs=more)
 

@@ -185,7 +185,7 @@ def test_advice_on_a_pipeline_is_that_of_other_plans(training):
     doubled = pipelining.pipeline_plan(STAGES, 2 * COUNT, recomputation_mode=plan.recomputation)
     assert by_change(made, f"`gradient_accumulation_count` of {2 * COUNT}").speed == speed_of(doubled)
     more = by_change(made, "one more stage")
-    assert "stage 1, the dearest" in more.change
+    assert "stage 1, the slowest" in more.change
     assert "`gradient_accumulation_count` of 16, a multiple of 8" in more.change
     assert more.speed > 1  # The deep stage holds all others up.
     assert by_change(made, "other micro-batches").why
