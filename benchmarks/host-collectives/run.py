@@ -1,4 +1,4 @@
-"""Training over several processes, against `MultiWorkerMirroredStrategy`: steps, crossings, scaling, a model of the cost."""
+"""Training over several processes, against `MultiWorkerMirroredStrategy`: steps, collectives, scaling, a model of the cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NETWORKS = {"MLP": (128,), "25M parameters": (3584, 3584, 2048, 1024)}
 STEPS = {"MLP": (1, 100), "25M parameters": (1, 5)}
 SIZES = (1, 1 << 8, 1 << 12, 1 << 16, 1 << 18, 1 << 20)  # Elements of float32.
 REPEATS = {1: 200, 1 << 8: 200, 1 << 12: 200, 1 << 16: 40, 1 << 18: 12, 1 << 20: 5}
-CROSSING_TARGET_US = 300.0
+COLLECTIVE_TARGET_US = 300.0
 STEP_TARGET = {1: 1.0, 100: 1.5, 5: 1.0}
 
 
@@ -299,7 +299,7 @@ def compare_overlap():
     )
 
 
-def measure_crossings(counts=(2, 4)):
+def measure_collectives(counts=(2, 4)):
     """Sums over workers against TensorFlow's eager collective; (workers, bytes, seconds) of each for the model."""
     rows, points = [], []
     for count in counts:
@@ -312,7 +312,7 @@ def measure_crossings(counts=(2, 4)):
                 rows.append([count, 4 * size, *(statistics.median(times[name]) for name in ways), added])
                 points.append((count, 4 * size, rows[-1][2] / 1e6))
     print_table(
-        f"A sum over workers, in us; what a program adds is to be below {CROSSING_TARGET_US:.0f} us for small tensors",
+        f"A sum over workers, in us; what a program adds is to be below {COLLECTIVE_TARGET_US:.0f} us for small tensors",
         ["workers", "bytes", "in a program", "outside, eager", "TensorFlow, eager", "a program adds"],
         rows,
     )
@@ -340,17 +340,17 @@ def main():
     """Measures what is asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--worker", choices=["ipu", "mirrored"])
-    parser.add_argument("parts", nargs="*", help="steps, overlap, crossings, scaling; all by default")
+    parser.add_argument("parts", nargs="*", help="steps, overlap, collectives, scaling; all by default")
     options = parser.parse_args()
     if options.worker:
         serve(options.worker)
-    parts = options.parts or ["steps", "overlap", "crossings", "scaling"]
+    parts = options.parts or ["steps", "overlap", "collectives", "scaling"]
     if "steps" in parts:
         compare_steps()
     if "overlap" in parts:
         compare_overlap()
-    if "crossings" in parts:
-        model = cost_model.fit(measure_crossings(), os.cpu_count() or 1)
+    if "collectives" in parts:
+        model = cost_model.fit(measure_collectives(), os.cpu_count() or 1)
         print(f"\n{model}")
         rows = cost_model.extended(model)
         print_table(
