@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-HEADER = ["workers", "MiB a bundle", "messages of a worker", "their time, ms", "bytes, ms", "ways, ms", "all, ms"]
+HEADER = ["workers", "MiB a chunk", "messages of a worker", "their time, ms", "bytes, ms", "ways, ms", "all, ms"]
 
 PARAMETERS = 25_000_000
 # As in `kernels/core/tuning.h`.
