@@ -11,7 +11,7 @@ HEADER = ["workers", "MiB a chunk", "messages of a worker", "their time, ms", "b
 
 PARAMETERS = 25_000_000
 # As in `kernels/core/tuning.h`.
-BUNDLE = 1 << 20
+CHUNK = 1 << 20
 HALVED = 64 << 10
 # A network of hosts, in the place of the loopback: 10 Gbit/s, and 50 us a way beyond what the processes take themselves.
 NETWORK_BYTES = 1.25e9
@@ -34,13 +34,13 @@ class Exchange:
     sent: float
 
 
-def exchange(workers: int, size: float, bundle: int = BUNDLE) -> Exchange:
+def exchange(workers: int, size: float, chunk: int = CHUNK) -> Exchange:
     """Of a sum of so many bytes."""
-    bundles = max(1, -(-int(size) // bundle))
+    chunks = max(1, -(-int(size) // chunk))
     others = workers - 1
-    if others and workers > 2 and size / bundles >= HALVED:
-        return Exchange(2, 2 * others * bundles, 2 * others / workers * size)
-    return Exchange(1 if others else 0, others * bundles, others * size)
+    if others and workers > 2 and size / chunks >= HALVED:
+        return Exchange(2, 2 * others * chunks, 2 * others / workers * size)
+    return Exchange(1 if others else 0, others * chunks, others * size)
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ def extended(model: Model, counts: Sequence[int] = (2, 8, 32, 128, 512, 1024)) -
     size = 4 * PARAMETERS
     rate = 1 / (1 / model.rate + 1 / NETWORK_BYTES)
     rows: list[list[object]] = []
-    for bundle in (BUNDLE, 32 << 20):
+    for chunk in (CHUNK, 32 << 20):
         for workers in counts:
-            done = exchange(workers, size, bundle)
+            done = exchange(workers, size, chunk)
             parts = done.messages * model.message, done.sent / rate, done.ways * (model.way + NETWORK_WAY)
-            rows.append([workers, bundle >> 20, done.messages, *(1e3 * part for part in (*parts, sum(parts)))])
+            rows.append([workers, chunk >> 20, done.messages, *(1e3 * part for part in (*parts, sum(parts)))])
     return rows
