@@ -215,8 +215,9 @@ def batch(shape: tuple[int, ...], dtype: str) -> tuple[tf.Tensor, tf.Tensor]:
 def programs() -> dict[str, str]:
     found = {name: hlo_of(*call) for name, call in operations.calls()}
     for name, model, shape, dtype in models():
-        step = compiled(model, jit_compile=True).train_step
-        found[f"step of {name}"] = hlo_of(lambda *data: step(data), list(batch(shape, dtype)))  # noqa: B023
+        step, data = compiled(model, jit_compile=True).train_step, batch(shape, dtype)
+        step(data)  # It makes all variables, so that one trace is enough.
+        found[f"step of {name}"] = hlo_of(lambda *data: step(data), list(data))  # noqa: B023
     x = operations.number(4)
 
     def gradient(x: Any) -> Any:
