@@ -62,7 +62,7 @@ def top_operations(report: Report) -> list[OperationTime]:
 
 _BAR = 40
 _TEXT_NAME = 44
-_DEAREST = 10
+_TOP = 10
 _CHANGE = 88
 _WIDTH = 118
 _SIGNS = {"compute": "#", "exchange": "=", "sync": "-", "links": "~", "host": "."}
@@ -141,13 +141,13 @@ def _table(report: Report) -> Iterator[str]:
     rows = top_operations(report)
     whole = sum(row.seconds for row in rows)
     yield f"{'top operations':<{_NAME}}  {'kind':<12} {'times':>8} {'share':>6}  {'bound':<8} {'tiles':<20} line"
-    for row in rows[:_DEAREST]:
+    for row in rows[:_TOP]:
         name = row.name if len(row.name) <= _TEXT_NAME else f"...{row.name[-_NAME + 3 :]}"
         share = f"{row.seconds / whole:.1%}"
         yield f"{name:<{_NAME}}  {row.kind:<12} {row.count:>8} {share:>6}  {row.bound:<8} {row.plan:<20} {row.source}".rstrip()
-    rest = sum(row.seconds for row in rows[_DEAREST:])
+    rest = sum(row.seconds for row in rows[_TOP:])
     if rest:
-        yield f"{f'{len(rows) - _DEAREST} others':<{_NAME}}  {'':<12} {'':>8} {f'{rest / whole:.1%}':>6}"
+        yield f"{f'{len(rows) - _TOP} others':<{_NAME}}  {'':<12} {'':>8} {f'{rest / whole:.1%}':>6}"
 
 
 _LISTED = 10

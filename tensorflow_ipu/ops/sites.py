@@ -33,12 +33,17 @@ def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.
 
 def identity(function: str) -> tf.Tensor:
     """The resource that tells the program being traced which replica it is."""
-    return replicas.in_function(shared("identity", device_of_program(function)).state(device_of_program(function)))
+    return _state("identity", function)
 
 
 def random(function: str) -> tf.Tensor:
     """The resource that names the random streams of the device to the program being traced; see `identity`."""
-    return replicas.in_function(shared("random", device_of_program(function)).state(device_of_program(function)))
+    return _state("random", function)
+
+
+def _state(kind: str, function: str) -> tf.Tensor:
+    device = device_of_program(function)
+    return replicas.in_function(shared(kind, device).state(device))
 
 
 def shared(kind: str, device: str) -> _feed.Feed:

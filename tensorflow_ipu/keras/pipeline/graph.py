@@ -85,13 +85,13 @@ class StageAssignment:
         if self._stages or not self.has_graph:
             return bool(self._stages)
         # Where nobody has named a stage, nested models are not called with symbols to find their layers.
-        places = self._places(self.graph, self.graph, ever_entered(), (), None, [])
-        return any(leaf.stage is not None for place in places for leaf in place.leaves())
+        places = self._places(self.graph, self.graph, ever_entered())
+        return any(leaf.stage is not None for leaf in _leaves(places))
 
     @property
     def places(self) -> list[Place]:
         """The layers, or their calls, in the order in which they run, with those of nested models in them."""
-        return self._places(self.graph, self.graph, True, (), None, [])
+        return self._places(self.graph, self.graph, True)
 
     def get(self) -> list[Assignment]:
         """An assignment for each layer, or call of one, in the order in which they run."""
@@ -112,7 +112,7 @@ class StageAssignment:
     def staged(self, stages: Sequence[int]) -> Iterator[None]:
         """A block in which the layers, or their calls, those of nested models among them, are in these stages."""
         before = self._stages
-        self._stages = {leaf.key: stage for leaf, stage in zip(self._leaves(), stages, strict=True)}
+        self._stages = {leaf.key: stage for leaf, stage in zip(_leaves(self.places), stages, strict=True)}
         try:
             yield
         finally:
@@ -120,7 +120,7 @@ class StageAssignment:
 
     def leaf_names(self) -> list[str]:
         """The names of the layers in the order in which they run, those of nested models in their place."""
-        return [leaf.layer.name for leaf in self._leaves()]
+        return [leaf.layer.name for leaf in _leaves(self.places)]
 
     def reset(self) -> None:
         """Takes all layers out of their stages."""
@@ -141,7 +141,7 @@ class StageAssignment:
     def check(self) -> int:
         """Checks that the stages make a pipeline."""
         places = self.places
-        leaves = self._leaves()
+        leaves = _leaves(places)
         without = [leaf.layer for leaf in leaves if leaf.stage is None]
         if without:
             models = [layer for layer in without if "_ipu_extension" in vars(layer)]
@@ -166,25 +166,24 @@ class StageAssignment:
             )
         return max(stages) + 1
 
-    def _leaves(self) -> list[Place]:
-        return [leaf for place in self.places for leaf in place.leaves()]
-
     def _places(
         self,
         around: keras.Operation,
         model: keras.Model,
         traces: bool,
-        path: Key,
-        called_in: int | None,
-        outer: list[tuple[int, Mapping[Key, int]]],
+        path: Key = (),
+        called_in: int | None = None,
+        outer: Sequence[tuple[int, Mapping[Key, int]]] = (),
     ) -> list[Place]:
         """The places of the model that another one around them is, or runs."""
         assigned = [*outer, (len(path), self._own(around))]
-        calls = [] if isinstance(model, keras.Sequential) else nodes_of(model)
-        nodes: Sequence[Node | None] = [None] * len(model.layers) if isinstance(model, keras.Sequential) else calls
-        layers = model.layers if isinstance(model, keras.Sequential) else [node.operation for node in calls]
+        calls: list[tuple[Any, Node | None]]
+        if isinstance(model, keras.Sequential):
+            calls = [(layer, None) for layer in model.layers]
+        else:
+            calls = [(node.operation, node) for node in nodes_of(model)]
         places = []
-        for layer, node in zip(layers, nodes, strict=True):
+        for layer, node in calls:
             key = (*path, id(layer if node is None else node))
             by_list = [_listed(stages, key[depth:]) for depth, stages in assigned]
             # The outermost model's list comes first, then the scope of a nested model's call, and then what it has itself: by
@@ -203,6 +202,10 @@ class StageAssignment:
             return self._stages
         extension = vars(model).get("_ipu_extension")
         return extension.stages._stages if extension else {}
+
+
+def _leaves(places: list[Place]) -> list[Place]:
+    return [leaf for place in places for leaf in place.leaves()]
 
 
 def _hands_on_inputs_alone(node: Node | None) -> bool:
