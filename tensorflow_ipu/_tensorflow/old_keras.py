@@ -12,12 +12,16 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.keras.optimizer_v2.optimizer_v2 import OptimizerV2
 
+from tensorflow_ipu._base import environment
+
 # The base class of its optimizers, which no model of Keras 3 takes.
 Optimizer = OptimizerV2
 
 
 def are_asked_for() -> bool:
     """Whether Keras calls a layer or model with symbols, for shapes alone; stands on `in_symbolic_scope`."""
+    if environment.uses_keras_2():
+        return getattr(tf.compat.v1.get_default_graph(), "name", "") in ("keras_graph", "scratch_graph")
     # Looked up where Keras is imported already: a program without models need not have it. Without it: the graph's name
     # `scratch_graph`.
     module = sys.modules.get("keras.src.backend.common.symbolic_scope")

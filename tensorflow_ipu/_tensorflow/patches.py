@@ -12,6 +12,8 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tensorflow_ipu._base import environment
+
 _NOTHING = object()
 
 
@@ -201,6 +203,7 @@ __all__ = ["TABLE", "Changes", "Hook", "Lifetime", "Patch", "in_trace"]
 
 _NO_SCRIPTS = "no script is of IPU TensorFlow any more"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function"
+_KERAS, _NODE = ("tf_keras", "engine.node") if environment.uses_keras_2() else ("keras", "ops.node")
 
 AUTOGRAPH_RULES = Patch(
     "tensorflow.python.autograph.core.config:CONVERSION_RULES",
@@ -387,21 +390,21 @@ DATASET_ITERATORS = Patch(
 )
 
 KERAS_MODELS = Patch(
-    "keras:Model.__init__",
+    f"{_KERAS}:Model.__init__",
     why="Models that are made in a scope get the IPU's options and loops.",
     lasts=Lifetime.SCOPE,
     until="Keras asks `keras.distribution` for the trainer",
 )
 
 KERAS_CALLS = Patch(
-    "keras.src.ops.node:Node.__init__",
+    f"{_KERAS}.src.{_NODE}:Node.__init__",
     why="Calls of layers in a `PipelineStage` scope note its stage; Keras has no public name for them.",
     lasts=Lifetime.SCOPE,
     until="`keras.name_scope` is on a call",
 )
 
 KERAS_LAYERS = Patch(
-    "keras:layers.Layer.__init__",
+    f"{_KERAS}:layers.Layer.__init__",
     why="Layers that are made in a `PipelineStage` scope note its stage.",
     lasts=Lifetime.SCOPE,
     until="`keras.name_scope` is on a layer",

@@ -60,7 +60,7 @@ _OPTIMIZERS: dict[str, str] = {
 _BEFORE_3: dict[str, Module] = {
     "keras.engine": Module(note=_NOTE),
     "keras.engine.base_layer": Module(here("keras.layers", "Layer"), _NOTE),
-    "keras.engine.functional": Module(here("tensorflow_ipu.keras._keras_internals", "Functional"), _NOTE),
+    "keras.engine.functional": Module(here("tensorflow_ipu.keras._keras3", "Functional"), _NOTE),
     "keras.engine.input_layer": Module(here("keras.layers", "Input InputLayer"), _NOTE),
     "keras.engine.input_spec": Module(here("keras.layers", "InputSpec"), _NOTE),
     "keras.engine.keras_tensor": Module(here("keras", "KerasTensor"), _NOTE),

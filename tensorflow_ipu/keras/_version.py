@@ -5,15 +5,24 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.errors import LibraryError
 
-# The releases whose private names `_keras_internals` knows; the extras in `pyproject.toml` have the same. Keras 3.15 is
+# The releases whose private names `_keras3` knows; the extras in `pyproject.toml` have the same. Keras 3.15 is
 # not for Python 3.10, for which 3.12 is the last.
 FIRST, END = ((3, 12), (3, 13)) if sys.version_info < (3, 11) else ((3, 15), (3, 16))
 
 
+# `tf_keras` asks for the package `tensorflow`, which must not meet `tensorflow-cpu`.
+_BESIDE_CPU = "`pip install --no-deps 'tf_keras~=2.21.0'`"
+FIRST_2, END_2 = (2, 21), (2, 22)
+
+
 def check(version: str | None) -> None:
     """Compares the installed Keras with those that are known."""
+    if environment.uses_keras_2():
+        _check_keras_2(version)
+        return
     if version is None:
         return
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -25,11 +34,27 @@ def check(version: str | None) -> None:
         )
 
 
+def _check_keras_2(version: str | None) -> None:
+    if version is None:
+        raise LibraryError(
+            "`TF_USE_LEGACY_KERAS` says that `tf.keras` is Keras 2, and the package `tf_keras` is not installed:"
+            f" `pip install 'tensorflow-ipu[keras2]'` brings it; where TensorFlow is `tensorflow-cpu`, {_BESIDE_CPU}"
+        )
+    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if not FIRST_2 <= numbers < END_2:
+        wanted = f"tf_keras>={FIRST_2[0]}.{FIRST_2[1]},<{END_2[0]}.{END_2[1]}"
+        raise LibraryError(
+            f"Keras 2 is installed as `tf_keras` `{version}`, and models under an `IPUStrategy` run by what it keeps to"
+            f" itself, which differs from release to release. Install one that is known: `pip install '{wanted}'`"
+        )
+
+
 def installed() -> str | None:
     """The version of the installed Keras, which is not imported for it; None where there is none."""
-    if "keras" in sys.modules:
-        return getattr(sys.modules["keras"], "__version__", None)
+    package = "tf_keras" if environment.uses_keras_2() else "keras"
+    if package in sys.modules:
+        return getattr(sys.modules[package], "__version__", None)
     try:
-        return importlib.metadata.version("keras")
+        return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None

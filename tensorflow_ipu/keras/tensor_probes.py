@@ -6,11 +6,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import tf_variable
-from tensorflow_ipu.keras import _keras_internals as internals
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import layers
 
-from tensorflow_ipu.keras import _keras_internals as internals
+from tensorflow_ipu.keras import _keras3 as internals
 
 
 def functional() -> Any:

@@ -16,7 +16,7 @@ from tensorflow_ipu._tensorflow import functions, patches
 
 ROOT = pathlib.Path(tensorflow_ipu.__file__).parent
 SEAM = "_tensorflow/"
-KERAS_SEAM = "keras/_keras_internals.py"
+KERAS_SEAM = "keras/_keras3.py"
 PRIVATE_MODULES = {
     SEAM: ("tensorflow.python", "tensorflow.core", "tensorflow.compiler", "tensorflow.tsl"),
     KERAS_SEAM: ("keras.src",),

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu.keras import _keras_internals as internals
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
@@ -57,7 +56,7 @@ def inputs_of(model: keras.Model, batch_size: int | None) -> Nested:
     def spec(symbol: Any) -> tf.TensorSpec:
         return _filled(tf.TensorSpec(symbol.shape, symbol.dtype), batch_size, "keras.Input")
 
-    specs: Any = keras.tree.map_structure(spec, symbols)
+    specs: Any = tf.nest.map_structure(spec, symbols)
     return tuple(specs) if isinstance(specs, list) else specs  # Of a list, a dataset would make one tensor.
 
 
@@ -98,8 +97,8 @@ def labels_of(model: keras.Model, inputs: Nested) -> Nested:
     losses: Any = model.loss
     if losses is None:
         return None
-    symbols = keras.tree.map_structure(
-        lambda leaf: keras.KerasTensor(leaf.shape, keras.backend.standardize_dtype(leaf.dtype)), inputs
+    symbols = tf.nest.map_structure(
+        lambda leaf: internals.symbol(leaf.shape, leaf.dtype), inputs
     )
     outputs: Any = internals.called_with_symbols(model, symbols, training=False)
     if isinstance(losses, Mapping) and isinstance(outputs, Sequence):

@@ -6,14 +6,12 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu._tensorflow.variables import NoneSpec
-from tensorflow_ipu.keras import _keras_internals as internals
-from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -277,12 +275,12 @@ def _maker(specs: Specs, elements: Specs) -> functions.ConcreteFunction:
     return tf.function(make, autograph=False).get_concrete_function(*specs)
 
 
-def is_ours_to_shuffle(adapter: ArrayDataAdapter) -> bool:
+def is_ours_to_shuffle(adapter: internals.ArrayDataAdapter) -> bool:
     """Whether the batches are in random order, one that is drawn here."""
     return internals.is_shuffled(adapter) is True and all(map(_is_dense, tf.nest.flatten(internals.arrays_of(adapter))))
 
 
-def dataset_of(adapter: ArrayDataAdapter, order: int | None = None) -> tf.data.Dataset:
+def dataset_of(adapter: internals.ArrayDataAdapter, order: int | None = None) -> tf.data.Dataset:
     """The full batches of arrays: views in order, or gathered some at a time if shuffled, in types that an IPU has."""
     inputs = keras.tree.lists_to_tuples(internals.arrays_of(adapter))
     if not all(map(_is_dense, tf.nest.flatten(inputs))):

@@ -16,8 +16,7 @@ from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.hosts.cluster import deals, share_of
-from tensorflow_ipu.keras import _keras_internals as internals
-from tensorflow_ipu.keras._keras_internals import ArrayDataAdapter, DataAdapter, TFDatasetAdapter
+from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.data import elements as data_elements
 from tensorflow_ipu.keras.data.elements import Elements, device_dtype
 
@@ -139,12 +138,12 @@ class EpochIterator:
         return self if self._yields_itself else self.elements.spec
 
 
-class FedData(DataAdapter):
+class FedData(internals.DataAdapter):
     """Data with its steps, which takes the place of the data that the user gave, for Keras."""
 
     def __init__(
         self,
-        adapter: DataAdapter,
+        adapter: internals.DataAdapter,
         elements: Elements,
         *,
         steps: int | None,
@@ -170,7 +169,7 @@ class FedData(DataAdapter):
         if cluster is not None:
             # What makes the data in the order of a number; None where its order does not change, or is not ours to say.
             make = None
-            if isinstance(adapter, ArrayDataAdapter) and data_elements.is_ours_to_shuffle(adapter):
+            if isinstance(adapter, internals.ArrayDataAdapter) and data_elements.is_ours_to_shuffle(adapter):
                 make = functools.partial(data_elements.dataset_of, adapter)
             self._share = Share(cluster, batches, replicas, elements.source, make)
             self._elements = Elements(self._share.of_next_pass())
@@ -251,7 +250,7 @@ def adapt(
     steps: int | None,
     shuffle: bool | str,
     class_weight: Mapping[int, float] | None,
-) -> DataAdapter:
+) -> internals.DataAdapter:
     """Has Keras adapt what a user gave as data."""
     if x is None or (hasattr(x, "shape") and len(x.shape) and x.shape[0] == 0):
         raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
@@ -259,16 +258,16 @@ def adapt(
     return internals.adapter_for(x, y, sample_weight, **options)
 
 
-def elements_of(adapter: DataAdapter) -> Elements:
+def elements_of(adapter: internals.DataAdapter) -> Elements:
     """Checks data, and returns its elements."""
     _check_kind(adapter)
     _check_full(adapter)
-    of_arrays = isinstance(adapter, ArrayDataAdapter)
+    of_arrays = isinstance(adapter, internals.ArrayDataAdapter)
     return Elements(data_elements.dataset_of(adapter) if of_arrays else adapter.get_tf_dataset())
 
 
-def _check_kind(adapter: DataAdapter) -> None:
-    if not isinstance(adapter, (ArrayDataAdapter, TFDatasetAdapter)):
+def _check_kind(adapter: internals.DataAdapter) -> None:
+    if not isinstance(adapter, (internals.ArrayDataAdapter, internals.TFDatasetAdapter)):
         kind = type(adapter).__name__.removesuffix("Adapter").removesuffix("Data")
         raise ValueError(
             f"The provided set of data is of type `{kind}`, which has no static shapes and runs Python at each step. Give"
@@ -277,13 +276,13 @@ def _check_kind(adapter: DataAdapter) -> None:
         )
 
 
-def _check_full(adapter: DataAdapter) -> None:
+def _check_full(adapter: internals.DataAdapter) -> None:
     if not adapter.has_partial_batch:
         return
     size, rest = adapter.batch_size, adapter.partial_batch_size
     assert size is not None
     assert rest is not None
-    assert isinstance(adapter, ArrayDataAdapter)
+    assert isinstance(adapter, internals.ArrayDataAdapter)
     examples = internals.examples_of(adapter)
     ways = [f"Set `batch_size` to a divisor of {examples}, such as {_either(_near(_divisors(examples), size))}"]
     if examples > size:

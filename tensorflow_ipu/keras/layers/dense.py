@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.ops import embedding_ops, f8_ops, math_ops
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu.ops import rand_ops
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, Shape

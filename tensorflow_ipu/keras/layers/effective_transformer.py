@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import Faults
 from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.keras.layers.dropout import Dropout
 from tensorflow_ipu.keras.layers.normalization import LayerNormalization
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu.ops import embedding_ops
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, Constraint, Initializer, Regularizer, Shape, TensorLike

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu.ops import f8_ops
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

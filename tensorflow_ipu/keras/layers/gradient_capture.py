@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import keras
 
 from tensorflow_ipu.ops import gradient_capture
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     import tensorflow as tf

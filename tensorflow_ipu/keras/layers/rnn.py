@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import Faults, note_bool
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import (

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
-from tensorflow_ipu.keras import _keras_internals as internals
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.options.options import OptionGroup, Options, ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras.pipeline.graph import StageAssignment
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod

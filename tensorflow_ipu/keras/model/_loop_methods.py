@@ -7,10 +7,9 @@ import inspect
 import operator
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
-from tensorflow_ipu.keras import _keras_internals as internals
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
 from tensorflow_ipu.keras.optimizers import parts
@@ -83,11 +82,8 @@ class LoopMethods:
         internals.check_compiled(self, "evaluate")
         extension = self._ipu_extension
         if given.get("kwargs", {}).get("_use_cached_eval_dataset"):  # The validation of `fit`.
-            iterator = internals.validation_iterator(self)
-            data = iterator.data_adapter
-            if isinstance(data, fed_data.FedData):
-                iterator.steps_per_execution = data.steps_per_execution
-            return keras.Model.evaluate(*bound.args, **bound.kwargs)
+            with internals.validating(self):
+                return keras.Model.evaluate(*bound.args, **bound.kwargs)
         data = _feed(extension, given, "steps")
         given["callbacks"] = callbacks = _callbacks("test", extension, given, data, epochs=1)
         return _run("evaluate", bound, extension, data, callbacks, [data])
@@ -117,6 +113,11 @@ class LoopMethods:
     def make_predict_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of prediction."""
         return _make(self, "predict", force)
+
+    def _validate_and_get_metrics_result(self: Any, logs: Logs) -> Logs:
+        """The same in Keras 2."""
+        del self
+        return internals.plain_logs(logs)
 
     def _get_metrics_result_or_logs(self: Any, logs: Logs) -> Logs:
         """The logs as plain numbers, which they are not in every release of Keras; they hold the metrics already."""

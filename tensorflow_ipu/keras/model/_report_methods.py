@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu import machine, pipelining, replicas
@@ -15,7 +14,7 @@ from tensorflow_ipu import machine as machine_model
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.tensors import dtype_for, tf_variable
 from tensorflow_ipu.feeds import IPUInfeedQueue
-from tensorflow_ipu.keras import _keras_internals as internals
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import batches
 from tensorflow_ipu.keras.data.elements import Elements
 from tensorflow_ipu.keras.pipeline.places import symbols_of

@@ -6,13 +6,11 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
-from keras.callbacks import CallbackList
 
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
-from tensorflow_ipu.keras import _keras_internals as internals
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu.strategy import IPUStrategyV1
 
 
-class AsynchronousCallbacks(CallbackList):
+class AsynchronousCallbacks(keras.callbacks.CallbackList):
     """Callbacks that do not hear of executions, which is what Keras knows of, but of their steps, by `report`."""
 
     def __init__(
@@ -31,7 +29,7 @@ class AsynchronousCallbacks(CallbackList):
         **kwargs: Any,
     ) -> None:
         """Takes the user's callbacks."""
-        if isinstance(callbacks, CallbackList):
+        if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = callbacks.callbacks
         super().__init__(callbacks, **kwargs)
         # They are called by the thread already.
@@ -123,7 +121,7 @@ def _of_workers(callback: Any, strategy: IPUStrategyV1) -> Any:
 
 
 def _is_of_keras(callback: keras.callbacks.Callback, hook: str) -> bool:
-    return getattr(type(callback), hook).__module__.startswith("keras.")
+    return getattr(type(callback), hook).__module__.startswith(("keras.", "tf_keras."))
 
 
 class _ChiefOnly(keras.callbacks.Callback):

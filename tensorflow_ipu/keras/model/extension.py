@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining, replicas
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
-from tensorflow_ipu.keras import _keras_internals as internals
-from tensorflow_ipu.keras._keras_internals import Functional
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._loop_methods import LoopMethods
@@ -34,7 +32,7 @@ from tensorflow_ipu.keras.pipeline.stages import entered
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.hosts import Cluster
-    from tensorflow_ipu.keras._keras_internals import DataAdapter
+    from tensorflow_ipu.keras._keras3 import DataAdapter
     from tensorflow_ipu.strategy import IPUStrategyV1
 
 
@@ -186,7 +184,7 @@ class Extension:
     @property
     def steps_per_execution(self) -> int:
         """How many steps the user wants in an execution."""
-        return self.model.steps_per_execution if self._asked is None else self._asked
+        return internals.steps_at_once(self.model) if self._asked is None else self._asked
 
     @property
     def steps_per_update(self) -> int:
@@ -224,7 +222,7 @@ class Extension:
     @contextlib.contextmanager
     def executing(self, steps: int) -> Iterator[None]:
         """Has Keras take so many steps for an execution."""
-        model, before = self.model, (self.model.steps_per_execution, self._asked)
+        model, before = self.model, (internals.steps_at_once(self.model), self._asked)
         self._asked = self.steps_per_execution
         model.steps_per_execution = steps
         try:
@@ -282,7 +280,7 @@ class Extension:
 
     def _pipelined(self, mode: str) -> PipelinedModel:
         kind = type(self.model)
-        plain_kind = keras.Sequential if isinstance(self.model, keras.Sequential) else Functional
+        plain_kind = keras.Sequential if isinstance(self.model, keras.Sequential) else internals.Functional
         for name, plain in ((f"{mode}_step", keras.Model), ("call", plain_kind)):
             if name == "call" and self.stages.is_subclassed:
                 continue

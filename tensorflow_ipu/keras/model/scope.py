@@ -8,17 +8,17 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu import strategy as strategies
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import patches
-from tensorflow_ipu.keras._keras_internals import Functional
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
 from tensorflow_ipu.ops import distributed_batch_norm, random_streams
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras.pipeline.stages import Assignment
@@ -48,8 +48,10 @@ patches.JIT_COMPILE_AUTO.by(_past_ipus)
 def extending_models() -> Iterator[None]:
     """Has models be extended that are made under an IPU strategy of their thread, while any block of this lasts."""
     look_past_ipus()
-    seed_by_replica()
-    share_statistics()
+    # Layers of Keras 2 call TensorFlow's own generators and batch normalization.
+    if not environment.uses_keras_2():
+        seed_by_replica()
+        share_statistics()
     with patches.KERAS_MODELS.applied():
         yield
 
@@ -117,13 +119,13 @@ class SequentialExtension(OptionMethods, PipelineMethods, FileMethods, ReportMet
 class FunctionalExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
     """What a functional model is an instance of that was made in a strategy's scope."""
 
-    _kind = staticmethod(lambda model: isinstance(model, Functional) and not isinstance(model, keras.Sequential))
+    _kind = staticmethod(lambda model: isinstance(model, internals.Functional) and not isinstance(model, keras.Sequential))
 
 
 class ModelExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
     """What a subclassed model is an instance of that was made in a strategy's scope."""
 
-    _kind = staticmethod(lambda model: not isinstance(model, (keras.Sequential, Functional)))
+    _kind = staticmethod(lambda model: not isinstance(model, (keras.Sequential, internals.Functional)))
 
 
 _IMAGES = 4  # The rank of what the IPU's layer normalizes by the fused operation.

@@ -7,7 +7,6 @@ import types
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import Faults, is_number, note_bool
@@ -15,6 +14,7 @@ from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu.keras.optimizers._ipu_optimizers import AdamIpuOptimizer, RMSpropIpuOptimizer, SGDIpuOptimizer
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.ops import reductions
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

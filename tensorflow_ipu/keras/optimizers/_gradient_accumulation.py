@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import is_function
@@ -12,6 +11,7 @@ from tensorflow_ipu.keras.optimizers._als import ALSOptimizer, apply_counted
 from tensorflow_ipu.keras.optimizers._ipu_base import add_beside
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper, all_finite
 from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, parts
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool, is_number
 from tensorflow_ipu._base.tensors import tf_variable
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     import keras

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool, is_number
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, StateTypes, dense
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, DTypeLike, Gradient, LearningRate, Variable

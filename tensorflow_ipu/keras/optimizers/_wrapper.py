@@ -6,11 +6,11 @@ import types
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu.ops import reductions
 from tensorflow_ipu.optimizers import parts
+from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

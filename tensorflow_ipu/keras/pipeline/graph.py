@@ -6,13 +6,11 @@ import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
-from tensorflow_ipu.keras import _keras_internals as internals
-from tensorflow_ipu.keras._keras_internals import Functional
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data.elements import Elements
 from tensorflow_ipu.keras.pipeline import places
 from tensorflow_ipu.keras.pipeline.places import (
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu.keras._keras_internals import Node
+    from tensorflow_ipu.keras._keras3 import Node
     from tensorflow_ipu.keras.pipeline.places import Named
     from tensorflow_ipu.keras.pipeline.stages import Assignment
     from tensorflow_ipu.strategy import IPUStrategyV1
@@ -47,7 +45,7 @@ class StageAssignment:
         """Takes a model and its strategy; nothing is assigned but by `PipelineStage` scopes."""
         self._model = model
         self._strategy = strategy
-        self._traced: Functional | None = None
+        self._traced: internals.Functional | None = None
         self._stages: dict[Key, int] = {}  # By the keys of places.
         self.uncut = ""  # Why a subclassed model in another one is a layer of it as a whole, if it is.
 
@@ -59,7 +57,7 @@ class StageAssignment:
     @property
     def is_subclassed(self) -> bool:
         """Whether a trace of the model's `call`, and not the model, says what its layers are."""
-        return not self.is_sequential and not isinstance(self._model, Functional)
+        return not self.is_sequential and not isinstance(self._model, internals.Functional)
 
     @property
     def has_graph(self) -> bool:
@@ -212,7 +210,7 @@ def _hands_on_inputs_alone(node: Node | None) -> bool:
     """Whether a call of a model has no arguments that its layers, one by one, would not get: masks and the like."""
     if node is None:
         return True
-    further = keras.tree.flatten(node.arguments.kwargs)
+    further = tf.nest.flatten(node.arguments.kwargs)
     return len(node.arguments.args) == 1 and all(value is None for value in further)
 
 
@@ -223,7 +221,7 @@ def _listed(stages: Mapping[Key, int], key: Key) -> int | None:
 
 def _inner(layer: keras.Operation, node: Node | None, *, traces: bool) -> keras.Model | None:
     """The model that a call of a layer expands to: the layer itself, or what its `call` was traced to."""
-    kind = keras.Sequential if isinstance(layer, keras.Sequential) else Functional
+    kind = keras.Sequential if isinstance(layer, keras.Sequential) else internals.Functional
     if isinstance(layer, kind):
         return layer if type(layer).call is kind.call else None
     if not isinstance(layer, keras.Model):
@@ -244,7 +242,7 @@ def _inner(layer: keras.Operation, node: Node | None, *, traces: bool) -> keras.
         return None
     if not stages.has_graph:
         return None
-    shapes = [[tuple(one.shape[1:]) for one in keras.tree.flatten(some)] for some in (symbols, stages.graph.inputs)]
+    shapes = [[tuple(one.shape[1:]) for one in tf.nest.flatten(some)] for some in (symbols, stages.graph.inputs)]
     return stages.graph if shapes[0] == shapes[1] else None
 
 
@@ -334,7 +332,7 @@ class _Trace:
     def __init__(
         self,
         model: keras.Model,
-        graph: Functional,
+        graph: internals.Functional,
         flow: tuple[list[Call], list[Key], list[Key]],
         mode: str,
         elements: Elements,
@@ -366,7 +364,7 @@ class _Trace:
                     arguments, named = node.arguments.fill_in(taken)
                     outputs = internals.bound_operation(node.operation, self._mode == "train")(*arguments, **named)
                     self._collect_losses(call)
-                    for symbol, value in zip(node.outputs, keras.tree.flatten(outputs), strict=True):
+                    for symbol, value in zip(node.outputs, tf.nest.flatten(outputs), strict=True):
                         values[(*call.path, id(symbol))] = value
             if number == stages - 1:
                 return self._end(values, targets)
@@ -389,7 +387,7 @@ class _Trace:
         if call is next(one for one in self._calls if one.node.operation is layer):
             found += internals.weight_losses(layer)
         internals.forget_losses(layer)
-        self._losses += [tf.reduce_sum(tf.cast(loss, keras.config.floatx())) for loss in found]
+        self._losses += [tf.reduce_sum(tf.cast(loss, keras.backend.floatx())) for loss in found]
 
     def _begin(self, tensors: tuple[tf.Tensor, ...]) -> tuple[dict[Key, tf.Tensor], list[tf.Tensor]]:
         x, y, weights = keras.utils.unpack_x_y_sample_weight(self._elements.of_parts(tensors))
@@ -418,15 +416,14 @@ class _Trace:
         filled = [None if part is None else next(left) for part in tf.nest.flatten(self._targets)]
         y, weights = tf.nest.pack_sequence_as(self._targets, filled)
         training = self._mode == "train"
-        with internals.with_losses(model, self._losses):
-            loss = internals.total_loss(model, y, predicted, weights, training)
+        loss = internals.total_loss(model, y, predicted, weights, training, self._losses)
         internals.note_loss(model, loss, self._batch_size)
         logs = model.compute_metrics(None, y, predicted, sample_weight=weights)
         if not training:
             return logs
         names = sorted(logs)
         model._ipu_extension.log_names = names
-        return (model.optimizer.scale_loss(loss), *(logs[name] for name in names))
+        return (internals.scaled_loss(model.optimizer, loss), *(logs[name] for name in names))
 
 
 def _as_declared(value: tf.Tensor, symbol: keras.KerasTensor) -> tf.Tensor:

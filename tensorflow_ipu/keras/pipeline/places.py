@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import keras
+
+import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu.keras import _keras_internals as internals
-from tensorflow_ipu.keras._keras_internals import Functional
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.pipeline.stages import (
     FunctionalLayerPipelineStageAssignment,
     FunctionalNestedModelPipelineStageAssignment,
@@ -24,7 +24,7 @@ from tensorflow_ipu.keras.pipeline.stages import (
 from tensorflow_ipu.strategy import IPUStrategyV1
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.keras._keras_internals import Node
+    from tensorflow_ipu.keras._keras3 import Node
     from tensorflow_ipu.keras.pipeline.stages import Assignment
 
 Key = tuple[int, ...]
@@ -94,7 +94,7 @@ def _entering(node: Node, graph: keras.Model) -> list[keras.KerasTensor]:
     given = node.arguments.args[0]
     if isinstance(given, dict) and not isinstance(internals.input_structure(graph), dict):
         return [given[symbol.name] for symbol in graph.inputs]
-    return keras.tree.flatten(given)
+    return tf.nest.flatten(given)
 
 
 def _link(model: keras.Model, places: list[Place], path: Key, inputs: list[Key], calls: list[Call]) -> list[Key]:
@@ -144,7 +144,7 @@ def _flow(
     return before if isinstance(model, keras.Sequential) else [stages[id(symbol)] for symbol in model.outputs]
 
 
-def trace(model: keras.Model, strategy: IPUStrategyV1, symbols: Nested) -> Functional:
+def trace(model: keras.Model, strategy: IPUStrategyV1, symbols: Nested) -> internals.Functional:
     """Calls a model with symbols, and notes what it does with them."""
     if type(model).call in (keras.Model.call, keras.layers.Layer.call):
         raise NotImplementedError(f"the function `call` for the model {model.name} has not been implemented")
@@ -156,7 +156,7 @@ def trace(model: keras.Model, strategy: IPUStrategyV1, symbols: Nested) -> Funct
             counts = {id(layer): len(internals.calls_of(layer)) for layer in internals.all_layers(model)}
             training = _trace(model, symbols, True)
             for layer in internals.all_layers(model):
-                del internals.calls_of(layer)[counts.get(id(layer), 0) :]
+                internals.forget_calls(layer, counts.get(id(layer), 0))
             if _calls(graph) != _calls(training):
                 raise RuntimeError(
                     f"the function `call` for the model {model.name} calls other layers in training, and a pipeline has the"
@@ -180,17 +180,17 @@ def _symbols(shape: Nested, dtype: str) -> Nested:
     if isinstance(shape, dict):
         return {name: _symbols(part, dtype) for name, part in shape.items()}
     if all(size is None or isinstance(size, int) for size in shape):
-        return keras.KerasTensor(tuple(shape), dtype)
+        return internals.symbol(shape, dtype)
     return type(shape)(_symbols(part, dtype) for part in shape)
 
 
-def _trace(model: keras.Model, symbols: Nested, training: bool | None) -> Functional:
+def _trace(model: keras.Model, symbols: Nested, training: bool | None) -> internals.Functional:
     # Of any batch size: the number of examples is the data's.
-    inputs = keras.tree.map_structure(lambda symbol: keras.Input(symbol.shape[1:], dtype=symbol.dtype), symbols)
+    inputs = tf.nest.map_structure(lambda symbol: keras.Input(symbol.shape[1:], dtype=symbol.dtype), symbols)
     named = {"training": training} if internals.takes_training(model) else {}
     internals.forget_losses(model)
     try:
-        graph = Functional(inputs, model.call(inputs, **named), name=f"{model.name}_calls")
+        graph = internals.Functional(inputs, model.call(inputs, **named), name=f"{model.name}_calls")
     except (TypeError, ValueError, NotImplementedError, AttributeError) as exc:
         raise RuntimeError(
             f"the function `call` for the model {model.name} cannot be cut into pipeline stages: {exc}. It is called with"
@@ -206,7 +206,7 @@ def _trace(model: keras.Model, symbols: Nested, training: bool | None) -> Functi
     return graph
 
 
-def _calls(graph: Functional) -> list[int | str]:
+def _calls(graph: internals.Functional) -> list[int | str]:
     operations = [node.operation for node in nodes_of(graph)]
     return [id(one) if isinstance(one, keras.layers.Layer) else type(one).__name__ for one in operations]
 
@@ -214,8 +214,8 @@ def _calls(graph: Functional) -> list[int | str]:
 def symbols_of(spec: Nested) -> Nested:
     """The inputs of a model for data of this spec, as symbols."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
-    return keras.tree.map_structure(
-        lambda leaf: keras.KerasTensor(leaf.shape, keras.backend.standardize_dtype(leaf.dtype)), x
+    return tf.nest.map_structure(
+        lambda leaf: internals.symbol(leaf.shape, leaf.dtype), x
     )
 
 

@@ -158,7 +158,7 @@ class _Call:
     @property
     def inbound_layers(self) -> list[keras.layers.Layer]:
         """A list of the layers whose outputs the call takes."""
-        from tensorflow_ipu.keras import _keras_internals as internals
+        from tensorflow_ipu.keras._keras import internals
 
         node = internals.calls_of(self._called)[self._node_index]
         return internals.layers_before(node)

@@ -41,10 +41,19 @@ if TYPE_CHECKING:
         is_input: bool
 
 
+optimizers = keras.optimizers
+# The method of optimizers in which all ways of theirs to update variables end.
+UPDATES_BY = "apply"
+
 __all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
 
 # Models. `Functional` is what `keras.Model(inputs, outputs)` makes, and has no public name. When it is gone:
 # `type(keras.Model(x, y))`.
+
+
+def symbol(shape: Any, dtype: Any) -> keras.KerasTensor:
+    """A tensor without a value."""
+    return keras.KerasTensor(tuple(shape), backend.standardize_dtype(dtype))
 
 
 def called_with_symbols(model: keras.Model, symbols: Nested, training: bool) -> Nested:
@@ -116,6 +125,11 @@ def calls_of(layer: keras.Operation) -> list[Node]:
     return layer._inbound_nodes
 
 
+def forget_calls(layer: keras.layers.Layer, kept: int) -> None:
+    """Forgets the calls of a layer but for the first ones; see `calls_of`."""
+    del layer._inbound_nodes[kept:]
+
+
 def layers_before(call: Node) -> list[keras.layers.Layer]:
     """The layers whose outputs a call takes; stands on `KerasTensor._keras_history`."""
     return [tensor._keras_history.operation for tensor in call.input_tensors]
@@ -144,24 +158,32 @@ def forget_losses(layer: keras.layers.Layer) -> None:
     layer._clear_losses()
 
 
-@contextlib.contextmanager
-def with_losses(model: keras.Model, losses: Sequence[tf.Tensor]) -> Iterator[None]:
-    """A block in which `model.losses` are these; stands on `Layer._losses_override`."""
-    model._losses_override = losses
+def total_loss(
+    model: keras.Model,
+    y: Nested,
+    predicted: Nested,
+    weights: Nested,
+    training: bool,
+    losses: Sequence[tf.Tensor] | None = None,
+) -> tf.Tensor:
+    """The loss with those of the layers, or with these in their place; stands on `Trainer._compute_loss`, which calls the
+    public `compute_loss` as it is, and on `Layer._losses_override`.
+    """
+    model._losses_override = losses or []
     try:
-        yield
+        return model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
     finally:
         model._losses_override = []
-
-
-def total_loss(model: keras.Model, y: Nested, predicted: Nested, weights: Nested, training: bool) -> tf.Tensor:
-    """The loss with those of the layers; stands on `Trainer._compute_loss`, which calls the public `compute_loss` as it is."""
-    return model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
 
 
 def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> None:
     """Notes a batch's loss in metrics; stands on `Trainer._loss_tracker` and `unscale_loss_for_distribution`."""
     model._loss_tracker.update_state(unscale_loss_for_distribution(loss), sample_weight=batch_size)
+
+
+def scaled_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+    """The loss to differentiate, as an optimizer wants it."""
+    return optimizer.scale_loss(loss)
 
 
 # Loops.
@@ -172,9 +194,21 @@ def check_compiled(model: keras.Model, method: str) -> None:
     model._assert_compile_called(method)
 
 
-def validation_iterator(model: keras.Model) -> Any:
-    """The iterator over validation data that `fit` keeps for `evaluate`; stands on `Trainer._eval_epoch_iterator`."""
-    return model._eval_epoch_iterator
+def steps_at_once(model: keras.Model) -> int:
+    """How many steps an execution has."""
+    return model.steps_per_execution
+
+
+@contextlib.contextmanager
+def validating(model: keras.Model) -> Iterator[None]:
+    """A block in which `fit` validates, with the steps at once of that data; stands on `Trainer._eval_epoch_iterator`."""
+    iterator: Any = model._eval_epoch_iterator
+    iterator.steps_per_execution = getattr(iterator.data_adapter, "steps_per_execution", iterator.steps_per_execution)
+    yield
+
+
+def forget_validation(model: keras.Model) -> None:
+    """Does nothing: Keras 3 forgets its validation data itself."""
 
 
 def first_epoch(model: keras.Model) -> int | None:

@@ -1,0 +1,18 @@
+"""The Keras of this process, the one that `tf.keras` is, and the part of the seam that goes with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tensorflow_ipu._base import environment
+
+if TYPE_CHECKING or not environment.uses_keras_2():
+    import keras
+
+    from tensorflow_ipu.keras import _keras3 as internals
+else:
+    import tf_keras as keras
+
+    from tensorflow_ipu.keras import _keras2 as internals
+
+__all__ = ["internals", "keras"]

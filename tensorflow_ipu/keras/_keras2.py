@@ -1,0 +1,416 @@
+"""The same as `_keras3` for Keras 2, the package `tf_keras`; each function names what it stands on."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+import tf_keras as keras
+from tf_keras.src.engine import data_adapter
+from tf_keras.src.engine.functional import Functional
+from tf_keras.src.engine.node import Node as _KerasNode
+from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._base.types import Logs, Nested
+
+__all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
+
+# What has the base class of optimizers whose updates subclasses write variable by variable.
+optimizers: Any = keras.optimizers.legacy
+# The method of optimizers in which all ways of theirs to update variables end.
+UPDATES_BY = "apply_gradients"
+
+# Models.
+
+
+def symbol(shape: Any, dtype: Any) -> keras.KerasTensor:
+    """A tensor without a value; stands on `keras.__internal__.KerasTensor`, else `keras.Input`."""
+    return keras.__internal__.KerasTensor(tf.TensorSpec(shape, dtype))
+
+
+def called_with_symbols(model: keras.Model, symbols: Nested, training: bool) -> Nested:
+    """What a model returns for symbols, by which it is built; a graph of its own stands for them."""
+    with tf.__internal__.FuncGraph("scratch_graph").as_default():
+        values = tf.nest.map_structure(lambda one: tf.compat.v1.placeholder(one.dtype, one.shape), symbols)
+        outputs = model(values, training=training) if takes_training(model) else model(values)
+        return tf.nest.map_structure(lambda one: symbol(one.shape, one.dtype), outputs)
+
+
+def build_for_training(model: keras.Model, batch: Nested) -> None:
+    """Builds a model, its metrics and its optimizer for training on batches of this spec, by a step that is never run."""
+
+    def step(*tensors: tf.Tensor) -> Nested:
+        filled = iter(tensors)
+        given = tf.nest.map_structure(lambda leaf: None if leaf is None else next(filled), batch)
+        return model.train_step(given)
+
+    specs = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+    tf.function(step, autograph=False).get_concrete_function(*specs)
+
+
+def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """A model or layer, and all layers within; stands on `Layer._flatten_layers`."""
+    return list(model._flatten_layers())
+
+
+def takes_training(model: keras.Model) -> bool:
+    """Whether `call` has the argument `training`; stands on `Layer._expects_training_arg`. Else: its signature."""
+    return bool(model._expects_training_arg)
+
+
+def built_shapes(model: keras.Model) -> dict[str, Any] | None:
+    """The shapes by argument that a model was built for, or None."""
+    args, _ = model.save_spec(dynamic_batch=False) or ((), {})
+    if args:
+        return {"inputs": tf.nest.map_structure(lambda spec: tuple(spec.shape), args[0])}
+    shape = getattr(model, "_build_input_shape", None) if model.built else None
+    return None if shape is None else {"inputs": tf.TensorShape(shape).as_list()}
+
+
+def input_specs(model: keras.Model) -> list[Any]:
+    """The specs of the flat inputs of a model that was called."""
+    args, _ = model.save_spec() or ((), {})
+    if not args:
+        raise ValueError(f"model `{model.name}` was not called yet")
+    return tf.nest.flatten(args)
+
+
+def input_structure(model: keras.Model) -> Nested:
+    """A functional model's structure of inputs, or None; stands on `Functional._nested_inputs`."""
+    return getattr(model, "_nested_inputs", None)
+
+
+def output_structure(graph: Functional) -> Nested:
+    """The same of its outputs; stands on `Functional._nested_outputs`."""
+    return graph._nested_outputs
+
+
+def standard_inputs(graph: Functional, x: Nested) -> list[tf.Tensor]:
+    """The flat inputs of a functional model, of the shapes and types that it takes; stands on what its `call` begins with."""
+    given = graph._flatten_to_reference_inputs(x)
+    return [graph._conform_to_reference_input(one, ref_input=ref) for one, ref in zip(given, graph.inputs, strict=True)]
+
+
+def functional_of(model: keras.Model) -> Functional:
+    """A sequential model is a functional one, or None before it is built; stands on `Sequential._graph_initialized`."""
+    return None if isinstance(model, keras.Sequential) and not model._graph_initialized else model
+
+
+def has_own_weights(layer: keras.layers.Layer) -> bool:
+    """Whether a layer has weights beside those of the layers within; stands on `Layer._trainable_weights` and the like."""
+    return bool(layer._trainable_weights or layer._non_trainable_weights)
+
+
+# Calls of layers: `Node`, which has other names for what a call has than that of Keras 3.
+
+
+class Node:
+    """A call of a layer, by the names of `_keras3.Node`."""
+
+    def __init__(self, node: _KerasNode) -> None:
+        self._node = node
+        self.operation: Any = node.layer
+        self.input_tensors = list(node.keras_inputs)
+        self.outputs = tf.nest.flatten(node.outputs)
+        self.is_input: bool = node.is_input
+        self.arguments = self
+        self.args: tuple[Nested, ...] = tuple(node.call_args)
+        self.kwargs: dict[str, Nested] = dict(node.call_kwargs)
+
+    def fill_in(self, values: Mapping[int, tf.Tensor]) -> tuple[tuple[Nested, ...], dict[str, Nested]]:
+        """The arguments with values for symbols, which are known by their ids."""
+        return tf.nest.map_structure(lambda one: values.get(id(one), one), (self.args, self.kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        """What was noted with Keras's node."""
+        return getattr(self._node, name)
+
+
+def _call(node: _KerasNode) -> Node:
+    """The same object for a node each time."""
+    return vars(node).setdefault("_ipu_call", Node(node))
+
+
+def calls_by_depth(model: keras.Model) -> dict[int, list[Node]]:
+    """The calls of a functional model's layers by depth, the inputs deepest; stands on `Functional._nodes_by_depth`."""
+    return {depth: [_call(node) for node in nodes] for depth, nodes in model._nodes_by_depth.items()}
+
+
+def calls_of(layer: keras.layers.Layer) -> list[Node]:
+    """The calls of a layer with symbols, in their order; stands on `Layer._inbound_nodes`."""
+    return [_call(node) for node in layer._inbound_nodes]
+
+
+def forget_calls(layer: keras.layers.Layer, kept: int) -> None:
+    """Forgets the calls of a layer but for the first ones; see `calls_of`."""
+    del layer._inbound_nodes[kept:]
+
+
+def layers_before(call: Node) -> list[keras.layers.Layer]:
+    """The layers whose outputs a call takes; stands on `KerasTensor._keras_history`."""
+    return [tensor._keras_history.layer for tensor in call.input_tensors]
+
+
+def bound_operation(operation: keras.layers.Layer, training: bool) -> Callable[..., Nested]:
+    """A layer as a function of its arguments, which a functional model tells whether it trains."""
+    if not takes_training(operation):
+        return operation
+
+    def call(*args: Any, **kwargs: Any) -> Nested:
+        if kwargs.get("training") is None:
+            kwargs["training"] = training
+        return operation(*args, **kwargs)
+
+    return call
+
+
+# Losses. `Layer.losses` is public, and mixes what calls added with what weights cost.
+
+
+def added_losses(layer: keras.layers.Layer) -> list[tf.Tensor]:
+    """The losses that the calls of a layer, without those within, have added; stands on `Layer._eager_losses`."""
+    return list(layer._eager_losses)
+
+
+def weight_losses(layer: keras.layers.Layer) -> list[tf.Tensor]:
+    """What the weights of a layer, and of those within, cost; stands on `Layer._callable_losses`."""
+    found = [cost() for part in all_layers(layer) for cost in part._callable_losses]
+    return [loss for loss in found if loss is not None]
+
+
+def forget_losses(layer: keras.layers.Layer) -> None:
+    """Takes away what the calls of a layer, and of those within, have added; stands on `Layer._clear_losses`."""
+    layer._clear_losses()
+
+
+def total_loss(
+    model: keras.Model,
+    y: Nested,
+    predicted: Nested,
+    weights: Nested,
+    training: bool,
+    losses: Sequence[tf.Tensor] | None = None,
+) -> tf.Tensor:
+    """The loss with those of the layers, or with these in their place; calls the public `compute_loss` as it is."""
+    del training
+    kind = type(model)
+    if losses is not None:  # `Layer.losses` cannot be set.
+        own = type(kind.__name__, (kind,), {"losses": list(losses), "__module__": kind.__module__})
+        object.__setattr__(model, "__class__", own)
+    try:
+        return model.compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights)
+    finally:
+        object.__setattr__(model, "__class__", kind)
+
+
+def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> None:
+    """Does nothing: `compute_loss` notes the loss."""
+
+
+def scaled_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+    """The loss to differentiate, as an optimizer wants it."""
+    return optimizer.get_scaled_loss(loss) if hasattr(optimizer, "get_scaled_loss") else loss
+
+
+# Loops.
+
+
+def check_compiled(model: keras.Model, method: str) -> None:
+    """Refuses a model that was not compiled; stands on `Model._assert_compile_was_called`."""
+    del method
+    model._assert_compile_was_called()
+
+
+def steps_at_once(model: keras.Model) -> int:
+    """How many steps an execution has; `Model.steps_per_execution` is a variable."""
+    steps = model.steps_per_execution
+    return 1 if steps is None else int(steps.numpy())
+
+
+@contextlib.contextmanager
+def validating(model: keras.Model) -> Iterator[None]:
+    """A block in which `fit` validates, with the steps at once of that data; stands on `Model._eval_data_handler`."""
+    data = getattr(model._eval_data_handler._adapter, "data", None)
+    before = steps_at_once(model)
+    if data is not None:
+        model.steps_per_execution = data.steps_per_execution
+    try:
+        yield
+    finally:
+        model.steps_per_execution = before
+
+
+def forget_validation(model: keras.Model) -> None:
+    """Has `fit` make its validation data anew; stands on `Model._eval_data_handler`."""
+    model._eval_data_handler = None
+
+
+def first_epoch(model: keras.Model) -> int | None:
+    """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Model._training_state`."""
+    state = model._training_state
+    return None if state is None else int(state._ckpt_saved_epoch.numpy()) + 1
+
+
+def plain_logs(logs: Logs) -> Logs:
+    """Logs with Python's numbers for scalars; stands on `sync_to_numpy_or_python_type`. Else: `float` of each."""
+    return sync_to_numpy_or_python_type(logs)
+
+
+# Data.
+
+
+class DataAdapter:
+    """Data with the properties that the adapters of Keras 3 have."""
+
+    batch_size: int | None = None
+    num_batches: int | None = None
+    has_partial_batch = False
+    partial_batch_size: int | None = None
+
+    def get_tf_dataset(self) -> Any:
+        """What is iterated over."""
+        raise NotImplementedError
+
+    def on_epoch_begin(self) -> None:
+        """Hears of an epoch."""
+
+    def on_epoch_end(self) -> None:
+        """Hears of an epoch."""
+
+
+class TFDatasetAdapter(DataAdapter):
+    """A dataset, with weights of classes."""
+
+    def __init__(self, adapter: Any, class_weight: Mapping[int, float] | None) -> None:
+        self._dataset = adapter.get_dataset()
+        if class_weight:
+            self._dataset = self._dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
+        cardinality = int(self._dataset.cardinality())
+        self.num_batches = cardinality if cardinality >= 0 else None
+
+    def get_tf_dataset(self) -> tf.data.Dataset:
+        """The dataset."""
+        return self._dataset
+
+
+class ArrayDataAdapter(DataAdapter):
+    """Arrays; stands on `data_adapter.TensorLikeDataAdapter`, and on what makes tensors of its arguments."""
+
+    def __init__(
+        self, adapter: Any, parts: tuple[Nested, ...], class_weight: Mapping[int, float] | None, shuffle: bool | str
+    ) -> None:
+        tensors: Any = data_adapter._process_tensorlike(parts)
+        weigh = data_adapter._make_class_weight_map_fn(class_weight) if class_weight else None
+        if weigh is not None:
+            tensors = weigh(*tensors)
+        dataset = adapter.get_dataset()
+        self._dataset = dataset if weigh is None else dataset.map(weigh)
+        self.arrays = data_adapter.pack_x_y_sample_weight(*tensors)
+        self.examples = int(tf.nest.flatten(self.arrays)[0].shape[0])
+        self.shuffle = shuffle
+        self.batch_size = adapter.batch_size()
+        self.num_batches = adapter.get_size()
+        self.has_partial_batch = adapter.has_partial_batch()
+        self.partial_batch_size = adapter.partial_batch_size()
+
+    def get_tf_dataset(self) -> tf.data.Dataset:
+        """The dataset as Keras makes it."""
+        return self._dataset
+
+
+class _OtherData(DataAdapter):
+    """Data of other kinds."""
+
+
+class _FedDataAdapter(data_adapter.DataAdapter):
+    """How Keras 2 takes a `DataAdapter` of this file, such as data that a device is fed with, for data."""
+
+    @staticmethod
+    def can_handle(x: object, y: object = None) -> bool:
+        """Whether it is such data."""
+        del y
+        return isinstance(x, DataAdapter)
+
+    def __init__(self, x: Any, y: Any = None, **options: Any) -> None:
+        super().__init__(x, y)
+        self.data = x
+        self._steps = options.get("steps")
+
+    def get_dataset(self) -> Any:
+        """What is iterated over."""
+        return self.data.get_tf_dataset()
+
+    def get_size(self) -> int | None:
+        """How many batches there are."""
+        return self.data.num_batches
+
+    def batch_size(self) -> int | None:
+        """How many examples a batch has."""
+        return self.data.batch_size
+
+    def has_partial_batch(self) -> bool:
+        """Whether the last batch is smaller."""
+        return self.data.has_partial_batch
+
+    def partial_batch_size(self) -> int | None:
+        """How many examples the last batch has."""
+        return self.data.partial_batch_size
+
+    def should_recreate_iterator(self) -> bool:
+        """Whether an epoch begins anew with the data, as for datasets."""
+        return self._steps is None or self.data.num_batches == self._steps
+
+    def on_epoch_end(self) -> None:
+        """Tells the data."""
+        self.data.on_epoch_end()
+
+
+# A class of our own in the list is asked for our own data alone.
+data_adapter.ALL_ADAPTER_CLS.append(_FedDataAdapter)
+
+
+def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAdapter:
+    """Keras's view of what a user gave as data; stands on `data_adapter.select_data_adapter`."""
+    kind = data_adapter.select_data_adapter(x, y)
+    shuffle, class_weight = options["shuffle"], options["class_weight"]
+    named = {"sample_weights": weights, "batch_size": options["batch_size"], "steps": options["steps_per_epoch"]}
+    if kind is data_adapter.ListsOfScalarsDataAdapter:
+        x, y, weights = (None if part is None else tf.convert_to_tensor(part) for part in (x, y, weights))
+        return adapter_for(x, y, weights, **options)
+    if kind in (data_adapter.TensorLikeDataAdapter, data_adapter.GenericArrayLikeDataAdapter):
+        made = kind(x, y, shuffle=shuffle, **named)
+        return ArrayDataAdapter(made, (x, y, weights), class_weight, shuffle)
+    if kind is data_adapter.DatasetAdapter:
+        return TFDatasetAdapter(kind(x, y, sample_weights=weights, steps=options["steps_per_epoch"]), class_weight)
+    return type(kind.__name__, (_OtherData,), {})()
+
+
+def arrays_of(adapter: ArrayDataAdapter) -> Nested:
+    """The arrays of an adapter."""
+    return adapter.arrays
+
+
+def is_shuffled(adapter: ArrayDataAdapter) -> bool | str:
+    """Whether its order is random: True, False, or "batch" for whole batches."""
+    return adapter.shuffle
+
+
+def examples_of(adapter: ArrayDataAdapter) -> int:
+    """How many examples it has."""
+    return adapter.examples
+
+
+def split_off(parts: Nested, fraction: float) -> Any:
+    """Arrays to train with, and the rest to validate with; stands on `data_adapter.train_validation_split`."""
+    return data_adapter.train_validation_split(parts, validation_split=fraction)
+
+
+# Optimizers.
+
+
+def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
+    """The strategy that an optimizer was made in, or None; stands on `Optimizer._distribution_strategy`."""
+    return getattr(optimizer, "_distribution_strategy", None)
