@@ -11,6 +11,7 @@ import tf_keras as keras
 from tf_keras.src.engine import data_adapter
 from tf_keras.src.engine.functional import Functional
 from tf_keras.src.engine.node import Node as _KerasNode
+from tf_keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizer as _LegacyLossScaleOptimizer
 from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ __all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
 
 # What has the base class of optimizers whose updates subclasses write variable by variable.
 optimizers: Any = keras.optimizers.legacy
+LossScaleOptimizer: Any = _LegacyLossScaleOptimizer
 # The method of optimizers in which all ways of theirs to update variables end.
 UPDATES_BY = "apply_gradients"
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 optimizers = keras.optimizers
+LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
 # The method of optimizers in which all ways of theirs to update variables end.
 UPDATES_BY = "apply"
 

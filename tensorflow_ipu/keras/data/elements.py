@@ -282,7 +282,7 @@ def is_ours_to_shuffle(adapter: internals.ArrayDataAdapter) -> bool:
 
 def dataset_of(adapter: internals.ArrayDataAdapter, order: int | None = None) -> tf.data.Dataset:
     """The full batches of arrays: views in order, or gathered some at a time if shuffled, in types that an IPU has."""
-    inputs = keras.tree.lists_to_tuples(internals.arrays_of(adapter))
+    inputs = _with_tuples(internals.arrays_of(adapter))
     if not all(map(_is_dense, tf.nest.flatten(inputs))):
         return adapter.get_tf_dataset()
     with tf.device("/device:CPU:0"):
@@ -295,6 +295,15 @@ def dataset_of(adapter: internals.ArrayDataAdapter, order: int | None = None) ->
         return ordered_dataset_of(
             tf.nest.map_structure(lambda part: tf.reshape(part, [adapter.num_batches, size, *part.shape[1:]]), arrays)
         )
+
+
+def _with_tuples(structure: Nested) -> Nested:
+    """The structure with tuples in the place of lists, of which a dataset would make tensors."""
+    if isinstance(structure, dict):
+        return {name: _with_tuples(part) for name, part in structure.items()}
+    if type(structure) in (list, tuple):
+        return tuple(_with_tuples(part) for part in structure)
+    return structure
 
 
 def _is_dense(array: object) -> bool:

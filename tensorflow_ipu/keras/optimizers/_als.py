@@ -14,7 +14,7 @@ from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu.keras.optimizers._ipu_optimizers import AdamIpuOptimizer, RMSpropIpuOptimizer, SGDIpuOptimizer
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.ops import reductions
-from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -180,7 +180,7 @@ class ALSOptimizer(OptimizerWrapper):
         settings = _checked({each: arguments[each] for each in _SETTINGS})
         super().__init__(opt, name)
         self._settings = settings
-        scales = (ALSOptimizer, keras.optimizers.LossScaleOptimizer)
+        scales = (ALSOptimizer, internals.LossScaleOptimizer)
         if isinstance(opt, scales) or opt.loss_scale_factor is not None:
             raise ValueError(f"`opt` is {opt!r}, which scales the loss itself: wrap an optimizer that does not")
         # Made here, since the loss is scaled before the optimizer knows its variables.

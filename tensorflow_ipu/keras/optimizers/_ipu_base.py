@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool, is_number
 from tensorflow_ipu._base.tensors import tf_variable
-from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     import keras
@@ -88,7 +88,7 @@ class _State:
         self.attributes = attributes
 
 
-class IpuOptimizerBase(keras.optimizers.Optimizer):
+class IpuOptimizerBase(internals.optimizers.Optimizer):
     """Keeps slots in types other than their variables', and computes updates in a type of its own.
 
     A subclass makes its slots in `build`, by `add_slot_with_dtype`, and updates a variable in `update_step`. Programs

@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool, is_number
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, StateTypes, dense
-from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, DTypeLike, Gradient, LearningRate, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class AdamIpuOptimizer(keras.optimizers.Adam, IpuOptimizerBase):
+class AdamIpuOptimizer(internals.optimizers.Adam, IpuOptimizerBase):
     """Adam, computed in float32, whose moments may be of other types than the variable, with or without debiasing."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("beta_1", "beta_2", "epsilon")
@@ -205,7 +205,7 @@ def _matches(patterns: Sequence[str], variable: Variable) -> bool:
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class SGDIpuOptimizer(keras.optimizers.SGD, IpuOptimizerBase):
+class SGDIpuOptimizer(internals.optimizers.SGD, IpuOptimizerBase):
     """Gradient descent with momentum, computed in float32, whose momentum may be of another type than the variable."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("momentum",)
@@ -266,7 +266,7 @@ class SGDIpuOptimizer(keras.optimizers.SGD, IpuOptimizerBase):
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class RMSpropIpuOptimizer(keras.optimizers.RMSprop, IpuOptimizerBase):
+class RMSpropIpuOptimizer(internals.optimizers.RMSprop, IpuOptimizerBase):
     """RMSprop, computed in float32, whose slots may be of other types than the variable."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("epsilon", "momentum", "rho")

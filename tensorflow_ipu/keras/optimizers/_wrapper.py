@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.ops import reductions
 from tensorflow_ipu.optimizers import parts
-from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, Gradient, GradientMapping, LearningRate, TensorLike, Variable
 
 
-class OptimizerWrapper(keras.optimizers.Optimizer):
+class OptimizerWrapper(internals.optimizers.Optimizer):
     """Wraps a Keras optimizer, and by itself changes nothing: a subclass overrides `_apply`."""
 
     def __init__(self, opt: keras.optimizers.Optimizer, name: str | None = None) -> None:
@@ -29,7 +29,7 @@ class OptimizerWrapper(keras.optimizers.Optimizer):
         Raises:
           ValueError: `opt` is no Keras optimizer.
         """
-        if not isinstance(opt, keras.optimizers.Optimizer):
+        if not isinstance(opt, internals.optimizers.Optimizer):
             raise ValueError(
                 f"`opt` must be a `keras.optimizers.Optimizer`, but is {opt!r}. Wrappers for `tf.compat.v1.train`"
                 " optimizers are in `tensorflow_ipu.optimizers`"
@@ -197,7 +197,7 @@ def _none_on_any_replica(count: tf.Tensor) -> tf.Tensor:
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
+class LossScaleOptimizer(internals.LossScaleOptimizer):
     """Keras's `LossScaleOptimizer`, but an update is skipped on all replicas where it is infinite on any of them.
 
     Keras's own has each replica judge by its own gradients, and the others wait for it in the sum.
@@ -211,7 +211,7 @@ class LossScaleOptimizer(keras.optimizers.LossScaleOptimizer):
 def scales_losses(optimizer: object) -> bool:
     """Whether a Keras optimizer, or one that it wraps, scales losses by itself."""
     return any(
-        isinstance(one, keras.optimizers.LossScaleOptimizer) or hasattr(one, "get_scaled_loss")
+        isinstance(one, internals.LossScaleOptimizer) or hasattr(one, "get_scaled_loss")
         for one in chain(optimizer)
     )
 
@@ -220,10 +220,10 @@ def agree_on_finite(optimizer: object) -> None:
     """Has Keras's own loss scaling skip on all replicas what it skips on any; its class, which files name, stays."""
     one: Any
     for one in chain(optimizer):
-        if isinstance(one, keras.optimizers.LossScaleOptimizer) and not isinstance(one, LossScaleOptimizer):
+        if isinstance(one, internals.LossScaleOptimizer) and not isinstance(one, LossScaleOptimizer):
             one.check_finite = types.MethodType(_check_finite_of_all, one)
 
 
-def _check_finite_of_all(self: keras.optimizers.LossScaleOptimizer, grads: Sequence[Gradient | None]) -> tf.Tensor:
+def _check_finite_of_all(self: internals.LossScaleOptimizer, grads: Sequence[Gradient | None]) -> tf.Tensor:
     finite = type(self).check_finite(self, grads)
     return _none_on_any_replica(tf.cast(tf.logical_not(finite), tf.float32))  # pyright: ignore[reportArgumentType, reportCallIssue]  # Keras infers those of all backends.
