@@ -445,6 +445,13 @@ OLD_INPUTS = Patch(
     until=_NO_SCRIPTS,
 )
 
+KERAS_SINGLE_BATCHES = Patch(
+    "tf_keras.src.engine.data_adapter:single_batch_iterator",
+    why="`train_on_batch` and its kin of Keras 2 iterate in the scope over a dataset of one batch, which feeds programs.",
+    lasts=Lifetime.SCOPE,
+    until="Keras 2 is gone",
+)
+
 TABLE: tuple[Patch, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Patch))
 
 

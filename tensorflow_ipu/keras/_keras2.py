@@ -363,7 +363,7 @@ class _FedDataAdapter(data_adapter.DataAdapter):
 
     def should_recreate_iterator(self) -> bool:
         """Whether an epoch begins anew with the data, as for datasets."""
-        return self._steps is None or self.data.num_batches == self._steps
+        return not getattr(self.data, "goes_on", False) and self._steps in (None, self.data.num_batches)
 
     def on_epoch_end(self) -> None:
         """Tells the data."""
@@ -390,6 +390,16 @@ def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAd
     return type(kind.__name__, (_OtherData,), {})()
 
 
+def single_batch(x: Nested, y: Nested, weights: Nested, class_weight: Mapping[int, float] | None) -> Nested:
+    """The batch of `train_on_batch` and its kin, as `single_batch_iterator` makes it of their arguments."""
+    tensors: Any = data_adapter._process_tensorlike((x, y, weights))
+    if class_weight:
+        tensors = data_adapter._make_class_weight_map_fn(class_weight)(*tensors)
+    batch: Any = data_adapter.pack_x_y_sample_weight(*tensors)
+    data_adapter._check_data_cardinality(batch)
+    return batch if isinstance(batch, tuple) else (batch,)
+
+
 def arrays_of(adapter: ArrayDataAdapter) -> Nested:
     """The arrays of an adapter."""
     return adapter.arrays
@@ -398,6 +408,11 @@ def arrays_of(adapter: ArrayDataAdapter) -> Nested:
 def is_shuffled(adapter: ArrayDataAdapter) -> bool | str:
     """Whether its order is random: True, False, or "batch" for whole batches."""
     return adapter.shuffle
+
+
+def goes_on(adapter: ArrayDataAdapter) -> bool:
+    """Whether one pass over it has the batches of all epochs: where their order is random."""
+    return bool(adapter.shuffle)
 
 
 def examples_of(adapter: ArrayDataAdapter) -> int:

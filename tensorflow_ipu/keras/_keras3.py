@@ -245,6 +245,12 @@ def is_shuffled(adapter: ArrayDataAdapter) -> bool | str:
     return adapter._shuffle
 
 
+def goes_on(adapter: ArrayDataAdapter) -> bool:
+    """Whether one pass over it has the batches of all epochs: here, each epoch is a pass."""
+    del adapter
+    return False
+
+
 def examples_of(adapter: ArrayDataAdapter) -> int:
     """How many examples it has; stands on `ArrayDataAdapter._num_samples`."""
     return adapter._num_samples

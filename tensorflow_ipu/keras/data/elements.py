@@ -148,20 +148,20 @@ _ops = tf.raw_ops
 
 
 def shuffled_dataset_of(
-    arrays: Nested, batches: int, size: int, within_batches: bool, order: int | None = None
+    arrays: Nested, batches: int, size: int, within_batches: bool, order: int | None = None, goes_on: bool = False
 ) -> tf.data.Dataset:
-    """Makes the dataset. Each pass over it draws its order."""
+    """Makes the dataset. Each pass over it draws its order; one that goes on has the batches of many epochs."""
     parts = tf.nest.flatten(arrays)
     specs = tuple(tf.TensorSpec(part.shape, part.dtype) for part in parts)
     # What is traced keeps the seed of that moment.
-    maker = _shuffled_maker(specs, batches, size, within_batches, devices.global_seed(), order is not None)
+    maker = _shuffled_maker(specs, batches, size, within_batches, devices.global_seed(), order is not None, goes_on)
     number = tf.constant(order or 0, tf.int64)
     return made_by(maker, [number, *parts], tf.nest.pack_sequence_as(arrays, _elements(specs, size)))
 
 
 @functools.lru_cache(maxsize=64)
 def _shuffled_maker(
-    specs: Specs, batches: int, size: int, within_batches: bool, seed: int | None, ordered: bool
+    specs: Specs, batches: int, size: int, within_batches: bool, seed: int | None, ordered: bool, goes_on: bool
 ) -> functions.ConcreteFunction:
     """A function of an order's number and the arrays that returns the variant; it is traced once, of raw ops, to save time."""
     del seed
@@ -175,6 +175,8 @@ def _shuffled_maker(
 
     def make(order: tf.Tensor, *parts: tf.Tensor) -> tf.Tensor:
         once = _ops.RangeDataset(start=order, stop=order + 1, step=_int64(1), **_like([number]))
+        if goes_on:
+            once = _ops.RepeatDataset(input_dataset=once, count=_int64(-1), **_like([number]))
         rows = _ops.UnbatchDataset(input_dataset=_map(once, rows_of_all, [_stacked(row, batches)]), **_like([row]))
         if within_batches:
             rows = _map(rows, order_of_row, [row])
@@ -291,7 +293,8 @@ def dataset_of(adapter: internals.ArrayDataAdapter, order: int | None = None) ->
         assert size is not None
         shuffled = internals.is_shuffled(adapter)
         if shuffled:
-            return shuffled_dataset_of(arrays, adapter.num_batches, size, shuffled == "batch", order)
+            goes_on = order is None and internals.goes_on(adapter)
+            return shuffled_dataset_of(arrays, adapter.num_batches, size, shuffled == "batch", order, goes_on)
         return ordered_dataset_of(
             tf.nest.map_structure(lambda part: tf.reshape(part, [adapter.num_batches, size, *part.shape[1:]]), arrays)
         )

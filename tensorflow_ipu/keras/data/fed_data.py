@@ -190,6 +190,11 @@ class FedData(internals.DataAdapter):
         return self._elements.spec
 
     @property
+    def goes_on(self) -> bool:
+        """Whether one pass has the batches of all epochs."""
+        return self._share is None and isinstance(self._adapter, internals.ArrayDataAdapter) and internals.goes_on(self._adapter)
+
+    @property
     def num_batches(self) -> int | None:
         """How many batches a replica gets; None where that is not known."""
         return self._num_batches
