@@ -452,6 +452,13 @@ KERAS_SINGLE_BATCHES = Patch(
     until="Keras 2 is gone",
 )
 
+KERAS_LOSS_SCALING = Patch(
+    "tf_keras.src.mixed_precision.loss_scale_optimizer:strategy_supports_loss_scaling",
+    why="Keras 2 scales losses, and computes in half precision, under a list of TensorFlow's own strategies.",
+    lasts=Lifetime.SCOPE,
+    until="Keras 2 is gone",
+)
+
 TABLE: tuple[Patch, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Patch))
 
 

@@ -42,15 +42,19 @@ def called_with_symbols(model: keras.Model, symbols: Nested, training: bool) -> 
 
 
 def build_for_training(model: keras.Model, batch: Nested) -> None:
-    """Builds a model, its metrics and its optimizer for training on batches of this spec, by a step that is never run."""
-
-    def step(*tensors: tf.Tensor) -> Nested:
-        filled = iter(tensors)
-        given = tf.nest.map_structure(lambda leaf: None if leaf is None else next(filled), batch)
-        return model.train_step(given)
-
-    specs = [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
-    tf.function(step, autograph=False).get_concrete_function(*specs)
+    """Builds a model, its losses, metrics and optimizer for training on batches of this spec; stands on `compiled_loss`."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    losses, metrics, optimizer = model.compiled_loss, model.compiled_metrics, model.optimizer
+    waits = [part for part in (losses, metrics) if not (part is None or part.built)]
+    if waits or not all(layer.built for layer in all_layers(model)):
+        predicted = called_with_symbols(model, x, training=True)
+        if losses in waits:
+            losses.build(predicted)
+        if metrics in waits:
+            metrics.build(predicted, y)
+    if optimizer is not None:
+        # Those of 2021 have no `build`.
+        getattr(optimizer, "build", getattr(optimizer, "_create_all_weights", None))(model.trainable_variables)
 
 
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
@@ -129,6 +133,10 @@ class Node:
     def __getattr__(self, name: str) -> Any:
         """What was noted with Keras's node."""
         return getattr(self._node, name)
+
+    def __delattr__(self, name: str) -> None:
+        """Takes back what was noted with it."""
+        delattr(self._node, name)
 
 
 def _call(node: _KerasNode) -> Node:
@@ -245,9 +253,10 @@ def validating(model: keras.Model) -> Iterator[None]:
         model.steps_per_execution = before
 
 
-def forget_validation(model: keras.Model) -> None:
-    """Has `fit` make its validation data anew; stands on `Model._eval_data_handler`."""
-    model._eval_data_handler = None
+def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
+    """Has a callback run under a strategy; stands on `BackupAndRestore._supported_strategies`."""
+    if isinstance(callback, keras.callbacks.BackupAndRestore):
+        callback._supported_strategies = (*callback._supported_strategies, type(strategy))
 
 
 def first_epoch(model: keras.Model) -> int | None:
@@ -426,6 +435,11 @@ def split_off(parts: Nested, fraction: float) -> Any:
 
 
 # Optimizers.
+
+
+def has_own_minimize(optimizer: Any) -> bool:
+    """Whether a user's class overrides `minimize`."""
+    return not type(optimizer).minimize.__module__.startswith(("tf_keras.", "tensorflow_ipu."))
 
 
 def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:

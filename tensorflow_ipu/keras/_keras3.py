@@ -208,8 +208,8 @@ def validating(model: keras.Model) -> Iterator[None]:
     yield
 
 
-def forget_validation(model: keras.Model) -> None:
-    """Does nothing: Keras 3 forgets its validation data itself."""
+def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
+    """Does nothing: all callbacks run under all strategies."""
 
 
 def first_epoch(model: keras.Model) -> int | None:
@@ -262,6 +262,11 @@ def split_off(parts: Nested, fraction: float) -> Any:
 
 
 # Optimizers.
+
+
+def has_own_minimize(optimizer: Any) -> bool:
+    """Whether a user's class has a `minimize`, which those of Keras 3 have not."""
+    return hasattr(optimizer, "minimize")
 
 
 def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:

@@ -302,6 +302,10 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def should_save_summary(self) -> bool:
         return True
 
+    @property
+    def _global_batch_size(self) -> bool:
+        return True
+
     def _in_multi_worker_mode(self) -> bool:
         return False
 

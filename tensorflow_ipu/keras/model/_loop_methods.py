@@ -69,6 +69,8 @@ class LoopMethods:
             held_out = extension.feed(adapter, steps, "validation_steps")
             given["validation_data"], given["validation_steps"] = held_out, held_out.steps_per_epoch
             opened.append(held_out)
+        for callback in tf.nest.flatten(getattr(given["callbacks"], "callbacks", given["callbacks"])):
+            internals.accept_strategy(callback, extension.strategy)
         if extension.cluster is not None:
             given["callbacks"] = written_once(given["callbacks"], extension.strategy)
         more = {"add_history": True, "epochs": given["epochs"]}
@@ -196,6 +198,9 @@ def _run(
     steps = data.steps_per_execution
     reporter = callbacks if isinstance(callbacks, AsynchronousCallbacks) else None
     try:
+        if name != "predict":
+            with extension.strategy.scope():
+                internals.build_for_training(extension.model, data.spec)
         with extension.executing(steps), extension.reporting_to(reporter):
             return getattr(keras.Model, name)(*bound.args, **bound.kwargs)
     finally:

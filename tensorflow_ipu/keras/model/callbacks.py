@@ -41,9 +41,11 @@ class AsynchronousCallbacks(keras.callbacks.CallbackList):
         """Tells all callbacks that a step of one replica has ended."""
         index = self._next
         self._next += 1
+        logs = internals.plain_logs(logs)
         for callback in self.callbacks:
             getattr(callback, f"on_{mode}_batch_begin")(index, logs={})
-        getattr(self, f"_on_{mode}_batch_end")(index, logs)
+        for callback in self.callbacks:
+            getattr(callback, f"on_{mode}_batch_end")(index, logs=logs)
 
     # What Keras says of executions. The first of them says where an epoch begins.
 

@@ -260,7 +260,7 @@ class Extension:
     def loop(self, mode: str) -> Loop:
         """Makes the programs of `"train"`, `"test"` or `"predict"`; none is traced yet."""
         model = self.model
-        if mode == "train" and self.gathers and any(hasattr(one, "minimize") for one in chain(model.optimizer)):
+        if mode == "train" and self.gathers and any(map(internals.has_own_minimize, chain(model.optimizer))):
             raise ValueError(
                 f"the optimizer of model `{model.name}` has a `minimize` of its own, which is not called where gradients of"
                 " several steps make one update: override its `apply` or `update_step` instead"

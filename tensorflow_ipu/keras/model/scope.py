@@ -59,6 +59,7 @@ def extending_models() -> Iterator[None]:
         stack.enter_context(patches.KERAS_MODELS.applied())
         if environment.uses_keras_2():
             stack.enter_context(patches.KERAS_SINGLE_BATCHES.applied())
+            stack.enter_context(patches.KERAS_LOSS_SCALING.applied())
         yield
 
 
@@ -94,7 +95,12 @@ def _batch_by_itself(plain: Callable[..., Iterator[Nested]]) -> Callable[..., It
     return single_batch_iterator
 
 
+def _scaling(plain: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: isinstance(tf.distribute.get_strategy(), strategies.IPUStrategyV1) or plain()
+
+
 patches.KERAS_SINGLE_BATCHES.by(_batch_by_itself)
+patches.KERAS_LOSS_SCALING.by(_scaling)
 
 
 class _Kind(type):

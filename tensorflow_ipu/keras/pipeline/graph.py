@@ -267,7 +267,8 @@ def _check_sequence(places: list[Place]) -> None:
 
 def _clear(place: Place) -> None:
     if place.node is not None:
-        vars(place.node).pop(NODE_STAGE, None)
+        if hasattr(place.node, NODE_STAGE):
+            delattr(place.node, NODE_STAGE)
         vars(place.layer).pop(NODE_STAGE, None)
     extension = vars(place.layer).get("_ipu_extension")
     if place.children is not None and extension:

@@ -103,11 +103,11 @@ def _noting(plain: Callable[..., None]) -> Callable[..., None]:
 
 def _noting_layer(plain: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: object, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-        from keras import Model
+        from tensorflow_ipu.keras._keras import keras
 
         plain(self, *args, **kwargs)
         # The layers in a model have stages of their own.
-        if current_stage() is not None and not isinstance(self, Model):
+        if current_stage() is not None and not isinstance(self, keras.Model):
             vars(self)[NODE_STAGE] = current_stage()
 
     return __init__
