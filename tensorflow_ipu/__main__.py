@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tensorflow_ipu._base import environment
+from tensorflow_ipu.errors import LibraryError
 
 if TYPE_CHECKING:
     from tensorflow_ipu.compat import _reading
@@ -17,7 +21,7 @@ if TYPE_CHECKING:
 _NOT_RUN = 2
 
 _USAGE = """\
-python -m tensorflow_ipu [--force] [--emulations=FILE] SCRIPT [ARGUMENT ...]
+python -m tensorflow_ipu [--keras 2|3] [--force] [--emulations=FILE] SCRIPT [ARGUMENT ...]
        python -m tensorflow_ipu COMMAND ..."""
 
 _DESCRIPTION = """\
@@ -57,6 +61,12 @@ def _run(arguments: Sequence[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.add_argument(
+        "--keras",
+        choices=("2", "3"),
+        help="which Keras `tf.keras`, `keras` and `tensorflow.keras` are: 2, the one of 2021, which is the package `tf_keras`,"
+        " or 3. By default what `TF_USE_LEGACY_KERAS` says",
+    )
     parser.add_argument("--force", action="store_true", help="run the script even if it needs names that do not exist")
     parser.add_argument(
         "--emulations",
@@ -67,7 +77,10 @@ def _run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("script", metavar="SCRIPT", type=Path, help="the Python file to run")
     # Everything after the script's name is the script's, whatever it looks like.
-    own = next((index for index, word in enumerate(arguments, start=1) if not word.startswith("-")), len(arguments))
+    own = 0
+    while own < len(arguments) and arguments[own].startswith("-"):
+        own += 2 if arguments[own] == "--keras" else 1
+    own += 1
     options = parser.parse_args(arguments[:own])
     script: Path = options.script
     if not script.is_file():
@@ -76,8 +89,13 @@ def _run(arguments: Sequence[str]) -> int:
     emulations: Path | None = options.emulations
     if emulations is not None and not emulations.is_file():
         parser.exit(_NOT_RUN, f"python -m tensorflow_ipu: `--emulations={emulations}` names no Python file\n")
+    if options.keras is not None:
+        _use_keras(options.keras)
     # Devices and scopes have to exist before the script uses TensorFlow.
-    from tensorflow_ipu import keras  # noqa: F401
+    try:
+        from tensorflow_ipu import keras  # noqa: F401
+    except LibraryError as exc:
+        parser.exit(_NOT_RUN, f"python -m tensorflow_ipu: {exc}\n")
     from tensorflow_ipu.compat import _reading, _script
 
     missing = _reading.scan(script)
@@ -88,6 +106,14 @@ def _run(arguments: Sequence[str]) -> int:
     if emulations is not None:
         runpy.run_path(str(emulations))
     return _script.run(script, arguments[own:])
+
+
+def _use_keras(version: str) -> None:
+    """Has TensorFlow, here and in processes that start from here, take this Keras."""
+    if version == "2":
+        os.environ[environment.KERAS_VARIABLE] = "1"
+    else:
+        os.environ.pop(environment.KERAS_VARIABLE, None)
 
 
 def _check(arguments: Sequence[str]) -> int:

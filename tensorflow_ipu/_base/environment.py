@@ -67,9 +67,12 @@ def json_object(variable: str, text: str, example: str) -> dict[str, Any]:
     return found
 
 
+KERAS_VARIABLE = "TF_USE_LEGACY_KERAS"
+
+
 def uses_keras_2(environ: Mapping[str, str] | None = None) -> bool:
     """Whether `tf.keras` is Keras 2, the package `tf_keras`: by the words that TensorFlow knows."""
-    return (os.environ if environ is None else environ).get("TF_USE_LEGACY_KERAS") in ("1", "True", "true")
+    return (os.environ if environ is None else environ).get(KERAS_VARIABLE) in ("1", "True", "true")
 
 
 DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"

@@ -151,7 +151,11 @@ class Changes:
 
     def apply(self, patch: Patch) -> None:
         """Applies a row of the table."""
-        self._applied.enter_context(patch.applied())
+        self.enter(patch.applied())
+
+    def enter(self, context: contextlib.AbstractContextManager[object]) -> None:
+        """Enters a block, which ends as the changes are undone."""
+        self._applied.enter_context(context)
 
     def put(self, holder: object, name: str, value: object) -> None:
         """Sets an attribute of a module or class."""
@@ -418,7 +422,7 @@ OLD_LOSS_SCALING = Patch(
 )
 
 OLD_COMPILE = Patch(
-    "keras.src.trainers.trainer:Trainer.compile",
+    "tf_keras:Model.compile" if environment.uses_keras_2() else "keras.src.trainers.trainer:Trainer.compile",
     why="Old scripts pass `steps_per_execution` as a tensor, and optimizers of TensorFlow 1; Keras compares this method.",
     lasts=Lifetime.INSTALL,
     until=_NO_SCRIPTS,

@@ -434,7 +434,8 @@ def _local_replicas(replicas: int | None, instances: int) -> int | None:
 
 def _as_arguments(options: argparse.Namespace) -> list[str]:
     emulations = [] if options.emulations is None else [f"--emulations={options.emulations}"]
-    return ["--force"] * options.force + emulations
+    keras = [] if options.keras is None else [f"--keras={options.keras}"]
+    return keras + ["--force"] * options.force + emulations
 
 
 # Options that have a value, which may be a word of its own.
@@ -445,7 +446,7 @@ _VALUES = (*_COUNTS, "--hosts", "--host", "--port", "--timeout")
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     at = 0
     while at < len(arguments) and arguments[at].startswith("-"):
-        at += 2 if arguments[at] in _VALUES else 1
+        at += 2 if arguments[at] in (*_VALUES, "--keras") else 1
     return list(arguments[:at]), list(arguments[at:])
 
 
@@ -471,6 +472,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--port", metavar="P", type=_port, help=f"{words} free ones, and with `--hosts` it is {DEFAULT_PORT}")
     words = "after how many seconds a worker gives up waiting for the others, where the script does not say;"
     add("--timeout", metavar="S", type=_seconds, help=f"{words} {environment.DEFAULT_TIMEOUT:g} by default")
+    add("--keras", choices=("2", "3"), help="as without `run`: which Keras scripts get")
     add("--force", action="store_true", help="as without `run`: run a script that needs missing names")
     add("--emulations", metavar="FILE", help="as without `run`; write `--emulations=FILE`")
     return parser

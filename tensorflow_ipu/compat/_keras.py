@@ -1,4 +1,4 @@
-"""Forms of calls of Keras that scripts use and Keras 3 no longer takes."""
+"""Forms of calls of Keras that scripts use and Keras no longer takes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from tensorflow_ipu import optimizers, strategy
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.types import Gradient, Shape, Variable
 from tensorflow_ipu._tensorflow import old_keras, patches, variables
 from tensorflow_ipu._tensorflow.old_keras import setting
 from tensorflow_ipu._tensorflow.patches import Changes
+from tensorflow_ipu.compat import _keras_2
 from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
 
 _train: Any = tf.compat.v1.train
+keras: Any = tf.keras
+# Those that old scripts mean.
+_kinds: Any = keras.optimizers.legacy if environment.uses_keras_2() else keras.optimizers
 
 _ACCUMULATING = (
     optimizers.CrossReplicaGradientAccumulationOptimizer,
@@ -31,7 +35,7 @@ _ACCUMULATING = (
 
 def for_keras(optimizer: object) -> Any:
     """The Keras optimizer for a model that is compiled with `optimizer`."""
-    if isinstance(optimizer, old_keras.Optimizer):
+    if isinstance(optimizer, old_keras.Optimizer) and not environment.uses_keras_2():
         raise ValueError(
             f"`compile` takes optimizers of Keras 3, and `{type(optimizer).__name__}` is one of"
             " `tensorflow.python.keras`; make it from `keras.optimizers`"
@@ -43,16 +47,27 @@ def for_keras(optimizer: object) -> Any:
         raise ValueError(f"Keras has no optimizer like `{type(optimizer).__name__}`{_remedy(optimizer)}")
     kind, names = equal
     settings: dict[str, Any] = {new: _hyperparameter(optimizer, old) for new, old in names.items()}
-    if kind is keras.optimizers.Adagrad:
-        settings["epsilon"] = 0.0  # TensorFlow 1 adds nothing to what it takes the root of.
+    if kind is _kinds.RMSprop and environment.uses_keras_2():
+        momentum = settings["momentum"]
+        settings["momentum"] = lambda: momentum  # By TensorFlow 1's operation, which adds epsilon below the root.
     made: Any = kind(**settings)
-    if kind is keras.optimizers.RMSprop:
-        # TensorFlow 1 starts the mean of squares at 1. No class of its own: plain Keras reads the model's file.
-        add = made.add_optimizer_variables
-        made.add_optimizer_variables = lambda variables, name, initializer="zeros": add(
-            variables, name, initializer="ones" if name == "velocity" else initializer
-        )
+    if kind is _kinds.Adagrad:
+        made.epsilon = 0.0  # TensorFlow 1 adds nothing to what it takes the root of.
+    if kind is _kinds.RMSprop:
+        _start_mean_at_one(made)
     return made
+
+
+def _start_mean_at_one(optimizer: Any) -> None:
+    """Has an `RMSprop` do as that of TensorFlow 1, whose mean of squares starts at 1; its file is plain Keras's."""
+    is_old = environment.uses_keras_2()
+    method, mean = ("add_slot", "rms") if is_old else ("add_optimizer_variables", "velocity")
+    add = getattr(optimizer, method)
+
+    def start(variables: Any, name: str, initializer: Any = "zeros", **options: Any) -> Any:
+        return add(variables, name, initializer="ones" if name == mean else initializer, **options)
+
+    setattr(optimizer, method, start)
 
 
 def _remedy(optimizer: object) -> str:
@@ -69,17 +84,17 @@ def _remedy(optimizer: object) -> str:
 
 # Each with its class in Keras, and the hyperparameters by their new and old names.
 _EQUALS: dict[type, tuple[Any, dict[str, str]]] = {
-    _train.AdadeltaOptimizer: (keras.optimizers.Adadelta, {"learning_rate": "lr", "rho": "rho", "epsilon": "epsilon"}),
+    _train.AdadeltaOptimizer: (_kinds.Adadelta, {"learning_rate": "lr", "rho": "rho", "epsilon": "epsilon"}),
     _train.AdagradOptimizer: (
-        keras.optimizers.Adagrad,
+        _kinds.Adagrad,
         {"learning_rate": "learning_rate", "initial_accumulator_value": "initial_accumulator_value"},
     ),
     _train.AdamOptimizer: (
-        keras.optimizers.Adam,
+        _kinds.Adam,
         {"learning_rate": "lr", "beta_1": "beta1", "beta_2": "beta2", "epsilon": "epsilon"},
     ),
     _train.FtrlOptimizer: (
-        keras.optimizers.Ftrl,
+        _kinds.Ftrl,
         {
             name: name
             for name in [
@@ -93,13 +108,13 @@ _EQUALS: dict[type, tuple[Any, dict[str, str]]] = {
             ]
         },
     ),
-    _train.GradientDescentOptimizer: (keras.optimizers.SGD, {"learning_rate": "learning_rate"}),
+    _train.GradientDescentOptimizer: (_kinds.SGD, {"learning_rate": "learning_rate"}),
     _train.MomentumOptimizer: (
-        keras.optimizers.SGD,
+        _kinds.SGD,
         {"learning_rate": "learning_rate", "momentum": "momentum", "nesterov": "use_nesterov"},
     ),
     _train.RMSPropOptimizer: (
-        keras.optimizers.RMSprop,
+        _kinds.RMSprop,
         {
             "learning_rate": "learning_rate",
             "rho": "decay",
@@ -116,7 +131,8 @@ def _hyperparameter(optimizer: tf.compat.v1.train.Optimizer, name: str) -> float
     kept = setting(optimizer, name)
     if isinstance(kept, bool):
         return kept
-    value = None if callable(kept) or isinstance(kept, (tf.Variable, keras.Variable)) else tf.get_static_value(kept)
+    changes = callable(kept) or isinstance(kept, (tf.Variable, getattr(keras, "Variable", tf.Variable)))
+    value = None if changes else tf.get_static_value(kept)
     if value is None:
         raise ValueError(
             f"the `{'learning_rate' if name == 'lr' else name}` of `{type(optimizer).__name__}` is `{kept!r}`, which Keras"
@@ -132,12 +148,16 @@ _FULLER = ("backend", "layers", "losses", "metrics", "preprocessing")
 
 def bridge(changes: Changes) -> None:
     """Changes Keras for such scripts; each change is undone with `changes`."""
+    changes.apply(patches.OLD_COMPILE)
+    if environment.uses_keras_2():
+        _keras_2.bridge(changes)
+        return
     _place_old_modules(changes)
     for name in _FULLER:
         fuller, holder = (importlib.import_module(f"{keras_name}.{name}") for keras_name in (TF_KERAS, "keras"))
         for lost in vars(fuller).keys() - vars(holder).keys():
             changes.put(holder, lost, vars(fuller)[lost])
-    for patch in (patches.OLD_COMPILE, patches.OLD_OPTIMIZERS, patches.OLD_APPLY_GRADIENTS, patches.OLD_INPUTS):
+    for patch in (patches.OLD_OPTIMIZERS, patches.OLD_APPLY_GRADIENTS, patches.OLD_INPUTS):
         changes.apply(patch)
     rate = "learning_rate"
     lr = property(
@@ -162,7 +182,7 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
     """Takes a tensor as `steps_per_execution`, and an optimizer of TensorFlow 1."""
 
     @functools.wraps(original)
-    def compile(self: keras.Model, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
+    def compile(self: tf.keras.Model, *args: Any, **kwargs: Any) -> Any:  # noqa: A001
         if args:
             args = (for_keras(args[0]), *args[1:])
         elif "optimizer" in kwargs:
@@ -192,7 +212,7 @@ def _apply_gradients(original: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def apply_gradients(
-        self: keras.optimizers.Optimizer,
+        self: tf.keras.optimizers.Optimizer,
         grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
         name: str | None = None,
         experimental_aggregate_gradients: bool = True,

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow.patches import Changes
-from tensorflow_ipu.compat import _names
+from tensorflow_ipu.compat import _keras_2, _names
 from tensorflow_ipu.compat._table import resolve
 
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
@@ -79,6 +80,8 @@ class OldModuleFinder(MetaPathFinder):
             and PathFinder.find_spec(fullname.partition(".")[0]) is not None
         ):
             return None
+        if environment.uses_keras_2() and _keras_2.is_name(fullname):
+            return _keras_2.spec(fullname)
         if _names.module_exists(fullname) or _is_second_name(fullname):
             # All are packages, so that imports below them come here too.
             return ModuleSpec(fullname, _OldModuleLoader(), is_package=True)
@@ -119,7 +122,7 @@ _changes = Changes()
 def install() -> None:
     """Makes the names of IPU TensorFlow importable: `from tensorflow.python import ipu` and so on.
 
-    It also gives TensorFlow and Keras 3 back the names and arguments that such scripts use and that were lost since, as
+    It also gives TensorFlow and Keras back the names and arguments that such scripts use and that were lost since, as
     docs/porting.md lists. A second call does nothing. Thread-safe.
     """
     with _lock:
