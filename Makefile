@@ -71,6 +71,7 @@ $(STAMPS)/package: build/wheel/.stamp
 
 $(STAMPS)/test $(STAMPS)/examples: $(STAMPS)/%: $(STAMPS)/package pyproject.toml
 	@$(PIP) install 'tensorflow-ipu[cpu,$*]'
+	@$(PIP) install --no-deps 'tf_keras~=2.21.0'  # Which asks for `tensorflow`, and `tensorflow-cpu` is there.
 	@touch $@
 
 # Not by way of the package: a check of the sources needs no kernels.
@@ -94,6 +95,7 @@ PYTEST = mkdir -p build/test-run && cd build/test-run && PYTHONSAFEPATH=1 '$(CUR
 
 test: core-test $(STAMPS)/test
 	$(PYTEST) '$(CURDIR)/tests'
+	export TF_USE_LEGACY_KERAS=1 && $(PYTEST) '$(CURDIR)/tests/keras2'
 
 # XLA uses no instruction above AVX2, and TensorFlow its own CPU kernels: as on a processor without AVX-512. The C library fills
 # memory with a byte as it is allocated and freed, so that a test that reads what nobody wrote fails with one of the two.

@@ -47,11 +47,14 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
     losses, metrics, optimizer = model.compiled_loss, model.compiled_metrics, model.optimizer
     waits = [part for part in (losses, metrics) if not (part is None or part.built)]
     if waits or not all(layer.built for layer in all_layers(model)):
-        predicted = called_with_symbols(model, x, training=True)
-        if losses in waits:
-            losses.build(predicted)
-        if metrics in waits:
-            metrics.build(predicted, y)
+        # A model whose steps are its own need not be callable. If it is at fault, its program will say so.
+        own = type(model).train_step is not keras.Model.train_step
+        with contextlib.suppress(Exception) if own else contextlib.nullcontext():
+            predicted = called_with_symbols(model, x, training=True)
+            if losses in waits:
+                losses.build(predicted)
+            if metrics in waits:
+                metrics.build(predicted, y)
     if optimizer is not None:
         # Those of 2021 have no `build`.
         getattr(optimizer, "build", getattr(optimizer, "_create_all_weights", None))(model.trainable_variables)
@@ -392,7 +395,7 @@ def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAd
         x, y, weights = (None if part is None else tf.convert_to_tensor(part) for part in (x, y, weights))
         return adapter_for(x, y, weights, **options)
     if kind in (data_adapter.TensorLikeDataAdapter, data_adapter.GenericArrayLikeDataAdapter):
-        made = kind(x, y, shuffle=shuffle, **named)
+        made = kind(x, y, shuffle=shuffle, epochs=None, **named)
         return ArrayDataAdapter(made, (x, y, weights), class_weight, shuffle)
     if kind is data_adapter.DatasetAdapter:
         return TFDatasetAdapter(kind(x, y, sample_weights=weights, steps=options["steps_per_epoch"]), class_weight)

@@ -285,15 +285,15 @@ def is_ours_to_shuffle(adapter: internals.ArrayDataAdapter) -> bool:
 def dataset_of(adapter: internals.ArrayDataAdapter, order: int | None = None) -> tf.data.Dataset:
     """The full batches of arrays: views in order, or gathered some at a time if shuffled, in types that an IPU has."""
     inputs = _with_tuples(internals.arrays_of(adapter))
-    if not all(map(_is_dense, tf.nest.flatten(inputs))):
+    shuffled, goes_on = internals.is_shuffled(adapter), internals.goes_on(adapter)
+    if not all(map(_is_dense, tf.nest.flatten(inputs))) or (shuffled == "batch" and goes_on):
         return adapter.get_tf_dataset()
     with tf.device("/device:CPU:0"):
         arrays = tf.nest.map_structure(_to_device_type, inputs)
         size = adapter.batch_size
         assert size is not None
-        shuffled = internals.is_shuffled(adapter)
         if shuffled:
-            goes_on = order is None and internals.goes_on(adapter)
+            goes_on = goes_on and order is None
             return shuffled_dataset_of(arrays, adapter.num_batches, size, shuffled == "batch", order, goes_on)
         return ordered_dataset_of(
             tf.nest.map_structure(lambda part: tf.reshape(part, [adapter.num_batches, size, *part.shape[1:]]), arrays)

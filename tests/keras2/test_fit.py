@@ -1,0 +1,204 @@
+"""`fit`, `evaluate` and `predict` of models of Keras 2 in a scope give the numbers of plain Keras 2."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+import tensorflow_ipu as ipu
+
+layers = keras.layers
+old = keras.optimizers.legacy
+
+
+def dense():
+    return keras.Sequential([layers.Dense(8, "relu", input_shape=(6,)), layers.Dropout(0.0), layers.Dense(3)])
+
+
+def unbuilt():
+    return keras.Sequential([layers.Dense(8, "tanh", kernel_regularizer="l2"), layers.Dense(3)])
+
+
+def functional():
+    inputs = keras.Input([6], name="x")
+    hidden = layers.BatchNormalization()(layers.Dense(8, "relu")(inputs))
+    outputs = layers.Dense(3)(layers.concatenate([hidden, tf.square(inputs)]))
+    model = keras.Model(inputs, outputs)
+    model.add_loss(0.1 * tf.reduce_mean(hidden))
+    model.add_metric(tf.reduce_max(hidden), name="peak", aggregation="mean")
+    return model
+
+
+def convolutions():
+    parts = [layers.Reshape([6, 1]), layers.Conv1D(4, 3, padding="same"), layers.BatchNormalization(), layers.ReLU()]
+    return keras.Sequential([layers.InputLayer([6]), *parts, layers.GlobalMaxPooling1D(), layers.Dense(3)])
+
+
+def recurrent():
+    return keras.Sequential([layers.Reshape([3, 2], input_shape=(6,)), layers.LSTM(4), layers.Dense(3)])
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.hidden = layers.Dense(8, activity_regularizer="l1")
+        self.last = layers.Dense(3)
+
+    def call(self, inputs, training=None):
+        return self.last(tf.nn.relu(self.hidden(inputs)) * (0.5 if training else 1.0))
+
+
+class OwnStep(Subclassed):
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), from_logits=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"own": loss, "half": loss / 2}
+
+
+OPTIMIZERS = {
+    "old sgd": lambda: old.SGD(0.1, momentum=0.9, nesterov=True),
+    "old adam": lambda: old.Adam(keras.optimizers.schedules.ExponentialDecay(0.01, 3, 0.5)),
+    "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
+    "adam": lambda: keras.optimizers.Adam(0.01, clipnorm=1.0),
+}
+CASES = [
+    (dense, "old sgd"),
+    (unbuilt, "adam"),
+    (functional, "old adam"),
+    (convolutions, "sgd"),
+    (recurrent, "old adam"),
+    (Subclassed, "sgd"),
+    (OwnStep, "old sgd"),
+]
+
+
+def compiled(make, optimizer, **options):
+    model = make()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    metrics = ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2, "top")]
+    model.compile(OPTIMIZERS[optimizer](), loss, metrics=metrics, **options)
+    return model
+
+
+@pytest.mark.parametrize(("make", "optimizer"), CASES)
+def test_training_equals_plain_keras(make, optimizer, features, labels, both, same):
+    weights = np.linspace(0.5, 1.5, len(labels), dtype=np.float32)
+    weighs = make not in (OwnStep,)
+
+    def train(**options):
+        model = compiled(make, optimizer, **options)
+        extra = {"sample_weight": weights, "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}} if weighs else {}
+        history = model.fit(
+            features, labels, batch_size=4, epochs=3, verbose=0, validation_data=(features, labels), **extra
+        ).history
+        return [
+            history,
+            model.evaluate(features, labels, batch_size=4, verbose=0),
+            model.predict(features, batch_size=4, verbose=0),
+            model.get_weights(),
+        ]
+
+    found, expected = both(lambda: train(steps_per_execution=6), lambda: train(jit_compile=True))
+    same(found, expected, rtol=1e-5)
+
+
+def test_one_step_at_a_time_equals_plain_keras_to_the_bit(features, labels, both, same):
+    def train():
+        model = compiled(dense, "old sgd", jit_compile=True)
+        history = model.fit(features, labels, batch_size=8, epochs=2, verbose=0, validation_split=0.5).history
+        single = [model.train_on_batch(features[:8], labels[:8], class_weight={0: 1.0, 1: 2.0, 2: 3.0})]
+        single += [model.test_on_batch(features[:8], labels[:8], return_dict=True), model.predict_on_batch(features[:8])]
+        return [history, single, model.get_weights()]
+
+    same(*both(train))
+
+
+@pytest.mark.parametrize("shuffle", [True, False, "batch"])
+def test_order_of_arrays_is_that_of_keras_over_epochs(shuffle, features, both, same):
+    """It was drawn anew for the second epoch, where Keras 2 goes on with one iterator."""
+
+    class Sums(keras.Model):
+        def train_step(self, data):
+            return {"sum": tf.reduce_sum(data[0] * tf.range(6.0))}
+
+    def train():
+        model = Sums()
+        model.compile(old.SGD())
+        return model.fit(features, batch_size=8, epochs=3, shuffle=shuffle, verbose=0).history
+
+    same(*both(train), rtol=1e-5)
+
+
+def test_datasets_go_on_between_epochs_where_keras_lets_them(features, labels, both, same):
+    def train():
+        data = tf.data.Dataset.from_tensor_slices((features, labels)).batch(4, drop_remainder=True).repeat()
+        model = compiled(unbuilt, "old sgd", steps_per_execution=5)
+        return model.fit(data, steps_per_epoch=10, epochs=4, verbose=0).history
+
+    same(*both(train), rtol=1e-5)
+
+
+def test_several_inputs_and_outputs_by_name(features, labels, both, same):
+    def make():
+        first, second = keras.Input([4], name="first"), keras.Input([2], name="second")
+        joined = layers.Concatenate()([first, layers.Dense(2, name="inner")(second)])
+        return keras.Model([first, second], {"class": layers.Dense(3)(joined), "value": layers.Dense(1)(joined)})
+
+    def train():
+        model = make()
+        losses = {"class": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "value": "mse"}
+        model.compile("rmsprop", losses, metrics={"class": "accuracy"}, loss_weights={"class": 1.0, "value": 0.3})
+        x = {"first": features[:, :4], "second": features[:, 4:]}
+        y = {"class": labels, "value": features[:, 0]}
+        history = model.fit(x, y, batch_size=6, epochs=2, verbose=0).history
+        return [history, model.predict(x, batch_size=6, verbose=0)]
+
+    same(*both(train), rtol=1e-5)
+
+
+def test_a_program_is_traced_once_and_runs_many_steps(features, labels):
+    with ipu.IPUStrategy().scope():
+        model = compiled(unbuilt, "old adam", steps_per_execution=6)
+        model.fit(features, labels, batch_size=4, epochs=2, verbose=0, validation_data=(features, labels))
+        model.evaluate(features, labels, batch_size=4, verbose=0)
+    assert model._ipu_extension.traces() == {"train": 1, "test": 1}
+
+
+def test_data_without_static_shapes_is_refused(features, labels):
+    with ipu.IPUStrategy().scope():
+        model = compiled(dense, "sgd")
+        with pytest.raises(ValueError, match=r"partial batch: of 48 examples, batches of 7"):
+            model.fit(features, labels, batch_size=7, verbose=0)
+        with pytest.raises(ValueError, match=r"The provided set of data is of type `Generator`"):
+            model.fit((one for one in [(features, labels)]), verbose=0)
+        with pytest.raises(ValueError, match="not fully defined"):
+            model.fit(tf.data.Dataset.from_tensor_slices((features, labels)).batch(8), verbose=0)
+
+
+def test_epochs_end_where_callbacks_say_so(features, labels, both, same):
+    class Notes(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.heard = []
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.heard.append((batch, sorted(logs)))
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.heard.append((epoch, sorted(logs)))
+            self.model.stop_training = epoch == 1
+
+    def train():
+        notes = Notes()
+        model = compiled(dense, "sgd", steps_per_execution=4)
+        rate = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
+        reduce = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=0, min_delta=10.0)
+        history = model.fit(features, labels, batch_size=4, epochs=5, verbose=0, callbacks=[notes, rate, reduce]).history
+        return notes.heard, history
+
+    (found, history), (expected, plain) = both(train)
+    assert found == expected
+    same(history, plain, rtol=1e-5)
