@@ -45,8 +45,12 @@ def take_over_slots(
     optimizer._slots, optimizer._non_slot_dict = known
 
 
-def keras_2_class() -> type | None:
-    """The base class of TensorFlow's Keras 2 optimizers, or None where nobody imported it; stands on its module."""
-    # To import it takes a while, and who has such an optimizer has done so.
-    module = sys.modules.get("tensorflow.python.keras.optimizer_v2.optimizer_v2")
-    return None if module is None else module.OptimizerV2
+def keras_2_optimizers() -> list[type]:
+    """The base classes of optimizers of Keras 2, TensorFlow's own and `tf_keras`; stands on the names of their modules."""
+    # To import them takes a while, and who has such an optimizer has done so.
+    names = {
+        "tensorflow.python.keras.optimizer_v2.optimizer_v2": "OptimizerV2",
+        "tf_keras.src.optimizers.legacy.optimizer_v2": "OptimizerV2",
+        "tf_keras.src.optimizers.optimizer": "Optimizer",
+    }
+    return [getattr(sys.modules[module], name) for module, name in names.items() if module in sys.modules]

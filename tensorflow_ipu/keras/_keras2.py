@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 import tf_keras as keras
-from tf_keras.src.engine import data_adapter
+from tf_keras.src.engine import base_layer, data_adapter
 from tf_keras.src.engine.functional import Functional
 from tf_keras.src.engine.node import Node as _KerasNode
+from tf_keras.src.layers.core import tf_op_layer
 from tf_keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizer as _LegacyLossScaleOptimizer
 from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
 
@@ -22,6 +23,7 @@ __all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
 # What has the base class of optimizers whose updates subclasses write variable by variable.
 optimizers: Any = keras.optimizers.legacy
 LossScaleOptimizer: Any = _LegacyLossScaleOptimizer
+_OPERATIONS = (tf_op_layer.TFOpLambda, tf_op_layer.SlicingOpLambda, tf_op_layer.InstanceProperty)
 # The method of optimizers in which all ways of theirs to update variables end.
 UPDATES_BY = "apply_gradients"
 
@@ -160,6 +162,11 @@ def calls_of(layer: keras.layers.Layer) -> list[Node]:
 def forget_calls(layer: keras.layers.Layer, kept: int) -> None:
     """Forgets the calls of a layer but for the first ones; see `calls_of`."""
     del layer._inbound_nodes[kept:]
+
+
+def is_made_by_keras(operation: keras.layers.Layer) -> bool:
+    """Whether Keras made a layer by itself, of an operation or of `Model.add_loss`; stands on the classes for both."""
+    return isinstance(operation, (*_OPERATIONS, base_layer.AddLoss, base_layer.AddMetric))
 
 
 def layers_before(call: Node) -> list[keras.layers.Layer]:

@@ -131,6 +131,12 @@ def forget_calls(layer: keras.layers.Layer, kept: int) -> None:
     del layer._inbound_nodes[kept:]
 
 
+def is_made_by_keras(operation: keras.Operation) -> bool:
+    """Whether Keras 2 made a layer by itself; there are none here."""
+    del operation
+    return False
+
+
 def layers_before(call: Node) -> list[keras.layers.Layer]:
     """The layers whose outputs a call takes; stands on `KerasTensor._keras_history`."""
     return [tensor._keras_history.operation for tensor in call.input_tensors]

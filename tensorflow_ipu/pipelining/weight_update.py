@@ -27,21 +27,18 @@ _NAME = "OptimizerFunctionOutput"
 
 
 class OptimizerKind(enum.Enum):
-    """Whose an optimizer is: of `tf.compat.v1.train`, of Keras, or of the Keras that TensorFlow had of its own."""
+    """Whose an optimizer is: of `tf.compat.v1.train`, or of a Keras."""
 
     V1 = enum.auto()
     KERAS = enum.auto()
-    LEGACY_KERAS = enum.auto()
 
     @classmethod
     def of(cls, optimizer: object) -> OptimizerKind | None:
         """The kind of an optimizer; None for what is none."""
         keras_optimizer: Any = tf.keras.optimizers.Optimizer
-        kinds = {tf.compat.v1.train.Optimizer: cls.V1, keras_optimizer: cls.KERAS}
-        legacy = old_keras.keras_2_class()
-        if legacy is not None:
-            kinds[legacy] = cls.LEGACY_KERAS
-        return next((kind for base, kind in kinds.items() if isinstance(optimizer, base)), None)
+        if isinstance(optimizer, (keras_optimizer, *old_keras.keras_2_optimizers())):
+            return cls.KERAS
+        return cls.V1 if isinstance(optimizer, tf.compat.v1.train.Optimizer) else None
 
 
 class OptimizerFunctionOutput:
@@ -353,7 +350,7 @@ class Training:
         optimizer, variables = self._output.opt, self.variables
         if self._output.kind is OptimizerKind.V1:
             take_over(optimizer, function, stage, variables)
-        elif self._output.kind is OptimizerKind.KERAS and not optimizer.built:
+        elif hasattr(optimizer, "build") and not getattr(optimizer, "built", False):  # Those of 2021 have none.
             optimizer.build([self._given.get(id(each.handle), each) for each in variables])
 
     def state_bytes(self) -> int:

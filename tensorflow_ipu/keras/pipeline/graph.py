@@ -180,7 +180,8 @@ class StageAssignment:
             calls = [(layer, None) for layer in model.layers]
         else:
             calls = [(node.operation, node) for node in nodes_of(model)]
-        places = []
+        places: list[Place] = []
+        made: dict[int, int | None] = {}  # The stages of what the calls so far have made.
         for layer, node in calls:
             key = (*path, id(layer if node is None else node))
             by_list = [_listed(stages, key[depth:]) for depth, stages in assigned]
@@ -189,6 +190,11 @@ class StageAssignment:
             made_in = None if node is None else vars(layer).get(NODE_STAGE)
             known = [by_list[0], called_in, *by_list[1:], getattr(node, NODE_STAGE, None), made_in]
             stage = next((one for one in known if one is not None), None)
+            if node is not None:
+                if stage is None and internals.is_made_by_keras(layer):
+                    taken = [made.get(id(symbol)) for symbol in node.input_tensors]
+                    stage = max((one for one in taken if one is not None), default=None)
+                made.update((id(symbol), stage) for symbol in node.outputs)
             scope = called_in if called_in is not None else getattr(node, NODE_STAGE, None)
             graph = _inner(layer, node, traces=traces) if _hands_on_inputs_alone(node) else None
             children = None if graph is None else self._places(layer, graph, traces, key, scope, assigned)
