@@ -463,6 +463,14 @@ KERAS_LOSS_SCALING = Patch(
     until="Keras 2 is gone",
 )
 
+KERAS_RECURRENT = Patch(
+    "tf_keras.src.layers.rnn.gru:gru_with_backend_selection",
+    "tf_keras.src.layers.rnn.lstm:lstm_with_backend_selection",
+    why="XLA takes all that these call a function with for constants, so that each update of weights compiles it anew.",
+    lasts=Lifetime.TRACE,
+    until="Keras 2 is gone",
+)
+
 TABLE: tuple[Patch, ...] = tuple(value for value in vars().copy().values() if isinstance(value, Patch))
 
 

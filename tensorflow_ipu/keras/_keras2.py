@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +186,12 @@ def bound_operation(operation: keras.layers.Layer, training: bool) -> Callable[.
         return operation(*args, **kwargs)
 
     return call
+
+
+def without_selection(select: Callable[..., Nested]) -> Callable[..., Nested]:
+    """What a recurrent layer selects for CPUs, by itself; stands on `standard_lstm` and `standard_gru`."""
+    kind = select.__name__.partition("_")[0]
+    return getattr(sys.modules[select.__module__], f"standard_{kind}")
 
 
 # Losses. `Layer.losses` is public, and mixes what calls added with what weights cost.

@@ -52,7 +52,9 @@ def extending_models() -> Iterator[None]:
     """Has models be extended that are made under an IPU strategy of their thread, while any block of this lasts."""
     look_past_ipus()
     # Layers of Keras 2 call TensorFlow's own generators and batch normalization.
-    if not environment.uses_keras_2():
+    if environment.uses_keras_2():
+        patches.KERAS_RECURRENT.by(internals.without_selection)
+    else:
         seed_by_replica()
         share_statistics()
     with contextlib.ExitStack() as stack:

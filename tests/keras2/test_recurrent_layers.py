@@ -1,0 +1,42 @@
+"""Recurrent layers of Keras 2 in programs: their numbers, and that a program is compiled once."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+import tensorflow_ipu as ipu
+
+layers = keras.layers
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+def test_updates_of_recurrent_weights_compile_no_program_anew(both, same, features, compilations, kind):
+    x, y = features.reshape([-1, 3, 2]), features[:, :1]
+
+    def train():
+        model = keras.Sequential([layers.InputLayer([3, 2]), kind(4, return_sequences=True), kind(3), layers.Dense(1)])
+        model.compile("sgd", "mse", steps_per_execution=3)
+        with compilations() as names:
+            losses = model.fit(x, y, 8, epochs=3, shuffle=False, verbose=0).history["loss"]
+        return losses, len([name for name in names if "program" in name])
+
+    (found, programs), (expected, _) = both(train)
+    same(found, expected, rtol=1e-6)
+    assert programs == 1
+
+
+def test_program_with_a_recurrent_layer_trains_in_a_loop_of_its_own(compilations):
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        model = keras.Sequential([layers.InputLayer([5, 2]), layers.LSTM(4)])
+        optimizer = keras.optimizers.legacy.SGD(0.5)
+
+        @tf.function(jit_compile=True)
+        def step():
+            optimizer.minimize(lambda: (model(np.ones([2, 5, 2], np.float32)) - 1.0) ** 2, model.trainable_variables)
+
+        with compilations() as names:
+            for _ in range(3):
+                strategy.run(step)
+    assert len([name for name in names if "step" in name]) == 1, names
