@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import os
 import runpy
 import sys
@@ -15,7 +16,7 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu.errors import LibraryError
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.compat import _reading
+    from tensorflow_ipu.compat import _keras_reading, _reading
 
 # Nothing ran: the command was wrong, or the script needs what does not exist.
 _NOT_RUN = 2
@@ -65,7 +66,7 @@ def _run(arguments: Sequence[str]) -> int:
         "--keras",
         choices=("2", "3"),
         help="which Keras `tf.keras`, `keras` and `tensorflow.keras` are: 2, the one of 2021, which is the package `tf_keras`,"
-        " or 3. By default what `TF_USE_LEGACY_KERAS` says",
+        " or 3. By default what `TF_USE_LEGACY_KERAS` says; where that is not set, 2 if the script uses what that alone has",
     )
     parser.add_argument("--force", action="store_true", help="run the script even if it needs names that do not exist")
     parser.add_argument(
@@ -91,18 +92,29 @@ def _run(arguments: Sequence[str]) -> int:
         parser.exit(_NOT_RUN, f"python -m tensorflow_ipu: `--emulations={emulations}` names no Python file\n")
     if options.keras is not None:
         _use_keras(options.keras)
-    # Devices and scopes have to exist before the script uses TensorFlow.
-    try:
-        from tensorflow_ipu import keras  # noqa: F401
-    except LibraryError as exc:
-        parser.exit(_NOT_RUN, f"python -m tensorflow_ipu: {exc}\n")
-    from tensorflow_ipu.compat import _reading, _script
+    # Devices and scopes have to exist before the script uses TensorFlow, which is not imported before it is read.
+    from tensorflow_ipu.compat import _keras_reading, _reading
 
-    missing = _reading.scan(script)
+    project = _reading.of_script(script)
+    needs = [] if environment.uses_keras_2() else _keras_reading.needs(project)
+    is_chosen = options.keras is not None or environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules
+    deciding = [need for need in needs if need.weight is not _keras_reading.Weight.BRIDGED]
+    if deciding and not is_chosen:
+        print(_choice(script, deciding), file=sys.stderr, flush=True)
+        if _has_keras_2():
+            _use_keras("2")
+    missing = _reading.missing(project)
+    if not environment.uses_keras_2():
+        missing += [need for need in needs if need.weight is _keras_reading.Weight.LOST]
     if missing:
         print(_missing_names(script, missing, options.force), file=sys.stderr, flush=True)
         if not options.force:
             return _NOT_RUN
+    try:
+        from tensorflow_ipu import keras  # noqa: F401
+        from tensorflow_ipu.compat import _script
+    except LibraryError as exc:
+        parser.exit(_NOT_RUN, f"python -m tensorflow_ipu: {exc}\n")
     if emulations is not None:
         runpy.run_path(str(emulations))
     return _script.run(script, arguments[own:])
@@ -116,26 +128,52 @@ def _use_keras(version: str) -> None:
         os.environ.pop(environment.KERAS_VARIABLE, None)
 
 
+def _has_keras_2() -> bool:
+    return importlib.util.find_spec("tf_keras") is not None
+
+
+def _choice(script: Path, needs: Sequence[_keras_reading.KerasFound]) -> str:
+    """The line that says which Keras a script gets, where it needs Keras 2 and nobody has said which."""
+    first, more = needs[0], f", and {len(needs) - 1} more, which `--check` lists" if needs[1:] else ""
+    begin = f"`{script}` is for Keras 2 ({first.path}:{first.line}: {first.message}{more})"
+    if _has_keras_2():
+        return f"{begin} and gets it, as `tf_keras`; `--keras 3` has it run with Keras 3"
+    return f"{begin}, the package `tf_keras`, which is not installed: {environment.KERAS_2_COMES_BY}"
+
+
 def _check(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tensorflow_ipu --check",
         description="Reads Python files, with what they import of their own folders, and runs nothing. Prints where they"
-        " need names of IPU TensorFlow that do not exist, and where they use names that change no result here. Status 1 if"
-        " anything does not exist.",
+        " need names of IPU TensorFlow that do not exist, what Keras 2 alone has, and names that change no result here."
+        " Status 1 if anything does not exist, or Keras 2 is needed and not installed.",
     )
     parser.add_argument("paths", metavar="PATH", type=Path, nargs="+", help="a Python file, or a folder of them")
     paths: list[Path] = parser.parse_args(arguments).paths
     unknown = [str(path) for path in paths if not path.exists()]
     if unknown:
         parser.error(f"there is no file or folder `{'`, `'.join(unknown)}`")
-    from tensorflow_ipu.compat import _reading  # No TensorFlow.
+    from tensorflow_ipu.compat import _keras_reading, _reading  # No TensorFlow.
 
-    missing, recorded = _reading.scan_all(paths)
-    for title, found in (("does not exist:", missing), ("is written down, and changes no result:", recorded)):
+    projects = _reading.of_all(paths)
+    missing = dict.fromkeys(found for project in projects for found in _reading.missing(project))
+    needs = dict.fromkeys(need for project in projects for need in _keras_reading.needs(project))
+    recorded = dict.fromkeys(found for project in projects for found in _reading.recorded(project))
+    of_keras_2 = [need for need in needs if need.weight is not _keras_reading.Weight.BRIDGED]
+    sections = {
+        "does not exist:": missing,
+        "is of Keras 2 alone:": of_keras_2,
+        "is of Keras 2, and taken by Keras 3 too:": [need for need in needs if need not in of_keras_2],
+        "is written down, and changes no result:": recorded,
+    }
+    for title, found in sections.items():
         if found:
             print("\n".join([title, *map(_place, found)]))
+    if of_keras_2 and not _has_keras_2():
+        print(f"Keras 2, the package `tf_keras`, is not installed: {environment.KERAS_2_COMES_BY}.")
+        return 1
     if not missing:
-        print("Nothing is missing.")
+        print("Nothing is missing with Keras 2, which such scripts get." if of_keras_2 else "Nothing is missing.")
     return int(bool(missing))
 
 

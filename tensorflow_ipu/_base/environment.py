@@ -68,6 +68,11 @@ def json_object(variable: str, text: str, example: str) -> dict[str, Any]:
 
 
 KERAS_VARIABLE = "TF_USE_LEGACY_KERAS"
+# `tf_keras` asks for the package `tensorflow`, which must not meet `tensorflow-cpu`.
+KERAS_2_COMES_BY = (
+    "`pip install 'tensorflow-ipu[keras2]'` brings it; where TensorFlow is `tensorflow-cpu`, `pip install --no-deps"
+    " 'tf_keras~=2.21.0'`"
+)
 
 
 def uses_keras_2(environ: Mapping[str, str] | None = None) -> bool:

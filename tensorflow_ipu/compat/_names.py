@@ -45,6 +45,12 @@ def is_ours(name: str) -> bool:
     return module_exists(name) or name in GONE or module_exists(name.rpartition(".")[0])
 
 
+def is_of_keras(module: str) -> bool:
+    """Whether an old module, by any of its names, is one that Keras itself had."""
+    full = ALIASES.get(module, module)
+    return full.startswith("keras.") and full != "keras.ipu" and not full.startswith("keras.ipu.")
+
+
 def target(module: str, name: str) -> Target | None:
     """The place of a name of an old module, or why it has none; None for an unknown name."""
     return MODULES[ALIASES.get(module, module)].names.get(name)

@@ -55,6 +55,8 @@ class Reading(ast.NodeVisitor):
         self.scope = Scope()
         self.imports: list[Import] = []
         self.uses: list[Use] = []
+        self.calls: list[Use] = []
+        self.classes: list[tuple[int, list[str], list[ast.expr], Scope]] = []  # Line, functions, bases, around.
         self.modules: set[str] = set()
         self._package = package
         self._here = self.scope
@@ -114,6 +116,8 @@ class Reading(ast.NodeVisitor):
             self._note_import(node.lineno, module)
         if _is_call(node, "getattr") and len(node.args) == 2:
             self._note_use(node, _attribute(node))
+        if not self._guarded:
+            self.calls.append(Use(node.lineno, node, self._here))
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
@@ -132,6 +136,8 @@ class Reading(ast.NodeVisitor):
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self._bind(node.name, None)
         self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
+        functions = [one.name for one in node.body if isinstance(one, ast.FunctionDef)]
+        self.classes.append((node.lineno, functions, node.bases, self._here))
         with self._inner(is_class=True):
             self._visit_all(node.body)
 
@@ -424,25 +430,29 @@ class Found:
     message: str
 
 
-def scan(script: Path) -> list[Found]:
-    """Finds what does not exist of what a script, and the modules of its folder that it imports, use."""
-    # Left out is what stands in a `try` that catches the error, or below `hasattr`; so are uses of a name that its scope
-    # also binds otherwise than by an import or a renaming.
-    return list(_found(Project(script, [script.parent]), _missing))
+def of_script(script: Path) -> Project:
+    """Reads a script, and the modules of its folder that it imports."""
+    return Project(script, [script.parent])
 
 
-def scan_all(paths: Iterable[Path]) -> tuple[list[Found], list[Found]]:
-    """Finds what does not exist, and what has no effect, in scripts and in the Python files of folders."""
+def of_all(paths: Iterable[Path]) -> list[Project]:
+    """Reads scripts and the Python files of folders."""
     roots = list(paths)
     folders = [path for path in roots if path.is_dir()]
     files = [file for path in roots for file in (sorted(path.rglob("*.py")) if path in folders else [path])]
-    missing: dict[Found, None] = {}
-    recorded: dict[Found, None] = {}
-    for file in files:
-        project = Project(file, [file.parent, *(folder for folder in folders if folder in file.parents)])
-        missing.update(dict.fromkeys(_found(project, _missing)))
-        recorded.update(dict.fromkeys(_found(project, _recorded)))
-    return list(missing), list(recorded)
+    return [Project(file, [file.parent, *(folder for folder in folders if folder in file.parents)]) for file in files]
+
+
+def missing(project: Project) -> list[Found]:
+    """What does not exist of what files use, but for Keras's own names."""
+    # Left out is what stands in a `try` that catches the error, or below `hasattr`; so are uses of a name that its scope
+    # also binds otherwise than by an import or a renaming.
+    return list(_found(project, _missing))
+
+
+def recorded(project: Project) -> list[Found]:
+    """What has no effect of what files use."""
+    return list(_found(project, _recorded))
 
 
 def _found(project: Project, say: Callable[[Project, Reading], Iterator[tuple[int, str]]]) -> Iterator[Found]:
@@ -457,7 +467,7 @@ def _missing(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
             yield needed.line, message
     for use in reading.uses:
         # What is missing of its first name is told at the import.
-        if isinstance(use.node, ast.Attribute) and not _all_missing(project.meanings(_begin(use))):
+        if isinstance(use.node, ast.Attribute) and not _all_missing(project.meanings(begin(use))):
             messages = _all_missing(project.meanings(use))
             if messages:
                 yield use.line, messages[0]
@@ -472,7 +482,8 @@ def _all_missing(names: set[str]) -> list[str]:
     return [] if None in messages else [message for message in messages if message]
 
 
-def _begin(use: Use) -> Use:
+def begin(use: Use) -> Use:
+    """The name that a chain of attributes begins with."""
     node = use.node
     while isinstance(node, ast.Attribute):
         node = node.value
@@ -489,6 +500,8 @@ def _recorded(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
 
 
 def _missing_import(module: str, name: str | None) -> str | None:
+    if _names.is_of_keras(module) or (name and _names.is_of_keras(f"{module}.{name}")):
+        return None
     words = module.split(".")
     around = (".".join(words[:end]) for end in range(1, len(words) + 1))
     message = next(filter(None, map(_names.missing_module, around)), None) or _missing_companion(module)
@@ -508,7 +521,7 @@ def _missing_companion(module: str) -> str | None:
 
 def _missing_use(full: str) -> str | None:
     module, name = _split(full)
-    return _names.missing_name(module, name) if name else None
+    return _names.missing_name(module, name) if name and not _names.is_of_keras(module) else None
 
 
 def _split(full: str) -> tuple[str, str]:

@@ -11,6 +11,9 @@ if TYPE_CHECKING or not environment.uses_keras_2():
 
     from tensorflow_ipu.keras import _keras3 as internals
 else:
+    from tensorflow_ipu.keras import _version
+
+    _version.check(_version.installed())
     import tf_keras as keras
 
     from tensorflow_ipu.keras import _keras2 as internals

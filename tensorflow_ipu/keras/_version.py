@@ -13,8 +13,6 @@ from tensorflow_ipu.errors import LibraryError
 FIRST, END = ((3, 12), (3, 13)) if sys.version_info < (3, 11) else ((3, 15), (3, 16))
 
 
-# `tf_keras` asks for the package `tensorflow`, which must not meet `tensorflow-cpu`.
-_BESIDE_CPU = "`pip install --no-deps 'tf_keras~=2.21.0'`"
 FIRST_2, END_2 = (2, 21), (2, 22)
 
 
@@ -38,7 +36,7 @@ def _check_keras_2(version: str | None) -> None:
     if version is None:
         raise LibraryError(
             "`TF_USE_LEGACY_KERAS` says that `tf.keras` is Keras 2, and the package `tf_keras` is not installed:"
-            f" `pip install 'tensorflow-ipu[keras2]'` brings it; where TensorFlow is `tensorflow-cpu`, {_BESIDE_CPU}"
+            f" {environment.KERAS_2_COMES_BY}"
         )
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
     if not FIRST_2 <= numbers < END_2:

@@ -17,7 +17,8 @@ def command(quick_imports, tmp_path):
     """Executes a command line in a process of its own: `command(*words)`."""
 
     def run(*words, env=()):
-        variables = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+        gone = ("PYTHONSAFEPATH", "TF_USE_LEGACY_KERAS")
+        variables = {name: value for name, value in os.environ.items() if name not in gone}
         return subprocess.run(
             [sys.executable, "-m", "tensorflow_ipu", *map(str, words)],
             env={**variables, **quick_imports, **dict(env)},
@@ -53,3 +54,32 @@ def test_keras_has_all_its_names_of_2021_and_the_optimizers_are_those_of_then(co
         "False",
     ]
     assert said["after"] == ["False False", "False False", "[]"]
+
+
+_TELL = """\
+import os
+import keras
+print("keras", keras.__version__[0], os.environ.get("TF_USE_LEGACY_KERAS"))
+"""
+
+
+def test_command_chooses_the_keras_that_a_script_or_a_module_beside_it_needs(command, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(_TELL + "import beside")
+    (tmp_path / "beside.py").write_text("from keras.utils import tf_inspect")
+    done = command("script.py")
+    assert (done.stdout, done.returncode) == ("keras 2 1\n", 0), done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "Keras 2" in line]
+    assert line == (
+        "`script.py` is for Keras 2 (beside.py:1: Keras 3 has no `keras.utils.tf_inspect`) and gets it, as `tf_keras`;"
+        " `--keras 3` has it run with Keras 3"
+    )
+    done = command("--keras", "3", "script.py")
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert "  beside.py:1: Keras 3 has no `keras.utils.tf_inspect`" in done.stderr
+
+
+def test_workers_get_the_keras_of_their_launcher(command, tmp_path):
+    (tmp_path / "script.py").write_text(_TELL)
+    done = command("run", "--keras", "2", "--instances", "2", "script.py")
+    assert sorted(done.stdout.splitlines()) == ["[0] keras 2 1", "[1] keras 2 1"], done.stderr
