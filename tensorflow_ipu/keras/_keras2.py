@@ -13,20 +13,18 @@ from tf_keras.src.engine import base_layer, data_adapter
 from tf_keras.src.engine.functional import Functional
 from tf_keras.src.engine.node import Node as _KerasNode
 from tf_keras.src.layers.core import tf_op_layer
-from tf_keras.src.mixed_precision.loss_scale_optimizer import LossScaleOptimizer as _LegacyLossScaleOptimizer
 from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Logs, Nested
+    from tensorflow_ipu._base.types import Gradient, Logs, Nested, Variable
 
 __all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
 
 # What has the base class of optimizers whose updates subclasses write variable by variable.
 optimizers: Any = keras.optimizers.legacy
-LossScaleOptimizer: Any = _LegacyLossScaleOptimizer
+LossScaleOptimizer: Any = keras.mixed_precision.LossScaleOptimizer  # The base of that of either kind.
+OPTIMIZERS: Any = (optimizers.Optimizer, keras.optimizers.Optimizer)
 _OPERATIONS = (tf_op_layer.TFOpLambda, tf_op_layer.SlicingOpLambda, tf_op_layer.InstanceProperty)
-# The method of optimizers in which all ways of theirs to update variables end.
-UPDATES_BY = "apply_gradients"
 
 # Models.
 
@@ -59,8 +57,7 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
             if metrics in waits:
                 metrics.build(predicted, y)
     if optimizer is not None:
-        # Those of 2021 have no `build`.
-        getattr(optimizer, "build", getattr(optimizer, "_create_all_weights", None))(model.trainable_variables)
+        build_optimizer(optimizer, model.trainable_variables)
 
 
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
@@ -238,8 +235,8 @@ def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> No
 
 
 def scaled_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
-    """The loss to differentiate, as an optimizer wants it."""
-    return optimizer.get_scaled_loss(loss) if hasattr(optimizer, "get_scaled_loss") else loss
+    """The loss to differentiate, as an optimizer wants it; Keras's own scaling takes gradients that are unscaled."""
+    return optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
 
 
 # Loops.
@@ -462,3 +459,36 @@ def has_own_minimize(optimizer: Any) -> bool:
 def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
     """The strategy that an optimizer was made in, or None; stands on `Optimizer._distribution_strategy`."""
     return getattr(optimizer, "_distribution_strategy", None)
+
+def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
+    """Has an optimizer update variables, and make what it needs for them; `apply_gradients` is public."""
+    optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Variable]) -> None:
+    """Has an optimizer make what it needs for variables; stands on `OptimizerV2._create_all_weights`, else its first update."""
+    (getattr(optimizer, "build", None) or optimizer._create_all_weights)(variables)
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer; `variables` is public, and callable with either kind."""
+    return list(optimizer.variables())
+
+
+def computed_gradients(
+    optimizer: Any, loss: Any, variables: Any, factor: Any, tape: tf.GradientTape | None
+) -> list[tuple[Gradient | None, Variable]]:
+    """The first half of an optimizer's `minimize`; stands on `OptimizerV2._compute_gradients`."""
+    if isinstance(optimizer, optimizers.Optimizer):
+        return optimizer._compute_gradients(loss, variables, factor, tape)
+    return optimizer.compute_gradients(loss, variables, tape)
+
+
+def updating(update: Callable[..., None]) -> tuple[str, Callable[..., None]]:
+    """The method of optimizers in which all their ways to update variables end, and `update` in its form; see `update_with`."""
+
+    def apply_gradients(grads_and_vars: Any, name: str | None = None, **options: bool) -> None:
+        del name, options
+        update(*zip(*grads_and_vars, strict=True))
+
+    return "apply_gradients", apply_gradients

@@ -21,7 +21,7 @@ from keras.src.utils.python_utils import pythonify_logs
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tensorflow_ipu._base.types import Logs, Nested
+    from tensorflow_ipu._base.types import Gradient, Logs, Nested, Variable
 
     class CallArguments:
         """What the package uses of the arguments of a call."""
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 
 optimizers = keras.optimizers
 LossScaleOptimizer = keras.optimizers.LossScaleOptimizer
-# The method of optimizers in which all ways of theirs to update variables end.
-UPDATES_BY = "apply"
+OPTIMIZERS = (optimizers.Optimizer,)
 
 __all__ = ["ArrayDataAdapter", "DataAdapter", "Functional", "TFDatasetAdapter"]
 
@@ -278,3 +277,23 @@ def has_own_minimize(optimizer: Any) -> bool:
 def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
     """The strategy that an optimizer was made in, or None; stands on `TFOptimizer._distribution_strategy`."""
     return getattr(optimizer, "_distribution_strategy", None)
+
+def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
+    """Has an optimizer update variables, and make what it needs for them; `Optimizer.apply` is public."""
+    optimizer.apply(gradients, variables)
+
+
+def build_optimizer(optimizer: Any, variables: Sequence[Variable]) -> None:
+    """Has an optimizer make what it needs for variables; `Optimizer.build` is public."""
+    if not optimizer.built:
+        optimizer.build(variables)
+
+
+def variables_of(optimizer: Any) -> list[Any]:
+    """The variables of an optimizer; `Optimizer.variables` is public."""
+    return list(optimizer.variables)
+
+
+def updating(update: Callable[..., None]) -> tuple[str, Callable[..., None]]:
+    """The method of optimizers in which all their ways to update variables end, and `update` in its form; see `update_with`."""
+    return "apply", update

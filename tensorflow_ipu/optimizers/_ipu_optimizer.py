@@ -129,15 +129,15 @@ class _NoReduction(tf.distribute.ReplicaContext):
         return value
 
     def _merge_call(self, merge_fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
-        extended = _View(self._strategy.extended, batch_reduce_to=_values)
+        extended = View(self._strategy.extended, batch_reduce_to=_values)
         devices.enter_mode(devices.cross_replica_mode(self._strategy))
         try:
-            return merge_fn(_View(self._strategy, extended=extended), *args, **kwargs)
+            return merge_fn(View(self._strategy, extended=extended), *args, **kwargs)
         finally:
             devices.leave_mode()
 
 
-class _View:
+class View:
     """An object some attributes of which are others."""
 
     def __init__(self, inner: object, **attributes: object) -> None:

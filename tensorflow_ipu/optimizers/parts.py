@@ -7,12 +7,13 @@ from tensorflow_ipu.optimizers._accumulator import (
     checked_method,
     checked_options,
 )
-from tensorflow_ipu.optimizers._ipu_optimizer import as_they_are, mean
+from tensorflow_ipu.optimizers._ipu_optimizer import View, as_they_are, mean
 from tensorflow_ipu.optimizers._loop_check import note as must_be_in_loop
 from tensorflow_ipu.optimizers._memory import accumulators_of, bytes_of, state_of
 
 __all__ = [
     "Accumulator",
+    "View",
     "accumulated",
     "accumulators_of",
     "as_they_are",

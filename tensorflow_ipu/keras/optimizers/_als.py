@@ -181,7 +181,7 @@ class ALSOptimizer(OptimizerWrapper):
         super().__init__(opt, name)
         self._settings = settings
         scales = (ALSOptimizer, internals.LossScaleOptimizer)
-        if isinstance(opt, scales) or opt.loss_scale_factor is not None:
+        if isinstance(opt, scales) or getattr(opt, "loss_scale_factor", None) is not None:
             raise ValueError(f"`opt` is {opt!r}, which scales the loss itself: wrap an optimizer that does not")
         # Made here, since the loss is scaled before the optimizer knows its variables.
         scale: keras.initializers.Initializer = keras.initializers.Constant(initial_loss_scaling_factor)
@@ -209,7 +209,7 @@ class ALSOptimizer(OptimizerWrapper):
     @read_only
     def normalized_histogram(self) -> tf.Tensor:
         """Which shares of them were, a float32 tensor of shape [2]: zeros where nothing was counted."""
-        counts = tf.convert_to_tensor(self._histogram.value)
+        counts = tf.convert_to_tensor(self._histogram)
         return tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
 
     @read_only
@@ -230,7 +230,7 @@ class ALSOptimizer(OptimizerWrapper):
     def get_scaled_loss(self, loss: TensorLike) -> tf.Tensor:
         """The loss to differentiate: `loss` times the scale, in the type of `loss`."""
         loss = tf.convert_to_tensor(loss)
-        return loss * tf.cast(self._scale.value, loss.dtype)
+        return loss * tf.cast(self._scale, loss.dtype)
 
     def get_gradients(self, loss: TensorLike, params: Sequence[Variable]) -> list[Gradient]:
         """The gradients of the scaled loss, a tensor of a graph, for each of the variables `params`.
@@ -306,7 +306,7 @@ class ALSOptimizer(OptimizerWrapper):
         counts = tf.stack([below, above, infinite])
         if reductions.in_program():
             [counts] = reductions.all_reduce([counts])
-        histogram = self._histogram.value + counts[:2]
+        histogram = tf.convert_to_tensor(self._histogram) + counts[:2]
         if not settings.accumulate_statistics_over_update_period:
             histogram = tf.where(self._is_due(), histogram, tf.zeros([2]))
         self._histogram.assign(histogram)
@@ -320,11 +320,11 @@ class ALSOptimizer(OptimizerWrapper):
     def update(self, gradients: Sequence[Gradient | None], variables: Sequence[Variable], infinite: tf.Tensor) -> None:
         """Updates the variables by scaled gradients if `infinite`, as of `count`, is 0; and the scale when it is time."""
         # In float32, where what the scale saved from vanishing has its place.
-        inverse = 1.0 / self._scale.value
+        inverse = 1.0 / tf.convert_to_tensor(self._scale)
         unscaled = [gradient if gradient is None else _unscaled(gradient, inverse) for gradient in gradients]
 
         def update() -> tf.Tensor:
-            self.inner_optimizer.apply(unscaled, variables)
+            internals.update_with(self.inner_optimizer, unscaled, variables)
             return tf.constant(True)
 
         tf.cond(tf.equal(infinite, 0), update, lambda: tf.constant(False))
@@ -333,24 +333,24 @@ class ALSOptimizer(OptimizerWrapper):
     def _is_due(self) -> tf.Tensor:
         """Whether this update changes the scale."""
         frequency = int(self._settings.update_frequency)
-        return tf.constant(True) if frequency == 1 else self._updates.value >= frequency
+        return tf.constant(True) if frequency == 1 else tf.convert_to_tensor(self._updates) >= frequency
 
     def _adapt(self) -> None:
         settings = self._settings
-        due, updates = self._is_due(), self._updates.value
-        total = tf.reduce_sum(self._histogram.value)
-        alpha = settings.lpf_alpha
-        share = alpha * self._share.value + (1 - alpha) * tf.math.divide_no_nan(self._histogram.value[1], total)
-        scale, factor = tf.convert_to_tensor(self._scale.value), float(settings.increase_factor)
+        states = (self._scale, self._previous, self._updates, self._histogram, self._share)
+        scale, previous, updates, histogram, before = [tf.convert_to_tensor(state) for state in states]
+        due, total, alpha = self._is_due(), tf.reduce_sum(histogram), settings.lpf_alpha
+        share = alpha * before + (1 - alpha) * tf.math.divide_no_nan(histogram[1], total)
+        factor = float(settings.increase_factor)
         lower, higher = scale / factor, scale * factor
         lower = tf.where(lower >= 1.0, lower, scale)
         higher = tf.where(higher < float(settings.max_loss_scaling_factor), higher, scale)
         changed = tf.where(due, tf.where(share > settings.ratio_threshold, lower, higher), scale)
-        self._previous.assign(tf.where(tf.equal(changed, scale), self._previous.value, scale))
+        self._previous.assign(tf.where(tf.equal(changed, scale), previous, scale))
         self._scale.assign(changed)
-        self._share.assign(tf.where(due, share, self._share.value))
+        self._share.assign(tf.where(due, share, before))
         self._updates.assign(tf.where(due, 0, updates + 1))
-        self._histogram.assign(tf.where(due, tf.zeros([2]), self._histogram.value))
+        self._histogram.assign(tf.where(due, tf.zeros([2]), histogram))
 
     def reset(self) -> None:
         """Begins anew: with the initial scale, and with nothing counted."""
@@ -432,7 +432,7 @@ class _WithParameters(ALSOptimizer):
         """Makes an optimizer of what `get_config` returned."""
         rate = config["learning_rate"]
         if isinstance(rate, dict):
-            rate = keras.saving.deserialize_keras_object(rate, custom_objects=custom_objects)
+            rate = keras.optimizers.schedules.deserialize(rate, custom_objects=custom_objects)
         return cls(**{**config, "learning_rate": rate})
 
 

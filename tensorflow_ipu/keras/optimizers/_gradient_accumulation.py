@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.tensors import is_function
+from tensorflow_ipu._base.tensors import is_function, tf_variable
 from tensorflow_ipu.keras.optimizers._als import ALSOptimizer, apply_counted
-from tensorflow_ipu.keras.optimizers._ipu_base import add_beside
+from tensorflow_ipu.keras.optimizers._base import add_beside
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper, all_finite
 from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, parts
-from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,6 +50,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         checked = parts.checked_options(options, reduction_method)
         super().__init__(opt, name)
         self._options = checked
+        self._counter: keras.Variable | None = None
         self._totals: list[keras.Variable] = []
 
     @staticmethod
@@ -69,15 +71,15 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         return self._totals
 
     def _build_own(self, variables: list[Variable]) -> None:
-        self._counter = self.add_variable((), "zeros", "int32", name="mini_batches")
-        extended, options = self._distribution_strategy.extended, self._options
-        self._totals = [
-            add_beside(self, extended, each, "accumulator", each.shape, options.accumulator_dtype(each))
+        if self._counter is None:
+            self._counter = self.add_variable((), "zeros", "int32", name="mini_batches")
+        self._totals += [
+            add_beside(self, each, "accumulator", each.shape, self._options.accumulator_dtype(each))
             for each in variables
         ]
 
     def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
-        self._accumulate(gradients, variables, self.inner_optimizer.apply)
+        self._accumulate(gradients, variables, functools.partial(internals.update_with, self.inner_optimizer))
 
     def _accumulate(
         self,
@@ -91,9 +93,9 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         parts.must_be_in_loop(type(self).__name__, self._options.num_mini_batches)
         known, used = zip(*pairs, strict=True)
         places: list[int] = [self._get_variable_index(variable) for variable in used]
-        totals = [self._totals[place].value for place in places]
+        totals = [tf_variable(self._totals[place]) for place in places]
         number, reduction = self._options.num_mini_batches, self._options.reduction_method
-        accumulator = parts.Accumulator(self._counter.value, totals, number, reduction)
+        accumulator = parts.Accumulator(tf_variable(self._counter), totals, number, reduction)
         accumulator.step(known, lambda reduced: update(reduced, list(used)))
 
     def get_config(self) -> Config:

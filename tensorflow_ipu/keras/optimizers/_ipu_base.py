@@ -11,10 +11,9 @@ import tensorflow as tf
 from tensorflow_ipu._base.checks import check_bool, is_number
 from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras.optimizers._base import OptimizerBase
 
 if TYPE_CHECKING:
-    import keras
-
     from tensorflow_ipu._base.types import Config, DTypeLike, Gradient, Initializer, ShapeLike, Variable
 
 
@@ -83,12 +82,11 @@ class _State:
     """What Keras is not to track among the attributes of an optimizer."""
 
     def __init__(self, precisions: tuple[tf.DType, ...], attributes: Attributes) -> None:
-        self.slots: dict[tuple[str, str | int], keras.Variable] = {}
         self.precisions = precisions
         self.attributes = attributes
 
 
-class IpuOptimizerBase(internals.optimizers.Optimizer):
+class IpuOptimizerBase(OptimizerBase):
     """Keeps slots in types other than their variables', and computes updates in a type of its own.
 
     A subclass makes its slots in `build`, by `add_slot_with_dtype`, and updates a variable in `update_step`. Programs
@@ -139,9 +137,18 @@ class IpuOptimizerBase(internals.optimizers.Optimizer):
         return self._state.precisions
 
     @property
+    def opt_dtypes(self) -> tuple[tf.DType, ...]:
+        """The same, by an older name, which can be set."""
+        return self._state.precisions
+
+    @opt_dtypes.setter
+    def opt_dtypes(self, value: Sequence[DTypeLike]) -> None:
+        self._state.precisions = _precisions(value)
+
+    @property
     def variable_attributes(self) -> frozenset[str]:
         """The numbers that programs read anew at each run."""
-        return frozenset(self._state.attributes.variable) | {"learning_rate"}
+        return frozenset({"learning_rate", *self._state.attributes.variable, *(self._hyper.keys() & self.CHANGEABLE)})
 
     def mark_as_variable(self, *names: str) -> None:
         """Has programs read these numbers anew at each run.
@@ -156,21 +163,26 @@ class IpuOptimizerBase(internals.optimizers.Optimizer):
         """Has programs have these numbers as constants; see `mark_as_variable`."""
         self._state.attributes.mark("names", names, is_variable=False)
 
-    def build(self, variables: Sequence[Variable]) -> None:
-        """Makes the variables of what was marked as such; a subclass makes its slots after it."""
-        if self.built:
-            return
-        keras.optimizers.Optimizer.build(self, variables)
+    def used_slots(self) -> Iterable[str]:
+        """The names of the slots that each variable gets; a subclass may make them in `build` or `_create_slots` as well."""
+        return ()
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
         attributes = self._state.attributes
-        for name in sorted(attributes.variable):
+        for name in sorted(attributes.variable - attributes.values.keys() - self._hyper.keys()):
             value = number(name, self.__dict__.pop(name))
             attributes.values[name] = self.add_variable((), keras.initializers.Constant(value), "float32", name=name)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+        for variable in var_list:
+            for slot in self.used_slots():
+                self.add_slot(variable, slot)
 
     def hyper(self, name: str, dtype: tf.DType) -> float | tf.Tensor:
         """A number of `CHANGEABLE` as `update_step` uses it: a tensor of this type if it is variable, else the number."""
         attributes = self._state.attributes
         if name in attributes.values:
             return tf.cast(tf.convert_to_tensor(attributes.values[name]), dtype)
+        if name in self._hyper:
+            return self._get_hyper(name, dtype)
         return self.constant(name)
 
     def constant(self, name: str) -> Any:
@@ -181,6 +193,8 @@ class IpuOptimizerBase(internals.optimizers.Optimizer):
 
     def uses(self, name: str) -> bool:
         """Whether a number of `CHANGEABLE` is other than 0, or can become so."""
+        if name in self._hyper:
+            return getattr(self, f"_{name}", True)  # Keras 2 keeps what the constructor was told.
         return name in self._state.attributes.variable or bool(getattr(self, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -222,41 +236,20 @@ class IpuOptimizerBase(internals.optimizers.Optimizer):
         Raises:
           ValueError: `var` was made in the scope of another strategy than the optimizer.
         """
-        key = (slot_name, self._var_key(var))
-        if key in self._state.slots:
-            return self._state.slots[key]
-        extended = self._distribution_strategy.extended
-        if not extended.variable_created_in_scope(tf_variable(var)):
+        strategy = internals.strategy_of(self) or tf.distribute.get_strategy()
+        if not strategy.extended.variable_created_in_scope(tf_variable(var)):
             raise ValueError(
                 f"`var` is `{var.name}`, which was made in the scope of another strategy than the optimizer that is to have"
                 f" a slot `{slot_name}` for it: make model and optimizer in one `strategy.scope()`"
             )
-        kind = self.get_slot_dtype(var, slot_name) if dtype is None else tf.as_dtype(dtype)
-        slot = add_beside(self, extended, var, slot_name, var.shape if shape is None else shape, kind, initializer)
-        self._state.slots[key] = slot
-        return slot
+        kind = self.get_slot_dtype(var, slot_name) if dtype is None else dtype
+        return self.typed_slot(var, slot_name, initializer, shape, tf.as_dtype(var.dtype if kind is None else kind))
 
     def add_slot_with_dtype(
-        self, var: Variable, slot_name: str, dtype: DTypeLike, initializer: Initializer = "zeros"
+        self, var: Variable, slot_name: str, dtype: DTypeLike | None, initializer: Initializer = "zeros"
     ) -> keras.Variable:
         """Makes a slot of this type, shaped as the variable; see `add_slot`."""
         return self.add_slot(var, slot_name, initializer, dtype=dtype)
-
-    def get_slot(self, var: Variable, slot_name: str) -> keras.Variable:
-        """The slot of a variable.
-
-        Raises:
-          KeyError: There is none.
-        """
-        return self._state.slots[slot_name, self._var_key(var)]
-
-    def _build(self, variables: Sequence[Variable], *slots: str) -> None:
-        """Makes the variables of the optimizer, and slots of the variables to train, once."""
-        if not self.built:
-            IpuOptimizerBase.build(self, variables)
-            for variable in variables:
-                for slot in slots:
-                    self.add_slot(variable, slot)
 
     def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
@@ -267,21 +260,6 @@ class IpuOptimizerBase(internals.optimizers.Optimizer):
             "outline_apply_gradients_kwargs": dict(self.outline_apply_gradients_kwargs),
             "variable_attributes": sorted(self._state.attributes.variable),
         }
-
-
-def add_beside(
-    optimizer: Any,
-    extended: tf.distribute.StrategyExtended,
-    var: Variable,
-    name: str,
-    shape: ShapeLike,
-    dtype: tf.DType,
-    initializer: Initializer = "zeros",
-) -> keras.Variable:
-    """A variable of the optimizer's where a variable that it trains is, named after that."""
-    name = f"{getattr(var, 'path', var.name).replace('/', '_').replace(':', '_')}_{name}"
-    with extended.colocate_vars_with(tf_variable(var)):
-        return optimizer.add_variable(shape, initializer, dtype.name, name=name)
 
 
 class StateTypes:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import tensorflow as tf
 
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_number
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, StateTypes, dense
 from tensorflow_ipu.keras._keras import internals, keras
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class AdamIpuOptimizer(internals.optimizers.Adam, IpuOptimizerBase):
+class AdamIpuOptimizer(IpuOptimizerBase, internals.optimizers.Adam):
     """Adam, computed in float32, whose moments may be of other types than the variable, with or without debiasing."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("beta_1", "beta_2", "epsilon")
@@ -47,7 +48,9 @@ class AdamIpuOptimizer(internals.optimizers.Adam, IpuOptimizerBase):
         """
         types = StateTypes(m=("m_dtype", m_dtype), v=("v_dtype", v_dtype), vhat=("vhat_dtype", vhat_dtype))
         check_bool("debiasing", debiasing)
-        super().__init__(learning_rate, beta_1, beta_2, epsilon, amsgrad, name=name, **kwargs)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+        super().__init__(
+            name, learning_rate=learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon, amsgrad=amsgrad, **kwargs
+        )
         self._slot_types = types
         self.debiasing = debiasing
 
@@ -55,9 +58,9 @@ class AdamIpuOptimizer(internals.optimizers.Adam, IpuOptimizerBase):
         """The type of a slot: of `m`, `v` and `vhat`, what the constructor was told."""
         return self._slot_types.of(slot_name) or super().get_slot_dtype(var, slot_name)
 
-    def build(self, variables: Sequence[Variable]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # As in `Optimizer`.
-        """Makes the slots of the variables to train."""
-        self._build(variables, "m", "v", *(["vhat"] if self.amsgrad else []))
+    def used_slots(self) -> Iterable[str]:
+        """The names of the slots that each variable gets."""
+        return ("m", "v", "vhat") if self.amsgrad else ("m", "v")
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable; see the class of Keras."""
@@ -65,13 +68,13 @@ class AdamIpuOptimizer(internals.optimizers.Adam, IpuOptimizerBase):
         rate, grad = tf.cast(learning_rate, kind), dense(gradient, kind)
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
         beta_1, beta_2 = self.hyper("beta_1", kind), self.hyper("beta_2", kind)
-        first = _moved(tf.cast(m.value, kind), grad, beta_1)
-        second = _moved(tf.cast(v.value, kind), grad * grad, beta_2)
+        first = _moved(tf.cast(m, kind), grad, beta_1)
+        second = _moved(tf.cast(v, kind), grad * grad, beta_2)
         self.assign(m, first)
         self.assign(v, second)
         if self.amsgrad:
             largest = self.get_slot(variable, "vhat")
-            second = tf.maximum(tf.cast(largest.value, kind), second)
+            second = tf.maximum(tf.cast(largest, kind), second)
             self.assign(largest, second)
         if self.debiasing:
             step = tf.cast(tf.convert_to_tensor(self.iterations) + 1, kind)
@@ -137,10 +140,10 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
             name, optimizer_compute_precisions=optimizer_compute_precisions, learning_rate=learning_rate, **kwargs
         )
         self._slot_types = types
-        self.beta_1 = beta_1
-        self.beta_2 = beta_2
+        self._set_hyper("beta_1", beta_1)
+        self._set_hyper("beta_2", beta_2)
+        self._set_hyper("weight_decay_rate", weight_decay_rate)
         self.epsilon = epsilon
-        self.weight_decay_rate = weight_decay_rate
         self.exclude_from_weight_decay_names = tuple(exclude_from_weight_decay or ())
         if exclude_from_layer_adaptation is None:
             exclude_from_layer_adaptation = exclude_from_weight_decay
@@ -152,9 +155,9 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
         """The type of a slot: of `m` and `v`, what the constructor was told."""
         return self._slot_types.of(slot_name) or super().get_slot_dtype(var, slot_name)
 
-    def build(self, variables: Sequence[Variable]) -> None:
-        """Makes the slots of the variables to train."""
-        self._build(variables, "m", "v")
+    def used_slots(self) -> Iterable[str]:
+        """The names of the slots that each variable gets."""
+        return ("m", "v")
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable."""
@@ -174,8 +177,8 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
     def _step(self, gradient: tf.Tensor, variable: Variable, kind: tf.DType) -> tf.Tensor:
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
         beta_1, beta_2 = self.hyper("beta_1", kind), self.hyper("beta_2", kind)
-        first = tf.cast(m.value, kind) * beta_1 + gradient * (1 - beta_1)
-        second = tf.cast(v.value, kind) * beta_2 + gradient * gradient * (1 - beta_2)
+        first = tf.cast(m, kind) * beta_1 + gradient * (1 - beta_1)
+        second = tf.cast(v, kind) * beta_2 + gradient * gradient * (1 - beta_2)
         self.assign(m, first)
         self.assign(v, second)
         if self.debiasing:
@@ -193,19 +196,24 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
         return {
             **super().get_config(),
             **self._slot_types.config(),
-            **{name: getattr(self, name) for name in own},
+            **{name: _plain(getattr(self, name)) for name in own},
             "exclude_from_weight_decay": list(self.exclude_from_weight_decay_names),
             "exclude_from_layer_adaptation": list(self.exclude_from_layer_adaptation),
         }
 
 
+def _plain(value: float | tf.Variable | None) -> float | None:
+    """A number, which may be that of a variable, as configurations have it."""
+    return float(value.numpy()) if isinstance(value, tf.Variable) else value
+
+
 def _matches(patterns: Sequence[str], variable: Variable) -> bool:
-    name = getattr(variable, "path", variable.name)
+    name = getattr(variable, "path", variable.name).split(":")[0]
     return any(re.search(pattern, name) for pattern in patterns)
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class SGDIpuOptimizer(internals.optimizers.SGD, IpuOptimizerBase):
+class SGDIpuOptimizer(IpuOptimizerBase, internals.optimizers.SGD):
     """Gradient descent with momentum, computed in float32, whose momentum may be of another type than the variable."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("momentum",)
@@ -232,7 +240,7 @@ class SGDIpuOptimizer(internals.optimizers.SGD, IpuOptimizerBase):
         types = StateTypes(momentum=("momentum_accum_dtype", momentum_accum_dtype))
         if not is_number(velocity_scaling) or not velocity_scaling > 0:
             raise ValueError(f"`velocity_scaling` must be a number above 0, but is {velocity_scaling!r}")
-        super().__init__(learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, name=name, **kwargs)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+        super().__init__(name, learning_rate=learning_rate, momentum=momentum, nesterov=nesterov, **kwargs)
         self._slot_types = types
         self.velocity_scaling = velocity_scaling
 
@@ -240,9 +248,9 @@ class SGDIpuOptimizer(internals.optimizers.SGD, IpuOptimizerBase):
         """The type of a slot: of the momentum, what the constructor was told."""
         return self._slot_types.of("momentum") or super().get_slot_dtype(var, slot_name)
 
-    def build(self, variables: Sequence[Variable]) -> None:
-        """Makes the slots of the variables to train."""
-        self._build(variables, *(["momentum"] if self.uses("momentum") else []))
+    def used_slots(self) -> Iterable[str]:
+        """The names of the slots that each variable gets."""
+        return ("momentum",) if self.uses("momentum") else ()
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable; see the class of Keras."""
@@ -254,7 +262,7 @@ class SGDIpuOptimizer(internals.optimizers.SGD, IpuOptimizerBase):
                 self.hyper("momentum", kind),
                 self.constant("velocity_scaling"),
             )
-            scaled = momentum * tf.cast(slot.value, kind) + (step if scale == 1 else scale * step)
+            scaled = momentum * tf.cast(slot, kind) + (step if scale == 1 else scale * step)
             self.assign(slot, scaled)
             moved = scaled if scale == 1 else scaled / scale
             step = momentum * moved + step if self.constant("nesterov") else moved
@@ -266,7 +274,7 @@ class SGDIpuOptimizer(internals.optimizers.SGD, IpuOptimizerBase):
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class RMSpropIpuOptimizer(internals.optimizers.RMSprop, IpuOptimizerBase):
+class RMSpropIpuOptimizer(IpuOptimizerBase, internals.optimizers.RMSprop):
     """RMSprop, computed in float32, whose slots may be of other types than the variable."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("epsilon", "momentum", "rho")
@@ -297,17 +305,19 @@ class RMSpropIpuOptimizer(internals.optimizers.RMSprop, IpuOptimizerBase):
             momentum=("momentum_accum_dtype", momentum_accum_dtype),
             average_gradient=("average_gradient_dtype", average_gradient_dtype),
         )
-        super().__init__(learning_rate, rho, momentum, epsilon, centered, name=name, **kwargs)  # pyright: ignore[reportArgumentType]  # Keras says no type; that of the default is none.
+        super().__init__(
+            name, learning_rate=learning_rate, rho=rho, momentum=momentum, epsilon=epsilon, centered=centered, **kwargs
+        )
         self._slot_types = types
 
     def get_slot_dtype(self, var: Variable, slot_name: str) -> tf.DType:
         """The type of a slot: what the constructor was told."""
         return self._slot_types.of(slot_name) or super().get_slot_dtype(var, slot_name)
 
-    def build(self, variables: Sequence[Variable]) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]  # As in `Optimizer`.
-        """Makes the slots of the variables to train."""
+    def used_slots(self) -> Iterable[str]:
+        """The names of the slots that each variable gets."""
         slots = {"velocity": True, "momentum": self.uses("momentum"), "average_gradient": self.centered}
-        self._build(variables, *(slot for slot, is_used in slots.items() if is_used))
+        return (slot for slot, is_used in slots.items() if is_used)
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
         """Updates one variable; see the class of Keras."""
@@ -316,16 +326,20 @@ class RMSpropIpuOptimizer(internals.optimizers.RMSprop, IpuOptimizerBase):
         velocity = self._moved(variable, "velocity", grad * grad)
         if self.centered:
             velocity -= self._moved(variable, "average_gradient", grad) ** 2
-        step = tf.cast(learning_rate, kind) * grad / tf.sqrt(velocity + self.hyper("epsilon", kind))
+        epsilon = self.hyper("epsilon", kind)
+        # Keras 2 adds it to the root where there is no momentum.
+        is_inside = self.uses("momentum") or not environment.uses_keras_2()
+        root = tf.sqrt(velocity + epsilon) if is_inside else tf.sqrt(velocity) + epsilon
+        step = tf.cast(learning_rate, kind) * grad / root
         if self.uses("momentum"):
             slot = self.get_slot(variable, "momentum")
-            step += self.hyper("momentum", kind) * tf.cast(slot.value, kind)
+            step += self.hyper("momentum", kind) * tf.cast(slot, kind)
             self.assign(slot, step)
         self.assign(variable, tf.cast(variable, kind) - step)
 
     def _moved(self, variable: Variable, slot_name: str, value: tf.Tensor) -> tf.Tensor:
         slot, rho = self.get_slot(variable, slot_name), self.hyper("rho", value.dtype)
-        moved = rho * tf.cast(slot.value, value.dtype) + (1 - rho) * value
+        moved = rho * tf.cast(slot, value.dtype) + (1 - rho) * value
         self.assign(slot, moved)
         return moved
 

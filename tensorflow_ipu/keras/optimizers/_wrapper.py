@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.ops import reductions
 from tensorflow_ipu.optimizers import parts
 from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras.optimizers._base import WrapperBase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, Gradient, GradientMapping, LearningRate, TensorLike, Variable
 
 
-class OptimizerWrapper(internals.optimizers.Optimizer):
+class OptimizerWrapper(WrapperBase):
     """Wraps a Keras optimizer, and by itself changes nothing: a subclass overrides `_apply`."""
 
     def __init__(self, opt: keras.optimizers.Optimizer, name: str | None = None) -> None:
@@ -29,26 +31,24 @@ class OptimizerWrapper(internals.optimizers.Optimizer):
         Raises:
           ValueError: `opt` is no Keras optimizer.
         """
-        if not isinstance(opt, internals.optimizers.Optimizer):
+        if not isinstance(opt, internals.OPTIMIZERS):
             raise ValueError(
                 f"`opt` must be a `keras.optimizers.Optimizer`, but is {opt!r}. Wrappers for `tf.compat.v1.train`"
                 " optimizers are in `tensorflow_ipu.optimizers`"
             )
-        super().__init__(learning_rate=0.0, name=name)
-        self.inner_optimizer = opt
+        super().__init__(opt, name)
 
     def build(self, variables: Sequence[Variable]) -> None:
         """Makes the variables of the wrapper and of the wrapped optimizer for those to train."""
-        if self.built:
-            return
-        with tf.init_scope():
-            self._build_own(list(variables))
-            if not self.inner_optimizer.built:
-                self.inner_optimizer.build(list(variables))
-            super().build(list(variables))
+        new = self._new_among(variables)
+        if new:
+            with tf.init_scope():
+                self._build_own(new)
+                internals.build_optimizer(self.inner_optimizer, new)
+                super().build(new)
 
     def _build_own(self, variables: list[Variable]) -> None:
-        """Makes what the wrapper adds, once."""
+        """Makes what the wrapper adds for variables to train, once."""
 
     def apply(self, grads: Sequence[Gradient | None], trainable_variables: Sequence[Variable] | None = None) -> None:
         """Updates variables by their gradients, None where the loss does not reach, or does what the wrapper does instead.
@@ -75,20 +75,15 @@ class OptimizerWrapper(internals.optimizers.Optimizer):
         return list(grads), variables
 
     def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
-        self.inner_optimizer.apply(gradients, variables)
+        internals.update_with(self.inner_optimizer, gradients, variables)
 
     def scale_loss(self, loss: TensorLike) -> TensorLike:
         """The loss to differentiate, as the wrapped optimizer wants it."""
-        return self.inner_optimizer.scale_loss(loss)
+        return internals.scaled_loss(self.inner_optimizer, loss)
 
     def finalize_variable_values(self, var_list: Sequence[Variable]) -> None:
         """Lets the wrapped optimizer put its moving averages into the variables."""
         self.inner_optimizer.finalize_variable_values(var_list)
-
-    @property
-    def variables(self) -> list[keras.Variable]:
-        """The variables of the wrapper, then those of the wrapped optimizer."""
-        return [*self._variables, *self.inner_optimizer.variables]
 
     @property
     def iterations(self) -> keras.Variable:
@@ -138,7 +133,7 @@ class CrossReplicaOptimizer(OptimizerWrapper):
     def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
         means = parts.mean(gradients)
         with parts.as_they_are():
-            self.inner_optimizer.apply(means, variables)
+            internals.update_with(self.inner_optimizer, means, variables)
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
@@ -164,10 +159,10 @@ class MapGradientOptimizer(OptimizerWrapper):
 
     def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
         mapped = [
-            gradient if gradient is None else self._map(gradient, keras.ops.convert_to_tensor(variable))  # pyright: ignore[reportArgumentType]  # Keras infers those of all backends.
+            gradient if gradient is None else self._map(gradient, tf.convert_to_tensor(variable))
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
-        self.inner_optimizer.apply(mapped, variables)
+        internals.update_with(self.inner_optimizer, mapped, variables)
 
     def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of: the function has to be registered with Keras."""
@@ -196,16 +191,21 @@ def _none_on_any_replica(count: tf.Tensor) -> tf.Tensor:
     return tf.equal(count, 0)
 
 
-@keras.saving.register_keras_serializable("tensorflow_ipu")
-class LossScaleOptimizer(internals.LossScaleOptimizer):
-    """Keras's `LossScaleOptimizer`, but an update is skipped on all replicas where it is infinite on any of them.
+if TYPE_CHECKING or not environment.uses_keras_2():
 
-    Keras's own has each replica judge by its own gradients, and the others wait for it in the sum.
-    """
+    @keras.saving.register_keras_serializable("tensorflow_ipu")
+    class LossScaleOptimizer(internals.LossScaleOptimizer):
+        """Keras's `LossScaleOptimizer`, but an update is skipped on all replicas where it is infinite on any of them.
 
-    def check_finite(self, grads: Sequence[Gradient | None]) -> tf.Tensor:
-        """Whether all gradients are finite on all replicas, as a bool scalar."""
-        return all_finite(grads)
+        Keras's own has each replica judge by its own gradients, and the others wait for it in the sum.
+        """
+
+        def check_finite(self, grads: Sequence[Gradient | None]) -> tf.Tensor:
+            """Whether all gradients are finite on all replicas, as a bool scalar."""
+            return all_finite(grads)
+
+else:
+    LossScaleOptimizer = internals.LossScaleOptimizer  # That of Keras 2 judges by the sums, which all replicas have.
 
 
 def scales_losses(optimizer: object) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import dtype_for
+from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts
 
@@ -35,14 +36,11 @@ def handing_on(
         def apply(
             grads_and_vars: Iterable[tuple[Gradient | None, Variable]], captured_grads: Nested = None, **kwargs: Any
         ) -> Any:
-            captured = context.captured_gradients
-            if captured_grads is None and captured:
-                if take is None:
-                    captured_grads = captured
-                else:
-                    take(captured)
-            if captured_grads is not None:
-                kwargs["captured_grads"] = captured_grads
+            captured = (context.captured_gradients or None) if captured_grads is None else captured_grads
+            if captured is not None and take is None:
+                kwargs["captured_grads"] = captured
+            elif captured is not None:
+                take(captured)
             return apply_gradients(grads_and_vars, **kwargs)
 
         with _replaced(optimizer, "apply_gradients", apply):
@@ -100,7 +98,7 @@ def accumulated_step(
                     if gradient is None:
                         continue
                     if id(variable) not in places:
-                        raise ValueError(f"`{variable.path}` is no trainable weight of model `{model.name}`")
+                        raise ValueError(f"`{getattr(variable, 'path', variable.name)}` is no trainable weight of model `{model.name}`")
                     at = places[id(variable)]
                     has_gradient[at] = True
                     dense = tf.convert_to_tensor(gradient)
@@ -116,8 +114,7 @@ def accumulated_step(
                 model.optimizer.count((), captured)
                 counted.append(True)
 
-            # All ways of an optimizer to apply gradients end in `apply`.
-            with _replaced(model.optimizer, "apply", accumulate), handing_on(model.optimizer, count):
+            with _replaced(model.optimizer, *internals.updating(accumulate)), handing_on(model.optimizer, count):
                 step()
             if not applied:
                 raise ValueError(
@@ -141,8 +138,11 @@ def accumulated_step(
 @contextlib.contextmanager
 def _replaced(optimizer: keras.optimizers.Optimizer, method: str, function: Callable[..., object]) -> Iterator[None]:
     """A block in which a method of an object is another function."""
-    optimizer.__dict__[method] = function
+    attributes = vars(optimizer)
+    before = {method: attributes[method]} if method in attributes else {}
+    attributes[method] = function
     try:
         yield
     finally:
-        del optimizer.__dict__[method]
+        del attributes[method]
+        attributes.update(before)
