@@ -234,7 +234,7 @@ def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> No
     """Does nothing: `compute_loss` notes the loss."""
 
 
-def scaled_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+def scaled_loss(optimizer: Any, loss: Any) -> tf.Tensor:
     """The loss to differentiate, as an optimizer wants it; Keras's own scaling takes gradients that are unscaled."""
     return optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
 
@@ -459,6 +459,7 @@ def has_own_minimize(optimizer: Any) -> bool:
 def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
     """The strategy that an optimizer was made in, or None; stands on `Optimizer._distribution_strategy`."""
     return getattr(optimizer, "_distribution_strategy", None)
+
 
 def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
     """Has an optimizer update variables, and make what it needs for them; `apply_gradients` is public."""

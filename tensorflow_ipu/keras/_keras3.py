@@ -21,7 +21,7 @@ from keras.src.utils.python_utils import pythonify_logs
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tensorflow_ipu._base.types import Gradient, Logs, Nested, Variable
+    from tensorflow_ipu._base.types import Gradient, Logs, Nested, TensorLike, Variable
 
     class CallArguments:
         """What the package uses of the arguments of a call."""
@@ -187,7 +187,7 @@ def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> No
     model._loss_tracker.update_state(unscale_loss_for_distribution(loss), sample_weight=batch_size)
 
 
-def scaled_loss(optimizer: Any, loss: tf.Tensor) -> tf.Tensor:
+def scaled_loss(optimizer: Any, loss: TensorLike) -> tf.Tensor:
     """The loss to differentiate, as an optimizer wants it."""
     return optimizer.scale_loss(loss)
 
@@ -277,6 +277,7 @@ def has_own_minimize(optimizer: Any) -> bool:
 def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
     """The strategy that an optimizer was made in, or None; stands on `TFOptimizer._distribution_strategy`."""
     return getattr(optimizer, "_distribution_strategy", None)
+
 
 def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
     """Has an optimizer update variables, and make what it needs for them; `Optimizer.apply` is public."""

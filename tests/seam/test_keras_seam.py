@@ -125,3 +125,18 @@ def test_optimizers_know_their_strategy(strategy):
     with strategy.scope():
         assert internals.strategy_of(keras.optimizers.SGD()) is strategy
     assert internals.strategy_of(object()) is None
+
+
+def test_optimizers_update_in_one_method():
+    weight, optimizer = keras.Variable([1.0]), keras.optimizers.SGD(0.5)
+    internals.build_optimizer(optimizer, [weight])
+    assert optimizer.built and optimizer.iterations in internals.variables_of(optimizer)
+    internals.update_with(optimizer, [tf.constant([1.0])], [weight])
+    assert weight.numpy() == [0.5]
+    seen = []
+    name, method = internals.updating(lambda gradients, variables: seen.append((gradients, variables)))
+    setattr(optimizer, name, method)
+    optimizer.apply_gradients([(1.0, weight)])
+    assert seen == [((1.0,), (weight,))]
+    assert isinstance(optimizer, internals.OPTIMIZERS)
+    assert not internals.has_own_minimize(optimizer)

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import Faults, is_number, note_bool
 from tensorflow_ipu._base.tensors import tf_variable
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.optimizers._ipu_optimizers import AdamIpuOptimizer, RMSpropIpuOptimizer, SGDIpuOptimizer
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper
 from tensorflow_ipu.ops import reductions
-from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

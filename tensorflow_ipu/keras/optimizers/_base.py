@@ -24,7 +24,8 @@ def add_beside(
 ) -> keras.Variable:
     """A variable of the optimizer's where a variable that it trains is, named after that."""
     name = f"{getattr(var, 'path', var.name).replace('/', '_').replace(':', '_')}_{name}"
-    with (internals.strategy_of(optimizer) or tf.distribute.get_strategy()).extended.colocate_vars_with(tf_variable(var)):
+    strategy = internals.strategy_of(optimizer) or tf.distribute.get_strategy()
+    with strategy.extended.colocate_vars_with(tf_variable(var)):
         return optimizer.add_variable(shape, initializer, dtype.name, name=name)
 
 
@@ -118,7 +119,11 @@ else:
             self.built = True
 
         def add_variable(
-            self, shape: ShapeLike, initializer: Initializer = "zeros", dtype: str | None = None, name: str | None = None
+            self,
+            shape: ShapeLike,
+            initializer: Initializer = "zeros",
+            dtype: str | None = None,
+            name: str | None = None,
         ) -> tf.Variable:
             """Makes a variable of the optimizer."""
             with tf.init_scope(), self._distribution_strategy_scope():
@@ -138,7 +143,7 @@ else:
 
         def _resource_apply_dense(self, grad: Gradient, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
             del apply_state  # Its learning rate is of the variable's type.
-            self.update_step(grad, var, self._decayed_lr(tf.float32))
+            self.update_step(grad, var, tf.convert_to_tensor(self._decayed_lr(tf.float32)))
             assigned, self._assigned = self._assigned, []
             return tf.group(*assigned)
 
@@ -157,7 +162,7 @@ else:
         """Has the variables of the wrapped optimizer beside its own, and updates by `apply`."""
 
         # `compile` marks what it wraps for losses in half precision, and wraps nothing twice.
-        _is_wrapped_by_loss_scale_optimizer = property(lambda self: False, lambda self, value: None)
+        _is_wrapped_by_loss_scale_optimizer = property(lambda _: False, lambda *_: None)
 
         def __init__(self, opt: keras.optimizers.Optimizer, name: str | None) -> None:
             """Wraps `opt`."""

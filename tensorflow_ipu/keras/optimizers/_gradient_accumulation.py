@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import is_function, tf_variable
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.optimizers._als import ALSOptimizer, apply_counted
 from tensorflow_ipu.keras.optimizers._base import add_beside
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper, all_finite
 from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, parts
-from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -10,15 +10,15 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_number
-from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, StateTypes, dense
 from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, StateTypes, dense
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, DTypeLike, Gradient, LearningRate, Variable
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class AdamIpuOptimizer(IpuOptimizerBase, internals.optimizers.Adam):
+class AdamIpuOptimizer(IpuOptimizerBase, internals.optimizers.Adam):  # pyright: ignore[reportIncompatibleMethodOverride]  # As in `Optimizer`.
     """Adam, computed in float32, whose moments may be of other types than the variable, with or without debiasing."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("beta_1", "beta_2", "epsilon")
@@ -274,7 +274,7 @@ class SGDIpuOptimizer(IpuOptimizerBase, internals.optimizers.SGD):
 
 
 @keras.saving.register_keras_serializable("tensorflow_ipu")
-class RMSpropIpuOptimizer(IpuOptimizerBase, internals.optimizers.RMSprop):
+class RMSpropIpuOptimizer(IpuOptimizerBase, internals.optimizers.RMSprop):  # pyright: ignore[reportIncompatibleMethodOverride]  # As in `Optimizer`.
     """RMSprop, computed in float32, whose slots may be of other types than the variable."""
 
     CHANGEABLE: ClassVar[tuple[str, ...]] = ("epsilon", "momentum", "rho")

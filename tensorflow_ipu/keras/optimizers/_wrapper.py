@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
-from tensorflow_ipu.ops import reductions
-from tensorflow_ipu.optimizers import parts
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.optimizers._base import WrapperBase
+from tensorflow_ipu.ops import reductions
+from tensorflow_ipu.optimizers import parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -211,8 +211,7 @@ else:
 def scales_losses(optimizer: object) -> bool:
     """Whether a Keras optimizer, or one that it wraps, scales losses by itself."""
     return any(
-        isinstance(one, internals.LossScaleOptimizer) or hasattr(one, "get_scaled_loss")
-        for one in chain(optimizer)
+        isinstance(one, internals.LossScaleOptimizer) or hasattr(one, "get_scaled_loss") for one in chain(optimizer)
     )
 
 

@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def handing_on(
-    optimizer: keras.optimizers.Optimizer, take: Callable[[dict[str, list[tf.Tensor]]], None] | None = None
-) -> Iterator[None]:
+def handing_on(optimizer: keras.optimizers.Optimizer, take: Callable[[Nested], None] | None = None) -> Iterator[None]:
     """A block in which `apply_gradients` gets what was captured since its beginning, unless it is given something."""
     if not getattr(optimizer, "supports_captured_grads", False):
         yield
@@ -36,11 +34,12 @@ def handing_on(
         def apply(
             grads_and_vars: Iterable[tuple[Gradient | None, Variable]], captured_grads: Nested = None, **kwargs: Any
         ) -> Any:
-            captured = (context.captured_gradients or None) if captured_grads is None else captured_grads
-            if captured is not None and take is None:
-                kwargs["captured_grads"] = captured
-            elif captured is not None:
-                take(captured)
+            if captured_grads is None:
+                captured_grads = context.captured_gradients or None
+            if captured_grads is not None and take is not None:
+                take(captured_grads)
+            elif captured_grads is not None:
+                kwargs["captured_grads"] = captured_grads
             return apply_gradients(grads_and_vars, **kwargs)
 
         with _replaced(optimizer, "apply_gradients", apply):
@@ -98,7 +97,8 @@ def accumulated_step(
                     if gradient is None:
                         continue
                     if id(variable) not in places:
-                        raise ValueError(f"`{getattr(variable, 'path', variable.name)}` is no trainable weight of model `{model.name}`")
+                        name = getattr(variable, "path", variable.name)
+                        raise ValueError(f"`{name}` is no trainable weight of model `{model.name}`")
                     at = places[id(variable)]
                     has_gradient[at] = True
                     dense = tf.convert_to_tensor(gradient)
@@ -138,7 +138,7 @@ def accumulated_step(
 @contextlib.contextmanager
 def _replaced(optimizer: keras.optimizers.Optimizer, method: str, function: Callable[..., object]) -> Iterator[None]:
     """A block in which a method of an object is another function."""
-    attributes = vars(optimizer)
+    attributes = optimizer.__dict__
     before = {method: attributes[method]} if method in attributes else {}
     attributes[method] = function
     try:
