@@ -129,7 +129,7 @@ def _in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
         mean: TensorLike,
         variance: TensorLike,
         epsilon: float = 0.0001,
-        exponential_avg_factor: float = 1,
+        exponential_avg_factor: float | None = 1,
         data_format: str = "NHWC",
         is_training: bool = True,
         name: str | None = None,
@@ -137,7 +137,7 @@ def _in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
         inputs = {"x": x, "scale": scale, "offset": offset, "mean": mean, "variance": variance}
         options: dict[str, Any] = {
             "epsilon": epsilon,
-            "exponential_avg_factor": exponential_avg_factor,
+            "exponential_avg_factor": 1 if exponential_avg_factor is None else exponential_avg_factor,
             "data_format": data_format,
         }
         size = group_size() if is_training else 1
