@@ -6,14 +6,16 @@ code is not waited for: a later line asks for it, with the number of the process
 """
 
 import gc
+import importlib
 import json
 import os
 import sys
 from pathlib import Path
 from types import CodeType
 
-import keras  # noqa: F401
 import tensorflow as tf  # noqa: F401
+
+importlib.import_module("tf_keras" if os.environ.get("TF_USE_LEGACY_KERAS") == "1" else "keras")
 
 
 def answer(number: int) -> None:

@@ -1,0 +1,30 @@
+"""Programs in the style of 2021, unmodified, train to the numbers of their models in plain Keras 2."""
+
+import numpy as np
+
+
+def _agree(found, expected, rtol, atol=1e-6):
+    """Whether results are the same to rounding: lists of numbers, or of dicts of numbers, of all that is expected."""
+    if isinstance(expected, dict):
+        assert expected.keys() <= found.keys()
+        for name, one in expected.items():
+            _agree(found[name], one, rtol, atol)
+    elif isinstance(expected, list) and isinstance(expected[0], dict):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            _agree(one, other, rtol, atol)
+    else:
+        np.testing.assert_allclose(found, expected, rtol, atol)
+
+
+def test_resnet_in_a_pipeline_of_two_replicas_trains_as_on_batches_of_both(trained):
+    found, expected = trained("resnet")
+    _agree(found, expected, 2e-4)
+    losses = [logs["loss"] for logs in found["executions"]]
+    assert losses[-1] < losses[0]
+
+
+def test_unet_with_an_operation_for_tiles_trains_as_with_a_layer_of_keras(trained):
+    found, expected = trained("unet")
+    _agree(found, expected, 1e-4)
+    assert found["loss"][-1] < found["loss"][0]
