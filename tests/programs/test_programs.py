@@ -28,3 +28,9 @@ def test_unet_with_an_operation_for_tiles_trains_as_with_a_layer_of_keras(traine
     found, expected = trained("unet")
     _agree(found, expected, 1e-4)
     assert found["loss"][-1] < found["loss"][0]
+
+
+def test_message_passing_in_a_loop_of_its_own_trains_as_pack_by_pack(trained):
+    found, expected = trained("message_passing")
+    _agree(found, expected, 1e-4)
+    assert np.mean(found["loss"][-6:]) < np.mean(found["loss"][:6])
