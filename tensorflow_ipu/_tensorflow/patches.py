@@ -223,6 +223,13 @@ JIT_COMPILE_AUTO = Patch(
     until="Keras asks for the device of the model",
 )
 
+GLOBAL_SEED = Patch(
+    "tensorflow.python.eager.context:Context._set_global_seed",
+    why="Layers of Keras 2 draw as `tf.random.set_seed` says, on IPUs too; with Keras 3 it stays as it is.",
+    lasts=Lifetime.IMPORT,
+    until="TensorFlow tells of its seed when it is set",
+)
+
 OPERATIONS = Patch(
     "tensorflow.python.framework.ops:Graph._create_op_helper",
     why="Layers and checks are marked for the host's kernels as they come into a graph, on whatever way they do.",

@@ -15,6 +15,9 @@ from tf_keras.src.engine.node import Node as _KerasNode
 from tf_keras.src.layers.core import tf_op_layer
 from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
 
+from tensorflow_ipu import replicas
+from tensorflow_ipu.ops import random_streams
+
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, Logs, Nested, Variable
 
@@ -189,6 +192,88 @@ def without_selection(select: Callable[..., Nested]) -> Callable[..., Nested]:
     """What a recurrent layer selects for CPUs, by itself; stands on `standard_lstm` and `standard_gru`."""
     kind = select.__name__.partition("_")[0]
     return getattr(sys.modules[select.__module__], f"standard_{kind}")
+
+
+# Layers. `Layer.add_weight` takes `experimental_autocast`, by which a layer leaves a weight in its own type.
+
+UNCAST = {"experimental_autocast": False}
+
+
+def seed_generator() -> None:
+    """What gives a layer its seeds: nothing, as the layers of Keras 2 draw TensorFlow's own random numbers."""
+
+
+def computes_again() -> bool:
+    """In programs alone: elsewhere, random numbers would not be the same when they are drawn again."""
+    return replicas.is_tracing()
+
+
+class _Held:
+    """What a variable is while a block holds its value as a tensor; stands on `BaseResourceVariable._read_variable_op`."""
+
+    _ipu_value: tf.Tensor
+
+    def _read_variable_op(self, *_args: Any) -> tf.Tensor:
+        return self._ipu_value
+
+    def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
+        return tf.gather(self._ipu_value, indices, name=name)
+
+    def assign(self, value: Any, *_args: Any, **_kwargs: Any) -> _Held:
+        self._ipu_value = tf.cast(value, self._ipu_value.dtype)
+        return self
+
+    def assign_add(self, delta: Any, *_args: Any, **_kwargs: Any) -> _Held:
+        return self.assign(self._ipu_value + tf.cast(delta, self._ipu_value.dtype))
+
+    def assign_sub(self, delta: Any, *_args: Any, **_kwargs: Any) -> _Held:
+        return self.assign(self._ipu_value - tf.cast(delta, self._ipu_value.dtype))
+
+
+class _StatelessScope:
+    """The part of Keras 3's `StatelessScope` that is used."""
+
+    def __init__(self, values: dict[int, tf.Tensor], losses: list[tf.Tensor]) -> None:
+        self._values = values
+        self.losses = losses
+
+    def get_current_value(self, variable: Any) -> tf.Tensor:
+        """What the block has left of a variable."""
+        return self._values[id(variable)]
+
+
+@contextlib.contextmanager
+def stateless(
+    layer: keras.layers.Layer, mapping: Sequence[tuple[Any, tf.Tensor]], seeds: list[tf.Tensor]
+) -> Iterator[_StatelessScope]:
+    """The same; what it draws by seeds of the list, it draws again. Stands on `AutoCastVariable._variable`."""
+    scope = _StatelessScope({}, [])
+    held = [(variable, getattr(variable, "_variable", variable), value) for variable, value in mapping]
+    kinds = [type(inner) for _, inner, _ in held]
+    parts = all_layers(layer)
+    before = [len(part._eager_losses) for part in parts]
+    try:
+        for (_, inner, value), kind in zip(held, kinds, strict=True):
+            inner._ipu_value = value
+            inner.__class__ = type(kind.__name__, (_Held, kind), {})
+        with random_streams.repeated(seeds):
+            yield scope
+        for part, count in zip(parts, before, strict=True):
+            scope.losses += part._eager_losses[count:]
+    finally:
+        for part, count in zip(parts, before, strict=True):
+            del part._eager_losses[count:]
+        for (variable, inner, _), kind in zip(held, kinds, strict=True):
+            scope._values[id(variable)] = inner._ipu_value
+            inner.__class__ = kind
+            del inner._ipu_value
+
+
+def make_recurrent(layer: Any, make: Callable[..., None], seed: int | None, time_major: bool, **options: Any) -> bool:
+    """The same; time as first dimension is Keras's own. Stands on `BaseRandomLayer._random_generator`, of layer and cell."""
+    make(seed=seed, time_major=time_major, **options)
+    layer.cell._random_generator = layer._random_generator
+    return False
 
 
 # Losses. `Layer.losses` is public, and mixes what calls added with what weights cost.

@@ -146,6 +146,36 @@ def bound_operation(operation: keras.Operation, training: bool) -> Callable[...,
     return operation_fn(operation, training=training)
 
 
+# Layers. `Variable` takes `autocast`, by which a layer leaves a weight in its own type.
+
+UNCAST = {"autocast": False}
+
+
+def seed_generator() -> keras.random.SeedGenerator | None:
+    """What gives a layer its seeds; None where TensorFlow's own random numbers do."""
+    return keras.random.SeedGenerator()
+
+
+def computes_again() -> bool:
+    """Whether layers can be called as functions of their weights here; see `stateless`."""
+    return True
+
+
+def stateless(
+    layer: keras.layers.Layer, mapping: Sequence[tuple[Any, tf.Tensor]], seeds: list[tf.Tensor]
+) -> keras.StatelessScope:
+    """A block in which variables have these values and keep their own; calls add losses to the block's, not the layer's."""
+    del layer, seeds  # Those are variables.
+    return keras.StatelessScope(state_mapping=mapping, collect_losses=True)
+
+
+def make_recurrent(layer: Any, make: Callable[..., None], seed: int | None, time_major: bool, **options: Any) -> bool:
+    """Makes a recurrent layer with a seed for its dropout; returns whether others have to see to time as first dimension."""
+    del layer
+    make(seed=seed, use_cudnn=False, **options)  # With cuDNN, Keras would not compile models with the layer.
+    return time_major
+
+
 # Losses. `Layer.losses` is public, and mixes what calls added with what weights cost.
 
 

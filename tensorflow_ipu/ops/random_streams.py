@@ -6,27 +6,50 @@ become stateless ones, seeded by the replica's own stream.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._native.library import native, ops
-from tensorflow_ipu._tensorflow import patches
+from tensorflow_ipu._tensorflow import devices, patches
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeLike, TensorLike
 
-__all__ = ["seed", "stream"]
+__all__ = ["repeated", "seed", "stream"]
+
+# The seeds that a block draws, and those among them that it is to take again.
+_repeated: contextvars.ContextVar[tuple[list[tf.Tensor], Iterator[tf.Tensor]] | None] = contextvars.ContextVar(
+    "_repeated", default=None
+)
+
+
+@contextlib.contextmanager
+def repeated(seeds: list[tf.Tensor]) -> Iterator[None]:
+    """A block that takes the seeds of a list; those that are not there yet it draws, and adds them."""
+    token = _repeated.set((seeds, iter(list(seeds))))
+    try:
+        yield
+    finally:
+        _repeated.reset(token)
 
 
 def seed() -> tf.Tensor:
     """A new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
-    return ops.ipu_random_seed(sites.random("seed"), advance=not replicas.in_condition())
+    seeds, again = _repeated.get() or ([], iter(()))
+    drawn = next(again, None)
+    if drawn is None:
+        drawn = ops.ipu_random_seed(sites.random("seed"), advance=not replicas.in_condition())
+        seeds.append(drawn)
+    return drawn
 
 
 def stream() -> tf.Tensor:
@@ -172,8 +195,31 @@ patches.GENERATOR_REPLICAS.by(_stream_in_programs)
 def _start_anew(ordinal: int | None, device_seed: _state.DeviceSeed | None) -> None:
     if ordinal is None or device_seed is None:
         native.ipu_random_forget()
+        if environment.uses_keras_2():
+            _follow(devices.global_seed())
     else:
         native.ipu_random_reset(ordinal, device_seed.seed % 2**64, device_seed.identical_replicas)
 
 
 _state.set_seed_listener(_start_anew)
+
+
+def _follow(seed: int | None) -> None:
+    """Has devices without a seed of their own start anew from that of `tf.random.set_seed`."""
+    for ordinal in range(len(_state.ipus()) if seed is not None else 0):
+        if _state.device_seed(ordinal) is None:
+            native.ipu_random_reset(ordinal, int(seed or 0) % 2**64, False)
+
+
+def _followed(plain: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(plain)
+    def set_seed(context: object, seed: int | None) -> None:
+        plain(context, seed)
+        _follow(seed)
+
+    return set_seed
+
+
+if environment.uses_keras_2():  # Whose layers draw TensorFlow's own random numbers.
+    patches.GLOBAL_SEED.by(_followed)
+    patches.GLOBAL_SEED.apply_for_good()

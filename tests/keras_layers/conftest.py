@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu._base.tensors import tf_variable
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def forward_and_backward(layer: Any, inputs: Any, **options: Any) -> tuple[list[
         total = tf.add_n([
             tf.reduce_sum(tf.sin(tf.cast(out, tf.float32) + float(i))) for i, out in enumerate(outputs)
         ])  # fmt: skip
-    return outputs, tape.gradient(total, floats + [weight.value for weight in layer.trainable_variables])
+    return outputs, tape.gradient(total, floats + [tf_variable(weight) for weight in layer.trainable_variables])
 
 
 def _arrays(results: Any) -> Any:
@@ -65,7 +66,7 @@ def on_ipu() -> Callable[..., Any]:
             layer.build(tf.nest.map_structure(lambda each: tuple(each.shape), inputs))
             if weights is not None:
                 layer.set_weights(weights)
-            assert all("IPU" in variable.value.device for variable in layer.trainable_variables)
+            assert all("IPU" in tf_variable(variable).device for variable in layer.trainable_variables)
 
             @tf.function(jit_compile=True)
             def program(inputs: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from tensorflow_ipu.keras._keras import keras
 
 _OBJECTS = ("initializer", "regularizer", "constraint")
 
@@ -21,4 +22,3 @@ def _serialized(name: str, value: Any) -> Any:
     if name.endswith("activation"):
         return keras.activations.serialize(value)
     return keras.saving.serialize_keras_object(value) if name.endswith(_OBJECTS) else value
-from tensorflow_ipu.keras._keras import keras

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.ops import embedding_ops, f8_ops, math_ops
-from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence
@@ -199,7 +199,7 @@ class Dense(keras.layers.Dense):
         self.kernel_metadata = self.add_weight(
             name="kernel_metadata", shape=(), initializer=metadata, dtype="uint8", trainable=False
         )
-        self.bias = _added(self, "bias", (self.units,), dtype="float16", autocast=False) if self.use_bias else None
+        self.bias = _added(self, "bias", (self.units,), dtype="float16", **internals.UNCAST) if self.use_bias else None
         self.built = True
 
     def call(self, inputs: tf.Tensor | Sequence[tf.Tensor], **kwargs: Any) -> tf.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -207,8 +207,9 @@ class Dense(keras.layers.Dense):
 
         For inputs of eight bits it is float16.
         """
+        del kwargs
         if not isinstance(inputs, (list, tuple)):
-            return super().call(inputs, **kwargs)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
+            return super().call(inputs)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
         data, metadata = inputs
         matrix = f8_ops.QuarterTensor(tf.reshape(data, [-1, data.shape[-1]]), metadata)
         kernel = f8_ops.QuarterTensor(
@@ -272,10 +273,10 @@ def _added(layer: Any, name: str, shape: Sequence[int], **options: Any) -> keras
 
 
 def _are_two(shape: Shape | Sequence[Shape]) -> TypeGuard[Sequence[Shape]]:
-    return len(shape) == 2 and all(isinstance(each, (list, tuple)) for each in shape)
+    return len(shape) == 2 and all(isinstance(each, (list, tuple, tf.TensorShape)) for each in shape)
 
 
 def _any_number(shape: Sequence[int], dtype: DTypeLike | None = None) -> tf.Tensor:
     """Bits of any number, with the same chance each."""
-    bits: tf.Tensor = keras.random.randint(shape, 0, 256)  # pyright: ignore[reportAssignmentType]  # Keras infers those of all backends.
+    bits = tf.random.uniform(shape, 0, 256, tf.int32)
     return tf.cast(tf.where(tf.equal(bits, 0x80), 0, bits), dtype or "uint8")

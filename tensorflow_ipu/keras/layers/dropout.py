@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu.ops import rand_ops
-from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, Shape
@@ -49,16 +49,15 @@ class Dropout(keras.layers.Layer):
         self.rate = rate
         self.noise_shape = None if noise_shape is None else tuple(noise_shape)
         self.seed = None if seed is None else _pair(seed)
-        if self.seed is None:
-            self.seed_generator = keras.random.SeedGenerator()
+        self.seed_generator = internals.seed_generator() if self.seed is None else None
         self.supports_masking = True
 
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Drops inputs if `training`."""
         if not training or self.rate == 0:
             return inputs
-        seed = self.seed_generator.next() if self.seed is None else tf.constant(self.seed, tf.int32)
-        return rand_ops.dropout(inputs, self.rate, self.noise_shape, tf.cast(seed, tf.int32))
+        seed = self.seed if self.seed_generator is None else tf.cast(self.seed_generator.next(), tf.int32)
+        return rand_ops.dropout(inputs, self.rate, self.noise_shape, seed)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         """The shape of the inputs."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -63,8 +63,11 @@ class Recompute(keras.layers.Wrapper):
 
     def call(self, inputs: Nested, training: bool | None = None, mask: Nested = None) -> Nested:
         """Computes the layer. What it returns is what the layer returns."""
+        if not internals.computes_again():
+            return self.layer(inputs, **_mask_for(self.layer, mask))
         if not self.layer.built:  # It makes its weights when it is called, which a symbolic call does too.
-            self.layer(tf.nest.map_structure(lambda each: keras.KerasTensor(each.shape, each.dtype.name), inputs))
+            symbols = tf.nest.map_structure(lambda each: internals.symbol(each.shape, each.dtype), inputs)
+            internals.called_with_symbols(self.layer, symbols, training)
         call = _Call(self.layer, inputs, training, mask)
         flat = _recomputed(call)(*call.arguments())
         outputs, states, losses = call.unflatten(flat)
@@ -94,6 +97,7 @@ class _Call:
         self._mask = mask
         self._variables = layer.trainable_variables + layer.non_trainable_variables
         self._structure: Nested = None
+        self._seeds: list[tf.Tensor] = []
 
     def arguments(self) -> list[tf.Tensor]:
         return [*tf.nest.flatten(self._inputs), *map(tf.convert_to_tensor, self._variables)]
@@ -101,7 +105,7 @@ class _Call:
     def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         count = len(tensors) - len(self._variables)
         mapping = list(zip(self._variables, tensors[count:], strict=True))
-        with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
+        with internals.stateless(self._layer, mapping, self._seeds) as scope:
             inputs = tf.nest.pack_sequence_as(self._inputs, tensors[:count])
             outputs = _Body(self._layer, self._mask)(inputs, training=self._training)
         states = [tf.identity(value) for value in map(scope.get_current_value, self._layer.non_trainable_variables)]
@@ -119,13 +123,17 @@ class _Body(keras.layers.Layer):
         super().__init__(name=f"{layer.name}_body", autocast=False)
         self._inner = layer
         self.supports_masking = True
-        takes_mask = mask is not None and "mask" in inspect.signature(layer.call).parameters
-        self._options = {"mask": mask} if takes_mask else {}
+        self._options = _mask_for(layer, mask)
         self.built = True
 
     def call(self, inputs: Nested, training: bool | None = None) -> Nested:
         del training
         return self._inner(inputs, **self._options)
+
+
+def _mask_for(layer: keras.layers.Layer, mask: Nested) -> dict[str, Nested]:
+    takes_mask = mask is not None and "mask" in inspect.signature(layer.call).parameters
+    return {"mask": mask} if takes_mask else {}
 
 
 def _recomputed(function: Callable[..., list[tf.Tensor]]) -> Callable[..., list[tf.Tensor]]:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import Faults, note_bool
-from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import (
@@ -65,10 +65,11 @@ class Popnn(keras.layers.RNN):
     time_major: bool
     options: dict[str, Any] | None
     options_bwd: dict[str, Any] | None
+    _turns_time: bool  # Whether the layer swaps the first two dimensions, which Keras 3 does not.
 
     def build(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> None:
         """Makes the weights for inputs of this shape."""
-        super().build(self._batch_major(inputs_shape), initial_state_shape)
+        super().build(self._batch_major(inputs_shape), *_given(initial_state_shape))
 
     def call(
         self,
@@ -93,7 +94,7 @@ class Popnn(keras.layers.RNN):
         Raises:
           ValueError: `inputs` has not three dimensions.
         """
-        if inputs.shape.rank != 3:
+        if not isinstance(inputs, list) and inputs.shape.rank != 3:  # Keras 2 has states in the list.
             raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
         with replicas.summed_in(self.partials_dtype, self.compute_dtype):
             results = super().call(
@@ -103,7 +104,7 @@ class Popnn(keras.layers.RNN):
 
     def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
         """The shapes of the results."""
-        shapes = super().compute_output_shape(self._batch_major(inputs_shape), initial_state_shape)
+        shapes = super().compute_output_shape(self._batch_major(inputs_shape), *_given(initial_state_shape))
         return self._of_outputs(shapes, self._batch_major)
 
     def get_config(self) -> Config:
@@ -115,12 +116,14 @@ class Popnn(keras.layers.RNN):
         """Makes Keras's layer of the arguments of a constructor, its `own` and those of both; records the others."""
         _check(type(self).__name__, arguments)
         seed, keras_layer = arguments["seed"], cast("Any", super())
-        keras_layer.__init__(
-            arguments["units"],
+        self._turns_time = internals.make_recurrent(
+            self,
+            keras_layer.__init__,
+            arguments["dropout_seed"],
+            arguments["time_major"],
+            units=arguments["units"],
             kernel_initializer=_seeded(arguments["kernel_initializer"], seed),
             recurrent_initializer=_seeded(arguments["recurrent_initializer"], seed),
-            seed=arguments["dropout_seed"],
-            use_cudnn=False,  # Else Keras would not compile models with this layer.
             **{name: arguments[name] for name in (*_PASSED, *own)},
             **arguments["kwargs"],
         )
@@ -129,20 +132,22 @@ class Popnn(keras.layers.RNN):
             value = arguments[name]
             setattr(self, name, dict(value) if isinstance(value, Mapping) else value)
 
-    def _batch_major(self, shape: Shape) -> tuple[int | None, ...]:
+    def _batch_major(self, shape: Shape) -> Shape:
         """The shape of inputs as Keras has it."""
-        batch, time, *rest = shape
-        return (time, batch, *rest) if self.time_major else (batch, time, *rest)
+        if not self._turns_time:
+            return shape
+        time, batch, *rest = shape
+        return batch, time, *rest
 
     def _swapped(self, tensor: Any) -> Any:
         """A tensor with its first two dimensions swapped, where time comes first."""
-        if tensor is None or not self.time_major:
+        if tensor is None or not self._turns_time:
             return tensor
         return tf.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
 
     def _of_outputs(self, results: Any, swapped: Callable[[Any], Any]) -> Any:
         """The results of Keras's layer with the outputs of all steps `swapped`, where time comes first; states stay."""
-        if not self.time_major or not self.return_sequences:
+        if not self._turns_time or not self.return_sequences:
             return results
         if not self.return_state:
             return swapped(results)
@@ -167,6 +172,10 @@ def _check(kind: str, arguments: Mapping[str, Any]) -> None:
         if arguments[name] is not None and not isinstance(arguments[name], Mapping):
             faults.add(TypeError, f"`{name}` must be a dict, but is `{arguments[name]!r}`")
     faults.raise_any()
+
+
+def _given(shape: Nested) -> list[Nested]:
+    return [] if shape is None else [shape]
 
 
 def _seeded(initializer: Initializer, seed: int | None) -> Any:
