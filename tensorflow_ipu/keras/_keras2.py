@@ -251,22 +251,39 @@ def stateless(
     held = [(variable, getattr(variable, "_variable", variable), value) for variable, value in mapping]
     kinds = [type(inner) for _, inner, _ in held]
     parts = all_layers(layer)
-    before = [len(part._eager_losses) for part in parts]
+    before = [part._eager_losses for part in parts]
     try:
+        forget_losses(layer)
         for (_, inner, value), kind in zip(held, kinds, strict=True):
             inner._ipu_value = value
             inner.__class__ = type(kind.__name__, (_Held, kind), {})
         with random_streams.repeated(seeds):
             yield scope
-        for part, count in zip(parts, before, strict=True):
-            scope.losses += part._eager_losses[count:]
+        scope.losses += [loss for part in parts for loss in part._eager_losses]
     finally:
-        for part, count in zip(parts, before, strict=True):
-            del part._eager_losses[count:]
+        for part, losses in zip(parts, before, strict=True):
+            part._eager_losses = losses
         for (variable, inner, _), kind in zip(held, kinds, strict=True):
             scope._values[id(variable)] = inner._ipu_value
             inner.__class__ = kind
             del inner._ipu_value
+
+
+def mask_after(layer: keras.layers.Layer, inputs: Nested, mask: Nested) -> Nested:
+    """The masks of what a layer returns; models, which would have to be called once more, leave them on their outputs."""
+    return None if isinstance(layer, keras.Model) else layer.compute_mask(inputs, mask)
+
+
+def masks_of(outputs: Nested) -> list[tf.Tensor]:
+    """The masks that a call has left on its flat outputs, where all have one; stands on `_keras_mask`."""
+    masks = [getattr(one, "_keras_mask", None) for one in tf.nest.flatten(outputs)]
+    return [] if any(mask is None for mask in masks) else masks
+
+
+def put_masks(outputs: Nested, masks: list[tf.Tensor]) -> None:
+    """Leaves such masks on outputs."""
+    for one, mask in zip(tf.nest.flatten(outputs) if masks else [], masks, strict=True):
+        one._keras_mask = mask
 
 
 def make_recurrent(layer: Any, make: Callable[..., None], seed: int | None, time_major: bool, **options: Any) -> bool:

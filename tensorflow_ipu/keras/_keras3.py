@@ -169,6 +169,21 @@ def stateless(
     return keras.StatelessScope(state_mapping=mapping, collect_losses=True)
 
 
+def mask_after(layer: keras.layers.Layer, inputs: Nested, mask: Nested) -> Nested:
+    """The masks of what a layer returns."""
+    return layer.compute_mask(inputs, mask)
+
+
+def masks_of(outputs: Nested) -> list[tf.Tensor]:
+    """The masks that a call has left on its flat outputs: nothing, as `mask_after` tells them."""
+    del outputs
+    return []
+
+
+def put_masks(outputs: Nested, masks: list[tf.Tensor]) -> None:
+    """Leaves such masks on outputs."""
+
+
 def make_recurrent(layer: Any, make: Callable[..., None], seed: int | None, time_major: bool, **options: Any) -> bool:
     """Makes a recurrent layer with a seed for its dropout; returns whether others have to see to time as first dimension."""
     del layer

@@ -44,12 +44,7 @@ def repeated(seeds: list[tf.Tensor]) -> Iterator[None]:
 
 def seed() -> tf.Tensor:
     """A new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
-    seeds, again = _repeated.get() or ([], iter(()))
-    drawn = next(again, None)
-    if drawn is None:
-        drawn = ops.ipu_random_seed(sites.random("seed"), advance=not replicas.in_condition())
-        seeds.append(drawn)
-    return drawn
+    return ops.ipu_random_seed(sites.random("seed"), advance=not replicas.in_condition())
 
 
 def stream() -> tf.Tensor:
@@ -117,7 +112,12 @@ def _categorical(
 
 def _seed_of(one: int | None, two: int | None) -> tf.Tensor:
     """A new seed. What an operation was given of its own tells it apart from others with the same stream."""
-    return seed() + tf.constant([(one or 0) * 31 + (two or 0), 0], tf.int64)
+    seeds, again = _repeated.get() or ([], iter(()))
+    found = next(again, None)
+    if found is None:
+        found = seed() + tf.constant([(one or 0) * 31 + (two or 0), 0], tf.int64)
+        seeds.append(found)
+    return found
 
 
 _STATELESS: dict[str, Callable[..., tf.Tensor]] = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._base.tensors import tf_variable
+from tensorflow_ipu.keras._keras import keras
 
 
 @pytest.fixture(autouse=True)

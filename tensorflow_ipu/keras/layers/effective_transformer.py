@@ -185,7 +185,7 @@ class EffectiveTransformer(keras.layers.Layer):
             self.num_attention_heads * self.attention_head_size,
             activation=self.qkv_activation,
             # Each of the three has numbers of its own.
-            kernel_initializer=self.embedding_initializer.clone(),
+            kernel_initializer=type(self.embedding_initializer).from_config(self.embedding_initializer.get_config()),
             bias_initializer=self.embedding_bias_initializer,
             dtype=self.dtype_policy,
             name=f"{name}_layer",

@@ -70,7 +70,8 @@ class Recompute(keras.layers.Wrapper):
             internals.called_with_symbols(self.layer, symbols, training)
         call = _Call(self.layer, inputs, training, mask)
         flat = _recomputed(call)(*call.arguments())
-        outputs, states, losses = call.unflatten(flat)
+        outputs, masks, states, losses = call.unflatten(flat)
+        internals.put_masks(outputs, masks)
         for variable, state in zip(self.layer.non_trainable_variables, states, strict=True):
             variable.assign(tf.stop_gradient(state))
         for loss in losses:
@@ -84,7 +85,7 @@ class Recompute(keras.layers.Wrapper):
 
     def compute_mask(self, inputs: Nested, previous_mask: Nested = None) -> Nested:
         """The masks of what the layer returns."""
-        return self.layer.compute_mask(inputs, previous_mask)
+        return internals.mask_after(self.layer, inputs, previous_mask)
 
 
 class _Call:
@@ -108,8 +109,9 @@ class _Call:
         with internals.stateless(self._layer, mapping, self._seeds) as scope:
             inputs = tf.nest.pack_sequence_as(self._inputs, tensors[:count])
             outputs = _Body(self._layer, self._mask)(inputs, training=self._training)
+            masks = internals.masks_of(outputs)
         states = [tf.identity(value) for value in map(scope.get_current_value, self._layer.non_trainable_variables)]
-        self._structure = (outputs, states, list(scope.losses))
+        self._structure = (outputs, masks, states, list(scope.losses))
         return [tf.identity(tensor) for tensor in tf.nest.flatten(self._structure)]
 
     def unflatten(self, tensors: Iterable[tf.Tensor]) -> Nested:
@@ -129,6 +131,9 @@ class _Body(keras.layers.Layer):
     def call(self, inputs: Nested, training: bool | None = None) -> Nested:
         del training
         return self._inner(inputs, **self._options)
+
+    def compute_mask(self, inputs: Nested, previous_mask: Nested = None) -> None:
+        """Leaves the masks of the layer below as they are."""
 
 
 def _mask_for(layer: keras.layers.Layer, mask: Nested) -> dict[str, Nested]:

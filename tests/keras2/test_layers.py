@@ -1,0 +1,208 @@
+"""Layers of Keras 2 in programs: they train as those of plain `tf_keras` do, draw what seeds say, and share statistics."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.keras import layers
+
+RANDOM = np.random.default_rng(0)
+WORDS = RANDOM.integers(0, 20, [32, 6]).astype(np.int32)
+IMAGES = RANDOM.normal(size=[32, 6, 6, 3]).astype(np.float32)
+LABELS = RANDOM.integers(0, 3, 32).astype(np.int32)
+
+
+def trained(make, x, weights=None, steps=2, **compiled):
+    """The losses of two epochs, and the weights before and after, of a sequential model."""
+    model = keras.Sequential([keras.Input(x.shape[1:], dtype=x.dtype), *make()])
+    if weights is not None:
+        model.set_weights(weights)
+    before = model.get_weights()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), loss, steps_per_execution=steps, **compiled)
+    history = model.fit(x, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0)
+    return history.history["loss"], before, model.get_weights()
+
+
+MODELS = {
+    "convolutions": (
+        lambda: [
+            keras.layers.Conv2D(4, 3),
+            keras.layers.BatchNormalization(),
+            keras.layers.ReLU(),
+            keras.layers.GlobalAveragePooling2D(),
+            keras.layers.Dense(3),
+        ],
+        None,
+        IMAGES,
+    ),
+    "recurrent": (
+        lambda: [
+            keras.layers.Embedding(20, 8, mask_zero=True),
+            keras.layers.LSTM(6, return_sequences=True),
+            keras.layers.LayerNormalization(),
+            keras.layers.GRU(6),
+            keras.layers.Dense(8, "tanh"),
+            keras.layers.Dense(3, kernel_regularizer="l2"),
+        ],
+        lambda: [
+            layers.Embedding(20, 8, mask_zero=True, serialization_factor=4),
+            layers.PopnnLSTM(6, return_sequences=True),
+            layers.LayerNormalization(),
+            layers.PopnnGRU(6),
+            layers.Recompute(keras.layers.Dense(8, "tanh")),
+            layers.SerialDense(3, 2, "input_rows_kernel_columns", kernel_regularizer="l2"),
+        ],
+        WORDS,
+    ),
+    "groups": (
+        lambda: [
+            keras.layers.Conv2D(4, 3),
+            keras.layers.GroupNormalization(2),
+            keras.layers.GroupNormalization(4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3),
+        ],
+        lambda: [
+            keras.layers.Conv2D(4, 3),
+            layers.Recompute(layers.GroupNormalization(2, strided_channel_grouping=False)),
+            layers.InstanceNormalization(),
+            layers.AssumeEqualAcrossReplicas(),
+            layers.RecomputationCheckpoint(),
+            keras.layers.Flatten(),
+            layers.CaptureUpstreamGradients(layers.Dense(3)),
+        ],
+        IMAGES,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_train_in_the_scope_as_plain_ones_do(strategy, name):
+    plain, own, x = MODELS[name]
+    losses, weights, after = trained(plain, x, jit_compile=name != "recurrent")  # Which XLA takes long for, unrolled.
+    with strategy.scope():
+        for make in filter(None, (plain, own)):
+            again, _, weights_after = trained(make, x, weights)
+            np.testing.assert_allclose(again, losses, 1e-5)
+            for one, other in zip(weights_after, after, strict=True):
+                np.testing.assert_allclose(one, other, 1e-4, 1e-5)
+
+
+def test_masks_leave_a_recomputed_model(strategy):
+    def make(wrap):
+        inner = keras.Sequential([keras.Input([6], dtype="int32"), keras.layers.Embedding(20, 8, mask_zero=True)])
+        return [wrap(inner), keras.layers.GlobalAveragePooling1D(), keras.layers.Dense(3)]
+
+    losses, weights, _ = trained(lambda: make(lambda inner: inner), WORDS)
+    with strategy.scope():
+        again, _, _ = trained(lambda: make(layers.Recompute), WORDS, weights)
+    np.testing.assert_allclose(again, losses, 1e-5)
+
+
+@pytest.mark.parametrize("policy", ["float16", "mixed_float16"])
+def test_half_precision_trains_beside_single(strategy, policy):
+    make = MODELS["groups"][1]
+    losses, weights, _ = trained(make, IMAGES)
+    before = keras.backend.floatx(), keras.mixed_precision.global_policy()
+    keras.backend.set_floatx("float16" if policy == "float16" else "float32")
+    keras.mixed_precision.set_global_policy(policy)
+    try:
+        with strategy.scope():
+            half, _, after = trained(make, IMAGES, weights)
+    finally:
+        keras.backend.set_floatx(before[0])
+        keras.mixed_precision.set_global_policy(before[1])
+    np.testing.assert_allclose(half, losses, 1e-2)
+    assert {one.dtype.name for one in after} == {"float16" if policy == "float16" else "float32"}
+
+
+def masks(layer, seed):
+    """What two steps on two replicas have of a layer after `tf.random.set_seed`."""
+    results = ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program():
+        for _ in tf.range(2):
+            results.enqueue(layer(tf.ones([40, 50]), training=True))
+
+    tf.random.set_seed(seed)
+    ipu.IPUStrategy().run(program)
+    return results.dequeue().numpy().reshape(4, 40, 50)
+
+
+@pytest.mark.parametrize("kind", [layers.Dropout, keras.layers.Dropout])
+def test_masks_differ_by_step_and_replica_and_follow_the_seed(kind, configure):
+    configure(2)
+    first, again, other = (masks(kind(0.5), seed) for seed in (1, 1, 2))
+    assert len({mask.tobytes() for mask in (*first, *other)}) == 8
+    assert np.array_equal(first, again)
+    ipu.config.utils.reset_ipu_seed(5)  # Which goes before.
+    assert not np.array_equal(masks(kind(0.5), 1), first)
+
+
+def test_seed_outlives_a_configuration(configure):
+    tf.random.set_seed(3)
+    configure(2)
+    first = masks(layers.Dropout(0.5), 3)
+    tf.random.set_seed(3)
+    configure(2)
+    assert np.array_equal(masks(layers.Dropout(0.5), 3), first)
+
+
+class Penalty(keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(tf.reduce_sum(x * x))
+        return x
+
+
+def block(draws):
+    return keras.Sequential([
+        keras.layers.Dense(8, "tanh", kernel_initializer=keras.initializers.GlorotUniform(1)),
+        keras.layers.BatchNormalization(),
+        *([keras.layers.Dropout(0.5, seed=3)] if draws else []),
+        Penalty(),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+@pytest.mark.parametrize("draws", [False, True])
+def test_recomputed_block_draws_once_updates_once_and_computes_twice(strategy, compiled_text, draws, policy):
+    x, found, texts = tf.constant(RANDOM.normal(size=[8, 4]), tf.float32), [], []
+    for wrap in (lambda layer: layer, layers.Recompute):
+        with strategy.scope():
+            keras.mixed_precision.set_global_policy(policy)
+            layer = wrap(block(draws))
+            keras.mixed_precision.set_global_policy("float32")
+            layer.build([8, 4])
+
+        @tf.function(jit_compile=True)
+        def step(x, layer=layer):
+            with tf.GradientTape() as tape:
+                total = tf.cast(tf.reduce_sum(layer(x, training=True) ** 3), tf.float32) + tf.cast(layer.losses[0], tf.float32)
+            return total, *tape.gradient(total, layer.trainable_variables)
+
+        tf.random.set_seed(1)
+        results = [each.numpy() for each in strategy.run(step, (x,))]
+        found.append([*results, *layer.get_weights()])
+        texts.append(compiled_text(strategy, step, x))
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, *((1e-5, 1e-5) if policy == "float32" else (2e-2, 2e-2)))
+    assert texts[1].count(" tanh(") == 2 * texts[0].count(" tanh(") > 0
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_replicas_of_a_group_share_the_statistics_of_batch_normalization(configure, fused):
+    configure(2, norms__experimental__distributed_batch_norm_replica_group_size=2)
+    whole = keras.layers.BatchNormalization(momentum=0.5, fused=fused)
+    x = tf.constant(IMAGES)
+    with ipu.IPUStrategy().scope() as strategy:
+        del strategy
+        model = keras.Sequential([keras.layers.BatchNormalization(momentum=0.5, fused=fused)])
+        model.compile("sgd", "mse", steps_per_execution=1)
+        model.fit(x, tf.zeros_like(x), batch_size=16, epochs=1, shuffle=False, verbose=0)
+    whole(x, training=True)
+    for one, other in zip(model.get_weights()[2:], whole.get_weights()[2:], strict=True):
+        np.testing.assert_allclose(one, other, 2e-2, 1e-4)
