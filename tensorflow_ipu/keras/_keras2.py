@@ -203,12 +203,17 @@ def seed_generator() -> None:
     """What gives a layer its seeds: nothing, as the layers of Keras 2 draw TensorFlow's own random numbers."""
 
 
+def uncast(variable: Any) -> Any:
+    """A variable in its own type, which layers of a mixed policy wrap; stands on `AutoCastVariable._variable`."""
+    return getattr(variable, "_variable", variable)
+
+
 def computes_again() -> bool:
     """In programs alone: elsewhere, random numbers would not be the same when they are drawn again."""
     return replicas.is_tracing()
 
 
-class _Held:
+class _ValueVariable:
     """What a variable is while a block holds its value as a tensor; stands on `BaseResourceVariable._read_variable_op`."""
 
     _ipu_value: tf.Tensor
@@ -219,18 +224,18 @@ class _Held:
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
         return tf.gather(self._ipu_value, indices, name=name)
 
-    def assign(self, value: Any, *_args: Any, **_kwargs: Any) -> _Held:
+    def assign(self, value: Any, *_args: Any, **_kwargs: Any) -> _ValueVariable:
         self._ipu_value = tf.cast(value, self._ipu_value.dtype)
         return self
 
-    def assign_add(self, delta: Any, *_args: Any, **_kwargs: Any) -> _Held:
+    def assign_add(self, delta: Any, *_args: Any, **_kwargs: Any) -> _ValueVariable:
         return self.assign(self._ipu_value + tf.cast(delta, self._ipu_value.dtype))
 
-    def assign_sub(self, delta: Any, *_args: Any, **_kwargs: Any) -> _Held:
+    def assign_sub(self, delta: Any, *_args: Any, **_kwargs: Any) -> _ValueVariable:
         return self.assign(self._ipu_value - tf.cast(delta, self._ipu_value.dtype))
 
 
-class _StatelessScope:
+class _ScopeState:
     """The part of Keras 3's `StatelessScope` that is used."""
 
     def __init__(self, values: dict[int, tf.Tensor], losses: list[tf.Tensor]) -> None:
@@ -245,10 +250,10 @@ class _StatelessScope:
 @contextlib.contextmanager
 def stateless(
     layer: keras.layers.Layer, mapping: Sequence[tuple[Any, tf.Tensor]], seeds: list[tf.Tensor]
-) -> Iterator[_StatelessScope]:
-    """The same; what it draws by seeds of the list, it draws again. Stands on `AutoCastVariable._variable`."""
-    scope = _StatelessScope({}, [])
-    held = [(variable, getattr(variable, "_variable", variable), value) for variable, value in mapping]
+) -> Iterator[_ScopeState]:
+    """The same; what it draws by seeds of the list, it draws again."""
+    scope = _ScopeState({}, [])
+    held = [(variable, uncast(variable), value) for variable, value in mapping]
     kinds = [type(inner) for _, inner, _ in held]
     parts = all_layers(layer)
     before = [part._eager_losses for part in parts]
@@ -256,7 +261,7 @@ def stateless(
         forget_losses(layer)
         for (_, inner, value), kind in zip(held, kinds, strict=True):
             inner._ipu_value = value
-            inner.__class__ = type(kind.__name__, (_Held, kind), {})
+            inner.__class__ = type(kind.__name__, (_ValueVariable, kind), {})
         with random_streams.repeated(seeds):
             yield scope
         scope.losses += [loss for part in parts for loss in part._eager_losses]
@@ -276,7 +281,7 @@ def mask_after(layer: keras.layers.Layer, inputs: Nested, mask: Nested) -> Neste
 
 def masks_of(outputs: Nested) -> list[tf.Tensor]:
     """The masks that a call has left on its flat outputs, where all have one; stands on `_keras_mask`."""
-    masks = [getattr(one, "_keras_mask", None) for one in tf.nest.flatten(outputs)]
+    masks: list[Any] = [getattr(one, "_keras_mask", None) for one in tf.nest.flatten(outputs)]
     return [] if any(mask is None for mask in masks) else masks
 
 

@@ -169,6 +169,11 @@ def stateless(
     return keras.StatelessScope(state_mapping=mapping, collect_losses=True)
 
 
+def uncast(variable: keras.Variable) -> keras.Variable:
+    """A variable in its own type; see `_keras2.uncast`."""
+    return variable
+
+
 def mask_after(layer: keras.layers.Layer, inputs: Nested, mask: Nested) -> Nested:
     """The masks of what a layer returns."""
     return layer.compute_mask(inputs, mask)

@@ -97,9 +97,7 @@ def labels_of(model: keras.Model, inputs: Nested) -> Nested:
     losses: Any = model.loss
     if losses is None:
         return None
-    symbols = tf.nest.map_structure(
-        lambda leaf: internals.symbol(leaf.shape, leaf.dtype), inputs
-    )
+    symbols = tf.nest.map_structure(lambda leaf: internals.symbol(leaf.shape, leaf.dtype), inputs)
     outputs: Any = internals.called_with_symbols(model, symbols, training=False)
     if isinstance(losses, Mapping) and isinstance(outputs, Sequence):
         losses = [losses.get(name) for name in model.output_names]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-
 from tensorflow_ipu._base.checks import check_bool
-from tensorflow_ipu.ops import cross_replica_ops
 from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.ops import cross_replica_ops
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, Nested

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import tensorflow as tf
 
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.ops import embedding_ops, f8_ops, math_ops
-from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping, Sequence

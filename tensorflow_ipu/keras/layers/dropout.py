@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool
-from tensorflow_ipu.ops import rand_ops
 from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.ops import rand_ops
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, Shape

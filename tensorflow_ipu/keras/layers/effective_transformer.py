@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import Faults
+from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.keras.layers.dropout import Dropout
 from tensorflow_ipu.keras.layers.normalization import LayerNormalization
-from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu.ops import embedding_ops
 from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.ops import embedding_ops
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, Constraint, Initializer, Regularizer, Shape, TensorLike

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu.ops import f8_ops
 from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.ops import f8_ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

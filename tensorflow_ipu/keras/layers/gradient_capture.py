@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-
-from tensorflow_ipu.ops import gradient_capture
 from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.ops import gradient_capture
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -10,9 +10,9 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.tensors import known_size
+from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.ops import normalization_ops
-from tensorflow_ipu.keras._keras import keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Config, Constraint, Initializer, Regularizer, Shape, TensorLike

@@ -67,7 +67,7 @@ class Recompute(keras.layers.Wrapper):
             return self.layer(inputs, **_mask_for(self.layer, mask))
         if not self.layer.built:  # It makes its weights when it is called, which a symbolic call does too.
             symbols = tf.nest.map_structure(lambda each: internals.symbol(each.shape, each.dtype), inputs)
-            internals.called_with_symbols(self.layer, symbols, training)
+            internals.called_with_symbols(self.layer, symbols, training=bool(training))
         call = _Call(self.layer, inputs, training, mask)
         flat = _recomputed(call)(*call.arguments())
         outputs, masks, states, losses = call.unflatten(flat)
@@ -101,7 +101,10 @@ class _Call:
         self._seeds: list[tf.Tensor] = []
 
     def arguments(self) -> list[tf.Tensor]:
-        return [*tf.nest.flatten(self._inputs), *map(tf.convert_to_tensor, self._variables)]
+        return [
+            *tf.nest.flatten(self._inputs),
+            *(tf.convert_to_tensor(internals.uncast(each)) for each in self._variables),
+        ]
 
     def __call__(self, *tensors: tf.Tensor) -> list[tf.Tensor]:
         count = len(tensors) - len(self._variables)
