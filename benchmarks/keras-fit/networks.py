@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import keras
 import numpy as np
-from keras import layers
+import tensorflow as tf
+
+keras = tf.keras  # Keras 2 with `TF_USE_LEGACY_KERAS=1`.
+layers = keras.layers
 
 _rng = np.random.default_rng(0)
 
@@ -29,12 +31,12 @@ def words(count: int, length: int):
 WORDS = 5000
 
 
-def mlp() -> keras.Model:
+def mlp():
     """The MLP of 784, 128 and 10 units."""
     return keras.Sequential([layers.Input([784]), layers.Dense(128, activation="relu"), layers.Dense(10)])
 
 
-def small_convolutions() -> keras.Model:
+def small_convolutions():
     """Two small convolutions with strides, and a layer on top."""
     return keras.Sequential(
         [
@@ -47,7 +49,7 @@ def small_convolutions() -> keras.Model:
     )
 
 
-def convolutions() -> keras.Model:
+def convolutions():
     """The network of the MNIST tutorial: two convolutions and poolings, dropout, and a layer on top."""
     return keras.Sequential(
         [
@@ -69,7 +71,7 @@ def _convolution(x, filters: int, strides: int = 1, relu: bool = True):
     return layers.ReLU()(x) if relu else x
 
 
-def resnet_20() -> keras.Model:
+def resnet_20():
     """The residual network of 20 layers for images of 32 x 32 (https://arxiv.org/abs/1512.03385, section 4.2)."""
     x = inputs = layers.Input([32, 32, 3])
     x = _convolution(x, 16)
@@ -83,12 +85,12 @@ def resnet_20() -> keras.Model:
     return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling2D()(x)))
 
 
-def mobilenet_v2() -> keras.Model:
+def mobilenet_v2():
     """Keras's MobileNetV2 for images of 96 x 96."""
     return keras.applications.MobileNetV2([96, 96, 3], weights=None, classes=10, classifier_activation=None)
 
 
-def u_net() -> keras.Model:
+def u_net():
     """A U-Net of three levels, that has each pixel in one of ten classes."""
     x = inputs = layers.Input([64, 64, 3])
     passed = []
@@ -104,7 +106,7 @@ def u_net() -> keras.Model:
     return keras.Model(inputs, layers.Conv2D(10, 1)(x))
 
 
-def masked_gru() -> keras.Model:
+def masked_gru():
     """A GRU in both directions over texts, without their padding."""
     return keras.Sequential(
         [
@@ -131,7 +133,7 @@ class _Sampled(layers.Layer):
         return mean + keras.ops.exp(0.5 * log_variance) * noise
 
 
-def autoencoder() -> keras.Model:
+def autoencoder():
     """A variational autoencoder of convolutions."""
     x = inputs = layers.Input([28, 28, 1])
     for filters in (32, 64):
@@ -144,10 +146,10 @@ def autoencoder() -> keras.Model:
     return keras.Model(inputs, layers.Conv2DTranspose(1, 3, padding="same", activation="sigmoid")(x))
 
 
-def transformer() -> keras.Model:
+def transformer():
     """Two blocks of a transformer over texts of 64 words."""
     inputs = layers.Input([64], dtype="int32")
-    x = layers.Embedding(WORDS, 64)(inputs) + layers.Embedding(64, 64)(keras.ops.arange(64))
+    x = layers.Embedding(WORDS, 64)(inputs) + layers.Embedding(64, 64)(tf.range(64))
     for _ in range(2):
         x = layers.LayerNormalization()(x + layers.Dropout(0.1)(layers.MultiHeadAttention(4, 16)(x, x)))
         y = layers.Dense(64)(layers.Dense(128, activation="relu")(x))
@@ -155,7 +157,7 @@ def transformer() -> keras.Model:
     return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling1D()(x)))
 
 
-def lstm() -> keras.Model:
+def lstm():
     """An LSTM over texts of 64 words."""
     return keras.Sequential(
         [layers.Input([64], dtype="int32"), layers.Embedding(WORDS, 64), layers.LSTM(64), layers.Dense(10)]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import keras
 import networks
 from measure import Times, interleave, median, print_table
+from networks import keras
 
 import tensorflow_ipu as ipu
 
@@ -61,7 +61,7 @@ class Row(NamedTuple):
       loss: The loss.
     """
 
-    model: Callable[[], keras.Model]
+    model: Callable[[], Any]
     data: Callable[[int], Any]
     batch: int
     steps: int
@@ -150,7 +150,7 @@ ROWS = {
 }
 
 
-def compiled(row: Row, contestant: Contestant) -> keras.Model:
+def compiled(row: Row, contestant: Contestant) -> Any:
     """A new model of a row, that runs so many steps an execution."""
     model = row.model()
     loss = row.loss() if row.loss else keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -407,6 +407,11 @@ def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
         callback._supported_strategies = (*callback._supported_strategies, type(strategy))
 
 
+def count_steps(model: keras.Model, mode: str, steps: int) -> None:
+    """Counts steps for callbacks; stands on `Model._train_counter` and its kin, which `TensorBoard` reads."""
+    getattr(model, f"_{mode}_counter").assign_add(steps)
+
+
 def first_epoch(model: keras.Model) -> int | None:
     """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Model._training_state`."""
     state = model._training_state

@@ -273,6 +273,10 @@ def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
     """Does nothing: all callbacks run under all strategies."""
 
 
+def count_steps(model: keras.Model, mode: str, steps: int) -> None:
+    """Does nothing: the model counts no steps."""
+
+
 def first_epoch(model: keras.Model) -> int | None:
     """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Trainer._initial_epoch`."""
     return getattr(model, "_initial_epoch", None)

@@ -128,7 +128,7 @@ def test_replicas_and_accumulation_train_as_one_large_batch(count, features, lab
         return model.get_weights(), model.predict(features, batch_size=4, verbose=0)
 
     def plain():
-        return accumulated(sequential_without_stages, OPTIMIZERS["old"], features, labels, 4, 2 * count, 2, 0.5)
+        return accumulated(sequential_without_stages, OPTIMIZERS["old"], features, labels, 4, 2 * count, 2, 1.0)
 
     found, expected = both(train, plain)
     same(found, expected, rtol=1e-4)

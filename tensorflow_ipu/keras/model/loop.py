@@ -14,6 +14,7 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
+from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.data.elements import Elements
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, Reader
@@ -78,6 +79,7 @@ class Loop:
         self._replicas = fed.replicas
         with self._strategy.extended.counting(fed.replicas):
             result = self._run_fed(fed)
+        internals.count_steps(self._model, self._mode, fed.steps)
         self._extension.seen[self._mode] = fed.elements.spec
         return result
 
@@ -287,6 +289,7 @@ class Loop:
                 f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
             )
         logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
+        internals.count_steps(self._model, self._mode, len(batches))
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
         return logs if self._extension.cluster is None else self._logs(logs)
 
