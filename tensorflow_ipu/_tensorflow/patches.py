@@ -456,13 +456,6 @@ OLD_INPUTS = Patch(
     until=_NO_SCRIPTS,
 )
 
-KERAS_SINGLE_BATCHES = Patch(
-    "tf_keras.src.engine.data_adapter:single_batch_iterator",
-    why="`train_on_batch` and its kin of Keras 2 iterate in the scope over a dataset of one batch, which feeds programs.",
-    lasts=Lifetime.SCOPE,
-    until="Keras 2 is gone",
-)
-
 KERAS_LOSS_SCALING = Patch(
     "tf_keras.src.mixed_precision.loss_scale_optimizer:strategy_supports_loss_scaling",
     why="Keras 2 scales losses, and computes in half precision, under a list of TensorFlow's own strategies.",

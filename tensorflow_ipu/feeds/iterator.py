@@ -163,7 +163,7 @@ class IPUOwnedIterator(IPUIterator):
 
 # Code of these packages that iterates over a dataset wants its elements on the host: Keras to drive its own steps,
 # TensorFlow for `as_numpy_iterator` and the like.
-_HOST_PACKAGES = ("keras", "tensorflow")
+_HOST_PACKAGES = ("keras", "tensorflow", "tf_keras")
 
 
 def on_device() -> contextlib.AbstractContextManager[None]:

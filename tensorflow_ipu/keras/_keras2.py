@@ -552,16 +552,6 @@ def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAd
     return type(kind.__name__, (_OtherData,), {})()
 
 
-def single_batch(x: Nested, y: Nested, weights: Nested, class_weight: Mapping[int, float] | None) -> Nested:
-    """The batch of `train_on_batch` and its kin, as `single_batch_iterator` makes it of their arguments."""
-    tensors: Any = data_adapter._process_tensorlike((x, y, weights))
-    if class_weight:
-        tensors = data_adapter._make_class_weight_map_fn(class_weight)(*tensors)
-    batch: Any = data_adapter.pack_x_y_sample_weight(*tensors)
-    data_adapter._check_data_cardinality(batch)
-    return batch if isinstance(batch, tuple) else (batch,)
-
-
 def arrays_of(adapter: ArrayDataAdapter) -> Nested:
     """The arrays of an adapter."""
     return adapter.arrays

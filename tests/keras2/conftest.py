@@ -46,18 +46,6 @@ def labels() -> np.ndarray:
 
 
 @pytest.fixture
-def configured() -> Callable[[int], None]:
-    """Configures so many IPUs: `configured(4)`."""
-
-    def configure(ipus: int) -> None:
-        config = ipu.IPUConfig()
-        config.auto_select_ipus = ipus
-        config.configure_ipu_system()
-
-    return configure
-
-
-@pytest.fixture
 def both() -> Callable[..., tuple[Any, Any]]:
     """What a function returns in a strategy's scope, and in plain Keras 2: `both(train)`; seeds are the same."""
 

@@ -202,3 +202,18 @@ def test_epochs_end_where_callbacks_say_so(features, labels, both, same):
     (found, history), (expected, plain) = both(train)
     assert found == expected
     same(history, plain, rtol=1e-5)
+
+
+def test_a_strategy_without_extensions_leaves_models_to_keras(features, labels, both, same):
+    def train():
+        model = compiled(dense, "old sgd", jit_compile=True)
+        model.fit(features, labels, batch_size=8, epochs=2, shuffle=False, verbose=0)
+        return [model.evaluate(features, labels, verbose=0), model.predict(features[:5], verbose=0), model.get_weights()]
+
+    def plain():
+        with ipu.IPUStrategy(enable_keras_extensions=False).scope():
+            assert not hasattr(dense(), "set_pipelining_options")
+            keras.utils.set_random_seed(11)
+            return train()
+
+    same(*both(train, plain), rtol=1e-5)

@@ -94,8 +94,8 @@ OPTIMIZERS = {"old": lambda: old.SGD(0.1, momentum=0.9), "adam": lambda: keras.o
 @pytest.mark.parametrize(
     ("make", "optimizer"), [(sequential, "old"), (functional, "old"), (Subclassed, "adam"), (nested, "adam")]
 )
-def test_a_pipeline_trains_as_accumulation_by_hand(make, optimizer, features, labels, configured, both, same):
-    configured(2)
+def test_a_pipeline_trains_as_accumulation_by_hand(make, optimizer, features, labels, configure, both, same):
+    configure(2)
 
     def train():
         model = compiled(make, OPTIMIZERS[optimizer], steps_per_execution=12)
@@ -118,8 +118,8 @@ def test_a_pipeline_trains_as_accumulation_by_hand(make, optimizer, features, la
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_replicas_and_accumulation_train_as_one_large_batch(count, features, labels, configured, both, same):
-    configured(2)
+def test_replicas_and_accumulation_train_as_one_large_batch(count, features, labels, configure, both, same):
+    configure(2)
 
     def train():
         model = compiled(lambda: sequential_without_stages(), OPTIMIZERS["old"], steps_per_execution=6)
@@ -138,8 +138,8 @@ def sequential_without_stages():
     return keras.Sequential([layers.Dense(8, "relu", input_shape=(6,)), layers.Dense(3)])
 
 
-def test_scopes_name_stages_and_a_reset_takes_them_back(configured):
-    configured(2)
+def test_scopes_name_stages_and_a_reset_takes_them_back(configure):
+    configure(2)
     with ipu.IPUStrategy().scope():
         model = functional()
         stages = {one.layer.name: one.pipeline_stage for one in model.get_pipeline_stage_assignment()}
@@ -150,8 +150,8 @@ def test_scopes_name_stages_and_a_reset_takes_them_back(configured):
         assert {one.pipeline_stage for one in model.get_pipeline_stage_assignment()} == {None}
 
 
-def test_stages_that_make_no_pipeline_are_refused(features, labels, configured):
-    configured(2)
+def test_stages_that_make_no_pipeline_are_refused(features, labels, configure):
+    configure(2)
     with ipu.IPUStrategy().scope():
         model = compiled(sequential_without_stages, OPTIMIZERS["old"])
         with pytest.raises(ValueError, match="The first layer in a pipelined sequential model needs to be assigned"):
@@ -163,8 +163,8 @@ def test_stages_that_make_no_pipeline_are_refused(features, labels, configured):
             pass
 
 
-def test_losses_and_metrics_of_layers_are_in_the_stages_of_what_they_take(features, labels, configured, both, same):
-    configured(2)
+def test_losses_and_metrics_of_layers_are_in_the_stages_of_what_they_take(features, labels, configure, both, same):
+    configure(2)
 
     def make():
         inputs = keras.Input([6])

@@ -21,9 +21,6 @@ from tensorflow_ipu.ops import distributed_batch_norm, random_streams
 from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras.pipeline.stages import Assignment
 
 
@@ -60,7 +57,6 @@ def extending_models() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(patches.KERAS_MODELS.applied())
         if environment.uses_keras_2():
-            stack.enter_context(patches.KERAS_SINGLE_BATCHES.applied())
             stack.enter_context(patches.KERAS_LOSS_SCALING.applied())
         yield
 
@@ -81,27 +77,10 @@ def _extending(plain: Callable[..., None]) -> Callable[..., None]:
 patches.KERAS_MODELS.by(_extending)
 
 
-def _batch_by_itself(plain: Callable[..., Iterator[Nested]]) -> Callable[..., Iterator[Nested]]:
-    @functools.wraps(plain)
-    def single_batch_iterator(
-        strategy: tf.distribute.Strategy,
-        x: Nested,
-        y: Nested = None,
-        sample_weight: Nested = None,
-        class_weight: Mapping[int, float] | None = None,
-    ) -> Iterator[Nested]:
-        if not isinstance(strategy, strategies.IPUStrategyV1):
-            return plain(strategy, x, y, sample_weight, class_weight)
-        return iter([internals.single_batch(x, y, sample_weight, class_weight)])
-
-    return single_batch_iterator
-
-
 def _scaling(plain: Callable[[], bool]) -> Callable[[], bool]:
     return lambda: isinstance(tf.distribute.get_strategy(), strategies.IPUStrategyV1) or plain()
 
 
-patches.KERAS_SINGLE_BATCHES.by(_batch_by_itself)
 patches.KERAS_LOSS_SCALING.by(_scaling)
 
 

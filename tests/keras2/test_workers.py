@@ -1,0 +1,37 @@
+"""Workers train models of Keras 2 as one process with all of their replicas does, and resume together."""
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tensorflow_ipu as ipu
+
+SCRIPT = Path(__file__).with_name("training_of_workers.py")
+TRAINING = runpy.run_path(str(SCRIPT))
+
+
+@pytest.fixture(scope="module")
+def of_workers(tmp_path_factory):
+    """What each of two workers got."""
+    folder = tmp_path_factory.mktemp("workers")
+    command = [sys.executable, "-m", "tensorflow_ipu", "run", "--keras", "2", "--instances", "2", SCRIPT, folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return [json.loads((folder / f"{worker}.json").read_text()) for worker in range(2)]
+
+
+@pytest.mark.parametrize(("kind", "ipus"), [("whole", 4), ("staged", 4)])
+def test_workers_train_as_one_process_does(kind, ipus, of_workers, same):
+    expected = TRAINING["trained"](ipu.IPUStrategy(), TRAINING[kind], ipus, "MEAN")
+    for found in of_workers:
+        same(found[kind], expected, rtol=1e-4)
+
+
+def test_workers_resume_where_the_training_ended(of_workers, same):
+    for found in of_workers:
+        assert found["resumed"]["epochs"] == [2]
+        same(found["resumed"]["weights"], found["straight"]["weights"], rtol=1e-5)

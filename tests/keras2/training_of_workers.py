@@ -1,0 +1,72 @@
+"""What each worker of a test runs: models of Keras 2 that workers train together; it prints what they got, as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import tf_keras as keras
+
+import tensorflow_ipu as ipu
+
+layers = keras.layers
+BATCH = 2
+
+
+def data():
+    random = np.random.default_rng(3)
+    return random.normal(size=(32, 5)).astype("float32"), random.normal(size=(32, 1)).astype("float32")
+
+
+def whole():
+    return keras.Sequential([layers.Dense(4, "tanh", input_shape=(5,)), layers.Dense(1)])
+
+
+def staged():
+    x = keras.Input([5])
+    with ipu.keras.PipelineStage(0):
+        hidden = layers.Dense(4, "tanh")(x)
+    with ipu.keras.PipelineStage(1):
+        model = keras.Model(x, layers.Dense(1)(hidden))
+    model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    return model
+
+
+def trained(strategy, make, ipus, method, callbacks=(), epochs=2):
+    """Trains with so many IPUs in this process, and returns logs, weights and predictions."""
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = [ipus]
+    ipu.config.reset_ipu_configuration()
+    config.configure_ipu_system()
+    x, y = data()
+    keras.utils.set_random_seed(1)
+    with strategy.scope():
+        model = make()
+        model.set_replication_options(method)
+        model.compile(keras.optimizers.legacy.SGD(0.05, momentum=0.9), "mse", metrics=["mae"], steps_per_execution=4)
+        history = model.fit(
+            x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, validation_data=(x, y), callbacks=[*callbacks]
+        )
+        return {
+            "history": history.history,
+            "epochs": history.epoch,
+            "weights": [one.tolist() for one in model.get_weights()],
+            "evaluated": model.evaluate(x, y, batch_size=BATCH, verbose=0),
+            "predicted": model.predict(x, batch_size=BATCH, verbose=0).tolist(),
+        }
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    cluster = ipu.IPUMultiWorkerStrategy()
+    own = folder / f"worker{cluster.cluster.worker}"
+    found = {
+        "whole": trained(cluster, whole, 2, "MEAN"),
+        "staged": trained(cluster, staged, 2, "MEAN"),
+        "interrupted": trained(
+            cluster, whole, 1, "MEAN", [keras.callbacks.BackupAndRestore(own / "backup", delete_checkpoint=False)], 2
+        ),
+        "resumed": trained(cluster, whole, 1, "MEAN", [keras.callbacks.BackupAndRestore(own / "backup")], 3),
+        "straight": trained(cluster, whole, 1, "MEAN", epochs=3),
+    }
+    (folder / f"{cluster.cluster.worker}.json").write_text(json.dumps(found))
