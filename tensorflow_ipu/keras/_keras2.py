@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import types
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -414,8 +415,18 @@ def count_steps(model: keras.Model, mode: str, steps: int) -> None:
 
 def first_epoch(model: keras.Model) -> int | None:
     """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Model._training_state`."""
-    state = model._training_state
+    state = getattr(model, "_training_state", None)
     return None if state is None else int(state._ckpt_saved_epoch.numpy()) + 1
+
+
+def begin_with_epoch(model: keras.Model, epoch: int) -> None:
+    """Has `fit` begin with this epoch; stands on what it asks of `Model._training_state`."""
+
+    def load(*_: object, **__: object) -> tuple[int, int]:
+        model._training_state = None
+        return epoch, 0
+
+    model._training_state = types.SimpleNamespace(maybe_load_initial_counters_from_ckpt=load)
 
 
 def plain_logs(logs: Logs) -> Logs:

@@ -208,7 +208,7 @@ def test_a_strategy_without_extensions_leaves_models_to_keras(features, labels, 
     def train():
         model = compiled(dense, "old sgd", jit_compile=True)
         model.fit(features, labels, batch_size=8, epochs=2, shuffle=False, verbose=0)
-        return [model.evaluate(features, labels, verbose=0), model.predict(features[:5], verbose=0), model.get_weights()]
+        return [model.evaluate(features, labels, batch_size=8, verbose=0), model.predict(features[:8], batch_size=8, verbose=0), model.get_weights()]
 
     def plain():
         with ipu.IPUStrategy(enable_keras_extensions=False).scope():

@@ -26,7 +26,7 @@ def of_workers(tmp_path_factory):
 
 @pytest.mark.parametrize(("kind", "ipus"), [("whole", 4), ("staged", 4)])
 def test_workers_train_as_one_process_does(kind, ipus, of_workers, same):
-    expected = TRAINING["trained"](ipu.IPUStrategy(), TRAINING[kind], ipus, "MEAN")
+    expected = TRAINING["trained"](ipu.IPUMultiWorkerStrategy(), TRAINING[kind], ipus, "MEAN")
     for found in of_workers:
         same(found[kind], expected, rtol=1e-4)
 

@@ -169,7 +169,7 @@ class _Restoring(_ChiefOnly):
                 self.callback.on_train_begin(logs)
         epoch = internals.first_epoch(model)
         optimizer: Any = model.optimizer
-        built = bool(optimizer) and optimizer.built
+        built = bool(optimizer) and getattr(optimizer, "built", True)
         own = tf.constant([-1 if epoch is None else epoch, built], tf.int64)
         found, has_optimizer = exchange.broadcast(self.cluster, own, "the epoch to resume with").numpy().tolist()
         if found < 0:
@@ -177,7 +177,8 @@ class _Restoring(_ChiefOnly):
         internals.begin_with_epoch(model, found)
         if has_optimizer and not built:
             with self.extended.alone():
-                optimizer.build(model.trainable_variables)
-        kept = [*model.variables, *(optimizer.variables if has_optimizer else [])]
+                internals.build_optimizer(optimizer, model.trainable_variables)
+        kept = [*model.variables, *(internals.variables_of(optimizer) if has_optimizer else [])]
         for variable in kept:
-            variable.assign(exchange.broadcast(self.cluster, variable.value, f"what `{variable.path}` resumes with"))
+            value, name = tf.convert_to_tensor(variable), getattr(variable, "path", variable.name)
+            variable.assign(exchange.broadcast(self.cluster, value, f"what `{name}` resumes with"))
