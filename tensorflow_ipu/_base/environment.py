@@ -80,6 +80,7 @@ def uses_keras_2(environ: Mapping[str, str] | None = None) -> bool:
     return (os.environ if environ is None else environ).get(KERAS_VARIABLE) in ("1", "True", "true")
 
 
+EMULATIONS_VARIABLE = "TENSORFLOW_IPU_EMULATIONS"
 DEVICES_VARIABLE = "TENSORFLOW_IPU_DEVICES"
 COUNT_VARIABLE = "TENSORFLOW_IPU_COUNT"
 FLAGS_VARIABLE = "TF_POPLAR_FLAGS"
@@ -143,6 +144,14 @@ def way_out(variable: str, wanted: int) -> str:
 def host_kernels(environ: Mapping[str, str] | None = None) -> bool:
     """Whether kernels of the host may compute layers of programs (`TENSORFLOW_IPU_HOST_KERNELS`); yes where unset."""
     return switch(HOST_KERNELS_VARIABLE, True, environ)
+
+
+def emulations(environ: Mapping[str, str] | None = None) -> str | None:
+    """The Python file that says what stands in for operations for tiles (`TENSORFLOW_IPU_EMULATIONS`), or None."""
+    path = text_of(EMULATIONS_VARIABLE, environ)
+    if path and not os.path.isfile(path):
+        raise ValueError(f"`{EMULATIONS_VARIABLE}={path}` names no Python file; set it to the path of one, or unset it")
+    return path or None
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> str | None:

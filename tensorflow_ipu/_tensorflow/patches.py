@@ -162,12 +162,6 @@ class Changes:
         self._before.append((holder, name, vars(holder).get(name, _NOTHING)))
         setattr(holder, name, value)
 
-    def add(self, module: str, name: str, value: object) -> None:
-        """Gives a module a name that it lacks; one that it has stays as it is."""
-        holder = importlib.import_module(module)
-        if not hasattr(holder, name):
-            self.put(holder, name, value)
-
     def undo(self) -> None:
         """Undoes all changes, the last one first."""
         self._applied.close()

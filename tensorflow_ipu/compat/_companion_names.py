@@ -75,7 +75,37 @@ _ADDON_MODULES: dict[str, Module] = {
     f"{ADDONS}.v1.layers.rnn_ops": Module(_RNN_OPS),
 }
 
+# Yields to the package where that is installed.
+TENSORFLOW_ADDONS = "tensorflow_addons"
+_ADDONS = "tensorflow_ipu.compat._addons"
+_NO_ADDONS = "That package no longer installs, and these are the names of it that programs for IPUs use."
+_ADDONS_NAMES: dict[str, dict[str, Target]] = {
+    "activations": here(_ADDONS, "gelu"),
+    "layers": {
+        **here(_ADDONS, "GELU InstanceNormalization"),
+        "GroupNormalization": "tensorflow.keras.layers:GroupNormalization",
+    },
+    "losses": here(_ADDONS, "SigmoidFocalCrossEntropy sigmoid_focal_crossentropy"),
+    "metrics": here(_ADDONS, "F1Score MatthewsCorrelationCoefficient"),
+    "optimizers": {
+        **here(_ADDONS, "AdamW DecoupledWeightDecayExtension SGDW extend_with_decoupled_weight_decay"),
+        "LAMB": f"{_KERAS_OPTIMIZERS}:LAMBIpuOptimizer",
+    },
+}
+# Modules in which scripts look for them too.
+_ADDONS_FILES = {
+    "layers.gelu": "layers",
+    "layers.normalizations": "layers",
+    "losses.focal_loss": "losses",
+    "metrics.f_scores": "metrics",
+    "optimizers.lamb": "optimizers",
+    "optimizers.weight_decay_optimizers": "optimizers",
+}
+
 MODULES: dict[str, Module] = {
+    TENSORFLOW_ADDONS: Module(note=_NO_ADDONS),
+    **{f"{TENSORFLOW_ADDONS}.{name}": Module(names, _NO_ADDONS) for name, names in _ADDONS_NAMES.items()},
+    **{f"{TENSORFLOW_ADDONS}.{name}": Module(_ADDONS_NAMES[of], _NO_ADDONS) for name, of in _ADDONS_FILES.items()},
     "popdist": Module(
         {
             **here(

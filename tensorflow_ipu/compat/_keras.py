@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import optimizers, strategy
@@ -17,7 +18,7 @@ from tensorflow_ipu._base.types import Gradient, Shape, Variable
 from tensorflow_ipu._tensorflow import old_keras, patches, variables
 from tensorflow_ipu._tensorflow.old_keras import setting
 from tensorflow_ipu._tensorflow.patches import Changes
-from tensorflow_ipu.compat import _keras_2
+from tensorflow_ipu.compat import _keras_2, _lost_names
 from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
 
 _train: Any = tf.compat.v1.train
@@ -195,13 +196,17 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes `lr` for `learning_rate`."""
+    """Takes `lr` for `learning_rate`, and numbers of NumPy."""
 
     @functools.wraps(original)
     def init(self: object, *args: Any, **kwargs: Any) -> None:
         if "lr" in kwargs:
             # By now an optimizer has put its default learning rate beside it, as an argument by name.
             kwargs["learning_rate"] = kwargs.pop("lr")
+        rate = kwargs.get("learning_rate")
+        if isinstance(rate, (np.floating, np.integer)) and not isinstance(rate, float):
+            _lost_names.note(f"a learning rate of the type `{type(rate).__name__}`", "one of Python")
+            kwargs["learning_rate"] = float(rate)
         original(self, *args, **kwargs)
 
     return init

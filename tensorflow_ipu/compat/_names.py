@@ -21,7 +21,7 @@ GONE: dict[str, str] = {**_ipu_names.GONE, **_keras_names.GONE}
 COMPANIONS = ("popart", "popef", "poptorch", "pva")
 
 # Packages whose own, where it is installed, goes before what the tables have.
-YIELDING = ("horovod",)
+YIELDING = ("horovod", _companion_names.TENSORFLOW_ADDONS)
 
 
 def module_exists(name: str) -> bool:

@@ -19,10 +19,13 @@ from typing import Any
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow.patches import Changes
-from tensorflow_ipu.compat import _keras_2, _names
+from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_2, _lost_names, _names
 from tensorflow_ipu.compat._table import resolve
 
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
+
+# Below these, what stands for a name is logged.
+_NOTED = (_companion_names.TENSORFLOW_ADDONS, "tensorflow.python")
 
 
 class OldModule(ModuleType):
@@ -42,6 +45,8 @@ class OldModule(ModuleType):
         target = None if name.startswith("__") else _names.target(self.__name__, name)
         if isinstance(target, str):
             value = resolve(target)
+            if self.__name__.startswith(_NOTED) and not self.__name__.startswith(_ipu_names.IPU):
+                _lost_names.note(f"`{self.__name__}.{name}`", f"`{target.replace(':', '.')}`")
         elif _names.module_exists(f"{self.__name__}.{name}"):
             value = importlib.import_module(f"{self.__name__}.{name}")
         else:
@@ -130,11 +135,9 @@ def install() -> None:
             return
         sys.meta_path.insert(0, _finder)
         try:
-            for module, name, target in _names.ATTRIBUTES:
-                _changes.add(module, name, resolve(target))
-
             from tensorflow_ipu.compat import _keras
 
+            _lost_names.bridge(_changes)
             _keras.bridge_tensorflow(_changes)
             _keras.bridge(_changes)
         except BaseException:

@@ -16,11 +16,23 @@ _DATASET_NAMES: dict[str, str] = {
 
 # Modules below `tensorflow.python`: where their names are now, and which.
 _MOVED: dict[str, tuple[str, ...]] = {
+    "data.experimental.ops.distribute_options": (
+        "data.ops.options",
+        "AutoShardPolicy DistributeOptions ExternalStatePolicy",
+    ),
+    "data.experimental.ops.optimization_options": ("data.ops.options", "OptimizationOptions"),
+    "data.experimental.ops.threading_options": ("data.ops.options", "ThreadingOptions"),
     "distribute.distribution_strategy_context": (
         "distribute.distribute_lib",
         "enter_or_assert_strategy experimental_set_strategy get_cross_replica_context get_replica_context get_strategy",
         "get_strategy_and_replica_context has_strategy in_cross_replica_context in_variable_sync_on_read_context",
         "variable_sync_on_read_context",
+    ),
+    "training.saving.functional_saver": ("checkpoint.functional_saver", "MultiDeviceSaver"),
+    "training.training_ops": (
+        "ops.gen_training_ops",
+        "resource_apply_adagrad resource_apply_adam resource_apply_ftrl resource_apply_gradient_descent",
+        "resource_apply_keras_momentum resource_apply_momentum resource_apply_rms_prop",
     ),
     "training.tracking.asset": ("trackable.asset", "Asset"),
     "training.tracking.base": (
@@ -46,7 +58,13 @@ _MOVED: dict[str, tuple[str, ...]] = {
     ),
 }
 
+_ESTIMATOR = "tensorflow.estimator"
+_NO_ESTIMATORS = (
+    "TensorFlow removed estimators in 2.16: train a Keras model by `fit`, or write a training loop under `IPUStrategy`."
+)
+
 MODULES: dict[str, Module] = {
+    _ESTIMATOR: Module(note=_NO_ESTIMATORS),
     _DATASETS: Module(),
     **{f"{_DATASETS}.{name}": Module(here(f"keras.datasets.{name}", names)) for name, names in _DATASET_NAMES.items()},
     _TRACKING: Module(),
@@ -63,16 +81,46 @@ MODULES: dict[str, Module] = {
     ),
 }
 
+# Names that modules below `tensorflow.python` have lost: the module, where they are now, and which, some as `old=new`.
+_LOST: tuple[tuple[str, str, str], ...] = (
+    ("data.ops.dataset_ops", "data.ops.options", "Options"),
+    ("distribute.values", "distribute.ps_values", "AggregatingVariable"),
+    ("framework.ops", "eager.context", "executing_eagerly"),
+    (
+        "framework.ops",
+        "framework.indexed_slices",
+        "IndexedSlices IndexedSlicesValue convert_n_to_tensor_or_indexed_slices convert_to_tensor_or_indexed_slices",
+    ),
+    ("framework.ops", "framework.tensor", "Tensor"),
+    ("framework.ops", "framework.tensor_conversion_registry", "register_tensor_conversion_function"),
+    ("framework.tensor_util", "ops.shape_util", "maybe_set_static_shape shape_tensor"),
+    ("ops.array_ops", "ops.array_ops_stack", "stack unstack"),
+    ("ops.control_flow_ops", "framework.smart_cond", "smart_case smart_cond smart_constant_value"),
+    ("ops.control_flow_ops", "ops.cond", "cond cond_for_tf_v2"),
+    ("ops.control_flow_ops", "ops.control_flow_assert", "Assert"),
+    ("ops.control_flow_ops", "ops.control_flow_case", "case case_v2"),
+    ("ops.control_flow_ops", "ops.control_flow_switch_case", "switch_case"),
+    ("ops.control_flow_ops", "ops.while_loop", "while_loop while_loop_v2"),
+    ("ops.functional_ops", "ops.map_fn", "map_fn"),
+    ("ops.gradients_impl", "ops.gradients_util", "_GradientsHelper"),
+    ("ops.variable_scope", "ops.resource_variables_toggle", "enable_resource_variables"),
+    ("ops.variable_scope", "ops.variable_v1", "default_variable_creator"),
+    ("ops.variable_scope", "ops.variables", "default_variable_creator_v2"),
+    ("ops.variables", "ops.ref_variable", "RefVariable"),
+    ("ops.variables", "ops.variable_v1", "VariableV1 is_variable_initialized"),
+    ("util.nest", "util.nest", "is_sequence=is_nested"),
+)
+
 # Names that modules of TensorFlow have lost: module, name, where it is now.
 ATTRIBUTES: tuple[tuple[str, str, str], ...] = (
     ("tensorflow", "python", _TF),
     (_TF, "ipu", f"{_TF}.ipu"),
-    (f"{_TF}.framework.ops", "Tensor", f"{_TF}.framework.tensor:Tensor"),
-    (f"{_TF}.ops.array_ops", "stack", f"{_TF}.ops.array_ops_stack:stack"),
-    (f"{_TF}.ops.array_ops", "unstack", f"{_TF}.ops.array_ops_stack:unstack"),
-    (f"{_TF}.ops.control_flow_ops", "Assert", f"{_TF}.ops.control_flow_assert:Assert"),
-    (f"{_TF}.ops.control_flow_ops", "case", f"{_TF}.ops.control_flow_case:case"),
-    (f"{_TF}.ops.control_flow_ops", "cond", f"{_TF}.ops.cond:cond"),
-    (f"{_TF}.ops.control_flow_ops", "switch_case", f"{_TF}.ops.control_flow_switch_case:switch_case"),
-    (f"{_TF}.ops.control_flow_ops", "while_loop", f"{_TF}.ops.while_loop:while_loop"),
+    ("tensorflow", "estimator", _ESTIMATOR),
+    ("tensorflow.compat.v1", "estimator", _ESTIMATOR),
+    *(
+        (f"{_TF}.{module}", old, f"{_TF}.{place}:{new}")
+        for module, place, names in _LOST
+        for old, _, new in (name.partition("=") if "=" in name else (name, "", name) for name in names.split())
+    ),
+    (f"{_TF}.eager.function", "defun", "tensorflow:function"),
 )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import inspect
 import json
 import os
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._native.library import native, of_user, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import _feed, program_order
@@ -90,6 +93,7 @@ def register_user_op_emulation(
 def emulation_of(op_name: str, library_path: str | os.PathLike[str]) -> Emulation:
     """What was registered for an operation."""
     library = Path(library_path).name
+    _run_file_of_emulations()
     found = _registered.get((op_name, library)) or _registered.get((op_name, None))
     if found is not None:
         return found
@@ -98,9 +102,17 @@ def emulation_of(op_name: str, library_path: str | os.PathLike[str]) -> Emulatio
         f"`precompiled_user_op` calls `{op_name}` of `{library}`, whose code is for the tiles of an IPU, and there is no"
         f' emulation of it: say what it computes by `ops.register_user_op_emulation("{op_name}", function)` before the'
         " program is traced, in Python over TensorFlow's operations or as a library in C++; for a script that is to stay"
-        " as it is, in a file of its own: `python -m tensorflow_ipu --emulations=FILE SCRIPT`."
+        " as it is, in a file of its own: `python -m tensorflow_ipu --emulations=FILE SCRIPT`, or the environment variable"
+        f" `{environment.EMULATIONS_VARIABLE}=FILE`. docs/porting.md#operations-for-tiles has an example."
         + (f" Registered are {others}" if others else "")
     )
+
+
+@functools.cache
+def _run_file_of_emulations() -> None:
+    path = environment.emulations()
+    if path is not None:
+        runpy.run_path(path)
 
 
 def _called(function: Callable[..., Any], arguments: Sequence[Any], attributes: str | None) -> list[Any]:

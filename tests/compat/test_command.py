@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tensorflow_ipu import __main__, compat
+from tensorflow_ipu.ops import custom_ops
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -127,6 +128,38 @@ def test_file_of_emulations_runs_before_the_script(here, tmp_path, capsys):
     assert capsys.readouterr().out == "1.5\n"
     assert here("--emulations=gone.py", script) == 2
     assert "`--emulations=gone.py` names no Python file" in capsys.readouterr().err
+
+
+def test_variable_names_the_file_of_emulations(here, tmp_path, capsys, monkeypatch):
+    custom_ops._run_file_of_emulations.cache_clear()
+    emulations = tmp_path / "emulations.py"
+    emulations.write_text(
+        "import tensorflow_ipu.ops as ops\n"
+        "ops.register_user_op_emulation('Third', lambda x: x / 3, library='libthird.so')\n"
+    )
+    script = _script(
+        tmp_path,
+        "import tensorflow as tf\n"
+        "from tensorflow.python import ipu\n"
+        "outs = {'output_types': [tf.float32], 'output_shapes': [[]]}\n"
+        "print(float(ipu.custom_ops.precompiled_user_op([3.0], 'libthird.so', outs=outs, op_name='Third')[0]))\n",
+    )
+    assert here(script) == 1
+    said = capsys.readouterr().err
+    for words in (
+        "`Third` of `libthird.so`",
+        "`TENSORFLOW_IPU_EMULATIONS=FILE`",
+        "docs/porting.md#operations-for-tiles",
+    ):
+        assert words in said
+    custom_ops._run_file_of_emulations.cache_clear()
+    monkeypatch.setenv("TENSORFLOW_IPU_EMULATIONS", "gone.py")
+    assert here(script) == 1
+    assert "`TENSORFLOW_IPU_EMULATIONS=gone.py` names no Python file" in capsys.readouterr().err
+    monkeypatch.setenv("TENSORFLOW_IPU_EMULATIONS", str(emulations))
+    assert here(script) == 0
+    assert capsys.readouterr().out == "1.0\n"
+    custom_ops._run_file_of_emulations.cache_clear()
 
 
 def test_syntax_error_is_told_as_python_tells_it_and_a_script_may_be_named_like_a_command(here, tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Keras 2 by all names that it had in 2021; a process has one Keras, so these scripts have processes of their own."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def test_keras_has_all_its_names_of_2021_and_the_optimizers_are_those_of_then(co
     done = command("--keras", "2", SCRIPTS / "keras_2.py")
     assert done.returncode == 0, done.stderr
     said = _lines(done.stdout)
-    for word in ("same", "below", "graph", "v1"):
+    for word in ("same", "below", "graph", "v1", "addons"):
         assert set(" ".join(said[word]).split()) == {"True"}, (word, said[word])
     assert len(said["v1"]) == 8
     assert said["weights"] == ["SGD True 1", "Plain True 3", "SGD True 1"]
@@ -54,6 +55,18 @@ def test_keras_has_all_its_names_of_2021_and_the_optimizers_are_those_of_then(co
         "False",
     ]
     assert said["after"] == ["False False", "False False", "[]"]
+
+
+@pytest.mark.parametrize("version", ["2", "3"])
+@pytest.mark.parametrize(
+    "package", ["ogb", "spektral", "tensorflow_datasets", "tensorflow_probability", "transformers"]
+)
+def test_packages_beside_keras_import_behind_the_layer(command, tmp_path, package, version):
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+    (tmp_path / "script.py").write_text(f"import keras\nimport {package}\nprint(keras.__version__[0])")
+    done = command("--keras", version, "script.py")
+    assert done.stdout.splitlines()[-1:] == [version], done.stderr
 
 
 _TELL = """\

@@ -27,6 +27,8 @@ from tensorflow.python.keras.engine import base_layer, training
 from tensorflow.python.keras.layers.convolutional import Conv, ZeroPadding2D
 from tensorflow.python.keras.mixed_precision.policy import Policy
 from tensorflow.python.keras.optimizer_v2.adam import Adam
+from tensorflow_addons import metrics
+from tensorflow_addons import optimizers as addons
 
 
 class Plain(tf.keras.optimizers.Optimizer):
@@ -111,6 +113,14 @@ for make in kinds:
         loss = lambda: tf.reduce_sum(tf.square(tf.linalg.matvec(given, weights)))  # noqa: B023, E731
         optimizer.minimize(loss, var_list=[weights])
     print("v1", np.allclose(single.get_weights()[0][:, 0], weights.numpy(), rtol=1e-6, atol=0.0))
+
+weights = tf.Variable([2.0, 4.0])
+for optimizer in (addons.SGDW(0.1, 0.5), addons.extend_with_decoupled_weight_decay(keras.optimizers.SGD)(0.1, lr=0.5)):
+    optimizer.apply_gradients([(tf.constant([1.0, 1.0]), weights)])
+print("addons", isinstance(optimizer, OptimizerV2), np.allclose(weights.numpy(), [0.67, 2.29]))
+score = metrics.F1Score(2)
+score.update_state([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
+print("addons", np.allclose(score.result(), 2 / 3))
 
 for lost in ("keras.engine.no_such", "tensorflow.python.keras.no_such"):
     try:

@@ -1,0 +1,222 @@
+"""What programs for IPUs use of `tensorflow_addons`, a package that no longer installs, over the Keras of the process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._base import environment
+
+keras: Any = tf.keras
+_kinds: Any = keras.optimizers.legacy if environment.uses_keras_2() else keras.optimizers
+
+
+class DecoupledWeightDecayExtension:
+    """Before an update, takes the part `weight_decay` from each variable; for a class before one of Keras's optimizers."""
+
+    def __init__(
+        self,
+        weight_decay: float | Callable[..., float],
+        *args: Any,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Takes the part, a function or schedule of it, and regular expressions of names that do not decay."""
+        super().__init__(*args, **kwargs)
+        self._decay = weight_decay
+        self._exclude = list(exclude_from_weight_decay or ())
+        self._decaying: set[str] | None = None
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[Any], *args: Any, decay_var_list: Sequence[Any] | None = None, **kwargs: Any
+    ) -> Any:
+        """Updates variables; those in `decay_var_list` decay, or all."""
+        self._decaying = None if decay_var_list is None else {_name(variable) for variable in decay_var_list}
+        return super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        config = super().get_config()  # type: ignore[misc]
+        return {**config, "weight_decay": self._decay, "exclude_from_weight_decay": self._exclude}
+
+    def _resource_apply_dense(self, grad: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
+        with tf.control_dependencies(self._decayed(var)):
+            return super()._resource_apply_dense(grad, var, *args, **kwargs)  # type: ignore[misc]
+
+    def _resource_apply_sparse(self, grad: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
+        with tf.control_dependencies(self._decayed(var)):
+            return super()._resource_apply_sparse(grad, var, *args, **kwargs)  # type: ignore[misc]
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
+        """The update of Keras 3."""
+        self._decayed(variable)
+        return super().update_step(gradient, variable, learning_rate)  # type: ignore[misc]
+
+    def _decayed(self, variable: Any) -> list[Any]:
+        name = _name(variable)
+        if any(re.search(pattern, name) for pattern in self._exclude):
+            return []
+        if self._decaying is not None and name not in self._decaying:
+            return []
+        decay = self._decay
+        if isinstance(decay, keras.optimizers.schedules.LearningRateSchedule):
+            decay = decay(self.iterations)  # type: ignore[attr-defined]
+        elif callable(decay):
+            decay = decay()
+        value = tf.convert_to_tensor(variable)
+        done = variable.assign(value - tf.cast(decay, value.dtype) * value)
+        return [] if done is None else [done]
+
+
+def _name(variable: Any) -> str:
+    return getattr(variable, "path", variable.name)
+
+
+def extend_with_decoupled_weight_decay(base_optimizer: type) -> type:
+    """A class of optimizers whose first argument is `weight_decay`, and which are `base_optimizer` otherwise."""
+
+    class OptimizerWithDecoupledWeightDecay(DecoupledWeightDecayExtension, base_optimizer):  # type: ignore[misc]
+        """Has its weights decay."""
+
+    return OptimizerWithDecoupledWeightDecay
+
+
+class AdamW(DecoupledWeightDecayExtension, _kinds.Adam):
+    """Adam whose weights decay."""
+
+    def __init__(
+        self, weight_decay: float | Callable[..., float], *args: Any, name: str = "AdamW", **kwargs: Any
+    ) -> None:
+        """Takes Adam's arguments after `weight_decay`."""
+        super().__init__(weight_decay, *args, name=name, **kwargs)
+
+
+class SGDW(DecoupledWeightDecayExtension, _kinds.SGD):
+    """Gradient descent whose weights decay."""
+
+    def __init__(
+        self, weight_decay: float | Callable[..., float], *args: Any, name: str = "SGDW", **kwargs: Any
+    ) -> None:
+        """Takes the arguments of `SGD` after `weight_decay`."""
+        super().__init__(weight_decay, *args, name=name, **kwargs)
+
+
+class F1Score(keras.metrics.F1Score):
+    """Keras's, which finds out by itself how many classes there are."""
+
+    def __init__(
+        self,
+        num_classes: int,
+        average: str | None = None,
+        threshold: float | None = None,
+        name: str = "f1_score",
+        dtype: Any = None,
+    ) -> None:
+        """Takes Keras's arguments after `num_classes`."""
+        super().__init__(average=average, threshold=threshold, name=name, dtype=dtype)
+        self.num_classes = num_classes
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {**super().get_config(), "num_classes": self.num_classes}
+
+
+class MatthewsCorrelationCoefficient(keras.metrics.Metric):
+    """The correlation of labels and predictions, both with an axis of classes."""
+
+    def __init__(self, num_classes: int, name: str = "MatthewsCorrelationCoefficient", dtype: Any = None) -> None:
+        """Takes the number of classes."""
+        super().__init__(name=name, dtype=dtype)
+        self.num_classes = num_classes
+        self.matrix = self.add_weight(name="conf_mtx", shape=(num_classes, num_classes), initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        """Counts the classes of a batch."""
+        del sample_weight
+        true, predicted = (
+            tf.one_hot(tf.argmax(one, 1), self.num_classes, dtype=tf.float32) for one in (y_true, y_pred)
+        )
+        self.matrix.assign(tf.convert_to_tensor(self.matrix) + tf.matmul(true, predicted, transpose_a=True))
+
+    def result(self) -> tf.Tensor:
+        """The coefficient; 0 where it has no value."""
+        matrix = tf.convert_to_tensor(self.matrix)
+        true, predicted = tf.reduce_sum(matrix, 1), tf.reduce_sum(matrix, 0)
+        total, right = tf.reduce_sum(matrix), tf.linalg.trace(matrix)
+        above = right * total - tf.tensordot(true, predicted, 1)
+        below = tf.sqrt((total**2 - tf.reduce_sum(predicted**2)) * (total**2 - tf.reduce_sum(true**2)))
+        return tf.math.divide_no_nan(above, below)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {**super().get_config(), "num_classes": self.num_classes}
+
+
+class InstanceNormalization(keras.layers.GroupNormalization):
+    """Group normalization with a group for each channel."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        """Takes Keras's arguments."""
+        super().__init__(**{**kwargs, "groups": -1})
+
+
+class GELU(keras.layers.Layer):
+    """`gelu` as a layer."""
+
+    def __init__(self, approximate: bool = True, **kwargs: Any) -> None:
+        """Takes whether to use the approximation by `tanh`."""
+        super().__init__(**kwargs)
+        self.approximate = approximate
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """The activations."""
+        return gelu(inputs, self.approximate)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {**super().get_config(), "approximate": self.approximate}
+
+
+def gelu(x: tf.Tensor, approximate: bool = True) -> tf.Tensor:
+    """`tf.nn.gelu`, with the approximation by default."""
+    return tf.nn.gelu(x, approximate)
+
+
+def sigmoid_focal_crossentropy(
+    y_true: tf.Tensor, y_pred: tf.Tensor, alpha: float = 0.25, gamma: float = 2.0, from_logits: bool = False
+) -> tf.Tensor:
+    """Cross-entropy in which examples that are predicted well count less, summed over the last axis."""
+    predicted = tf.convert_to_tensor(y_pred)
+    true = tf.cast(y_true, predicted.dtype)
+    entropy = keras.backend.binary_crossentropy(true, predicted, from_logits=from_logits)
+    likely = tf.sigmoid(predicted) if from_logits else predicted
+    right = true * likely + (1 - true) * (1 - likely)
+    weight = true * alpha + (1 - true) * (1 - alpha) if alpha else 1.0
+    return tf.reduce_sum(weight * (1 - right) ** gamma * entropy, axis=-1)
+
+
+class SigmoidFocalCrossEntropy(keras.losses.Loss):
+    """`sigmoid_focal_crossentropy` as a loss."""
+
+    def __init__(
+        self,
+        from_logits: bool = False,
+        alpha: float = 0.25,
+        gamma: float = 2.0,
+        reduction: str | None = "none",
+        name: str = "sigmoid_focal_crossentropy",
+    ) -> None:
+        """Takes the arguments of the function."""
+        super().__init__(reduction=reduction, name=name)
+        self.settings = {"from_logits": from_logits, "alpha": alpha, "gamma": gamma}
+
+    def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
+        """The losses of a batch."""
+        return sigmoid_focal_crossentropy(y_true, y_pred, **self.settings)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {**super().get_config(), **self.settings}
