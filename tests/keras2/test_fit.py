@@ -52,7 +52,9 @@ class OwnStep(Subclassed):
     def train_step(self, data):
         x, y = data
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), from_logits=True))
+            loss = tf.reduce_mean(
+                keras.losses.sparse_categorical_crossentropy(y, self(x, training=True), from_logits=True)
+            )
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
         return {"own": loss, "half": loss / 2}
@@ -110,7 +112,10 @@ def test_one_step_at_a_time_equals_plain_keras_to_the_bit(features, labels, both
         model = compiled(dense, "old sgd", jit_compile=True)
         history = model.fit(features, labels, batch_size=8, epochs=2, verbose=0, validation_split=0.5).history
         single = [model.train_on_batch(features[:8], labels[:8], class_weight={0: 1.0, 1: 2.0, 2: 3.0})]
-        single += [model.test_on_batch(features[:8], labels[:8], return_dict=True), model.predict_on_batch(features[:8])]
+        single += [
+            model.test_on_batch(features[:8], labels[:8], return_dict=True),
+            model.predict_on_batch(features[:8]),
+        ]
         return [history, single, model.get_weights()]
 
     same(*both(train))
@@ -196,7 +201,9 @@ def test_epochs_end_where_callbacks_say_so(features, labels, both, same):
         model = compiled(dense, "sgd", steps_per_execution=4)
         rate = keras.callbacks.LearningRateScheduler(lambda epoch: 0.1 / (epoch + 1))
         reduce = keras.callbacks.ReduceLROnPlateau(monitor="loss", patience=0, min_delta=10.0)
-        history = model.fit(features, labels, batch_size=4, epochs=5, verbose=0, callbacks=[notes, rate, reduce]).history
+        history = model.fit(
+            features, labels, batch_size=4, epochs=5, verbose=0, callbacks=[notes, rate, reduce]
+        ).history
         return notes.heard, history
 
     (found, history), (expected, plain) = both(train)
@@ -208,7 +215,11 @@ def test_a_strategy_without_extensions_leaves_models_to_keras(features, labels, 
     def train():
         model = compiled(dense, "old sgd", jit_compile=True)
         model.fit(features, labels, batch_size=8, epochs=2, shuffle=False, verbose=0)
-        return [model.evaluate(features, labels, batch_size=8, verbose=0), model.predict(features[:8], batch_size=8, verbose=0), model.get_weights()]
+        return [
+            model.evaluate(features, labels, batch_size=8, verbose=0),
+            model.predict(features[:8], batch_size=8, verbose=0),
+            model.get_weights(),
+        ]
 
     def plain():
         with ipu.IPUStrategy(enable_keras_extensions=False).scope():

@@ -84,7 +84,9 @@ def accumulated(make, optimizer, features, labels, size, count, epochs, scale):
                     loss += sum(model.losses)
                 found = tape.gradient(loss, model.trainable_variables)
                 sums = found if sums is None else [a + b for a, b in zip(sums, found, strict=True)]
-            model.optimizer.apply_gradients([(scale * a, b) for a, b in zip(sums, model.trainable_variables, strict=True)])
+            model.optimizer.apply_gradients(
+                [(scale * a, b) for a, b in zip(sums, model.trainable_variables, strict=True)]
+            )
     return model.get_weights(), model.predict(features, verbose=0)
 
 
@@ -157,9 +159,15 @@ def test_stages_that_make_no_pipeline_are_refused(features, labels, configure):
         with pytest.raises(ValueError, match="The first layer in a pipelined sequential model needs to be assigned"):
             model.set_pipeline_stage_assignment([1, 0])
         model.set_pipeline_stage_assignment([0, 1])
-        with pytest.raises(ValueError, match="Set `gradient_accumulation_steps_per_replica` with `set_pipelining_options`"):
+        with pytest.raises(
+            ValueError, match="Set `gradient_accumulation_steps_per_replica` with `set_pipelining_options`"
+        ):
             model.fit(features, labels, batch_size=4, verbose=0)
-        with pytest.raises(RuntimeError, match="Pipeline stages must not be nested"), PipelineStage(0), PipelineStage(1):
+        with (
+            pytest.raises(RuntimeError, match="Pipeline stages must not be nested"),
+            PipelineStage(0),
+            PipelineStage(1),
+        ):
             pass
 
 

@@ -45,7 +45,14 @@ def trained(strategy, make, ipus, method, callbacks=(), epochs=2):
         model.set_replication_options(method)
         model.compile(keras.optimizers.legacy.SGD(0.05, momentum=0.9), "mse", metrics=["mae"], steps_per_execution=4)
         history = model.fit(
-            x, y, batch_size=BATCH, epochs=epochs, shuffle=False, verbose=0, validation_data=(x, y), callbacks=[*callbacks]
+            x,
+            y,
+            batch_size=BATCH,
+            epochs=epochs,
+            shuffle=False,
+            verbose=0,
+            validation_data=(x, y),
+            callbacks=[*callbacks],
         )
         return {
             "history": history.history,

@@ -68,4 +68,12 @@ def test_tensorflow_and_keras_are_extras_of_the_releases_that_the_package_knows(
         assert of_extra(extra=extra) == [(name, SpecifierSet("~=2.21.0"), set()), ours]
     for python, release in (("3.10", ">=3.12,<3.13"), ("3.11", ">=3.15,<3.16"), ("3.13", ">=3.15,<3.16")):
         assert of_extra(extra="keras", python_version=python) == [("keras", SpecifierSet(release), set())]
-    assert set(metadata.get_all("Provides-Extra") or ()) == {"cpu", "examples", "gpu", "keras", "keras2", "report", "test"}
+    assert set(metadata.get_all("Provides-Extra") or ()) == {
+        "cpu",
+        "examples",
+        "gpu",
+        "keras",
+        "keras2",
+        "report",
+        "test",
+    }

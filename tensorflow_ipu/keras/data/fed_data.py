@@ -192,7 +192,11 @@ class FedData(internals.DataAdapter):
     @property
     def goes_on(self) -> bool:
         """Whether one pass has the batches of all epochs."""
-        return self._share is None and isinstance(self._adapter, internals.ArrayDataAdapter) and internals.goes_on(self._adapter)
+        return (
+            self._share is None
+            and isinstance(self._adapter, internals.ArrayDataAdapter)
+            and internals.goes_on(self._adapter)
+        )
 
     @property
     def num_batches(self) -> int | None:

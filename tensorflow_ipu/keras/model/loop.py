@@ -272,7 +272,9 @@ class Loop:
         return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
 
     def _run_singly(self, source: Nested) -> Nested:
-        batches = [fed_data.to_tensors(batch) for batch in itertools.islice(source, self._extension.steps_per_execution)]
+        batches = [
+            fed_data.to_tensors(batch) for batch in itertools.islice(source, self._extension.steps_per_execution)
+        ]
         if not batches:
             raise StopIteration
         self._replicas = replicas = self._extension.replicas_for(_map(_spec_of, batches[0]))

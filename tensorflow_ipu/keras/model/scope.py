@@ -131,7 +131,9 @@ class SequentialExtension(OptionMethods, PipelineMethods, FileMethods, ReportMet
 class FunctionalExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
     """What a functional model is an instance of that was made in a strategy's scope."""
 
-    _kind = staticmethod(lambda model: isinstance(model, internals.Functional) and not isinstance(model, keras.Sequential))
+    _kind = staticmethod(
+        lambda model: isinstance(model, internals.Functional) and not isinstance(model, keras.Sequential)
+    )
 
 
 class ModelExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):

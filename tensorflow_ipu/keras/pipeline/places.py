@@ -214,9 +214,7 @@ def _calls(graph: internals.Functional) -> list[int | str]:
 def symbols_of(spec: Nested) -> Nested:
     """The inputs of a model for data of this spec, as symbols."""
     x, _, _ = keras.utils.unpack_x_y_sample_weight(spec)
-    return tf.nest.map_structure(
-        lambda leaf: internals.symbol(leaf.shape, leaf.dtype), x
-    )
+    return tf.nest.map_structure(lambda leaf: internals.symbol(leaf.shape, leaf.dtype), x)
 
 
 def assignment_of(place: Place, subclassed: bool = False) -> Assignment:
