@@ -52,6 +52,7 @@ $(STAMPS)/environment: pyproject.toml
 	@$(PIP) install --upgrade pip
 	@$(PIP) install 'setuptools>=77' wheel \
 	    "$$(PYTHONPATH=. $(BIN)/python -c 'from build_tools import kernels; print(kernels.TENSORFLOW_REQUIREMENT)')"
+	@$(PIP) install --no-deps 'tf_keras~=2.21.0'  # Which asks for `tensorflow`, and `tensorflow-cpu` is there.
 	@mkdir -p $(STAMPS) && touch $@
 
 build/sources.txt: FORCE
@@ -71,7 +72,6 @@ $(STAMPS)/package: build/wheel/.stamp
 
 $(STAMPS)/test $(STAMPS)/examples: $(STAMPS)/%: $(STAMPS)/package pyproject.toml
 	@$(PIP) install 'tensorflow-ipu[cpu,$*]'
-	@$(PIP) install --no-deps 'tf_keras~=2.21.0'  # Which asks for `tensorflow`, and `tensorflow-cpu` is there.
 	@touch $@
 
 # Not by way of the package: a check of the sources needs no kernels.

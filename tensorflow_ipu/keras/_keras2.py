@@ -56,7 +56,7 @@ _OPERATIONS = (tf_op_layer.TFOpLambda, tf_op_layer.SlicingOpLambda, tf_op_layer.
 # Models.
 
 
-def symbol(shape: Any, dtype: Any) -> keras.KerasTensor:
+def symbol(shape: Any, dtype: Any) -> Any:
     """A tensor without a value; stands on `keras.__internal__.KerasTensor`, else `keras.Input`."""
     return keras.__internal__.KerasTensor(tf.TensorSpec(shape, dtype))
 
@@ -342,7 +342,7 @@ def forget_losses(layer: keras.layers.Layer) -> None:
 
 
 def total_loss(
-    model: keras.Model,
+    model: Any,
     y: Nested,
     predicted: Nested,
     weights: Nested,
@@ -427,8 +427,9 @@ def validating(model: keras.Model) -> Iterator[None]:
 
 def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
     """Has a callback run under a strategy; stands on `BackupAndRestore._supported_strategies`."""
-    if isinstance(callback, keras.callbacks.BackupAndRestore):
-        callback._supported_strategies = (*callback._supported_strategies, type(strategy))
+    kinds = getattr(callback, "_supported_strategies", None)
+    if kinds is not None:
+        callback._supported_strategies = (*kinds, type(strategy))
 
 
 def count_steps(model: keras.Model, mode: str, steps: int) -> None:
@@ -442,7 +443,7 @@ def first_epoch(model: keras.Model) -> int | None:
     return None if state is None else int(state._ckpt_saved_epoch.numpy()) + 1
 
 
-def begin_with_epoch(model: keras.Model, epoch: int) -> None:
+def begin_with_epoch(model: Any, epoch: int) -> None:
     """Has `fit` begin with this epoch; stands on what it asks of `Model._training_state`."""
 
     def load(*_: object, **__: object) -> tuple[int, int]:

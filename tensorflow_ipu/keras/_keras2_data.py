@@ -124,7 +124,7 @@ data_adapter.ALL_ADAPTER_CLS.append(_FedDataAdapter)
 
 def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAdapter:
     """Keras's view of what a user gave as data; stands on `data_adapter.select_data_adapter`."""
-    kind = data_adapter.select_data_adapter(x, y)
+    kind: Any = data_adapter.select_data_adapter(x, y)
     shuffle, class_weight = options["shuffle"], options["class_weight"]
     named = {"sample_weights": weights, "batch_size": options["batch_size"], "steps": options["steps_per_epoch"]}
     if kind is data_adapter.ListsOfScalarsDataAdapter:

@@ -50,7 +50,7 @@ def extending_models() -> Iterator[None]:
     look_past_ipus()
     # Layers of Keras 2 call TensorFlow's own generators and batch normalization.
     if environment.uses_keras_2():
-        patches.KERAS_RECURRENT.by(internals.without_selection)
+        patches.KERAS_RECURRENT.by(internals.without_selection)  # pyright: ignore[reportAttributeAccessIssue]
     else:
         seed_by_replica()
         share_statistics()
