@@ -213,6 +213,9 @@ def _add_old_names(root: ModuleType, changes: Changes) -> None:
     for name in vars(legacy):
         if isinstance(vars(legacy)[name], type):
             changes.put(root.optimizers, name, vars(legacy)[name])
+    # The public class now chooses the one of 2021 or a newer one, and has no subclasses of the user's.
+    scaling = importlib.import_module(f"{_SOURCE}.mixed_precision.loss_scale_optimizer")
+    changes.put(root.mixed_precision, "LossScaleOptimizer", scaling.LossScaleOptimizer)
 
 
 @contextlib.contextmanager

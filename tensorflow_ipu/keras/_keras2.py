@@ -14,6 +14,7 @@ from tf_keras.src.engine import base_layer
 from tf_keras.src.engine.functional import Functional
 from tf_keras.src.engine.node import Node as _KerasNode
 from tf_keras.src.layers.core import tf_op_layer
+from tf_keras.src.mixed_precision import loss_scale_optimizer
 from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
 
 from tensorflow_ipu import replicas
@@ -49,7 +50,7 @@ __all__ = [
 
 # What has the base class of optimizers whose updates subclasses write variable by variable.
 optimizers: Any = keras.optimizers.legacy
-LossScaleOptimizer: Any = keras.mixed_precision.LossScaleOptimizer  # The base of that of either kind.
+LossScaleOptimizer: Any = loss_scale_optimizer.BaseLossScaleOptimizer  # The base of that of either kind.
 OPTIMIZERS: Any = (optimizers.Optimizer, keras.optimizers.Optimizer)
 _OPERATIONS = (tf_op_layer.TFOpLambda, tf_op_layer.SlicingOpLambda, tf_op_layer.InstanceProperty)
 

@@ -138,17 +138,12 @@ def bert(words):
     def loss_of(batch):
         inputs, labels = batch
         outputs = model(inputs, training=True)
-        found = {name: loss(labels[name], outputs[name]) for name, loss in losses.items()}
-        found["loss"] = found["mlm"] + found["nsp"]
-        return found
-
-    def scaled_loss_of(batch):
-        found = loss_of(batch)
-        return {**found, "loss": found["loss"] * args.loss_scaling}
+        found = {f"{name}_queue": loss(labels[name], outputs[name]) for name, loss in losses.items()}
+        return {**found, "loss": sum(found.values()) * args.loss_scaling}
 
     apply = lamb(model, schedule, args.weight_decay, args.loss_scaling)
     batches = micro_batches(program.make_dataset(args), args.micro_batch_size)
-    history = train(model, scaled_loss_of, apply, batches, updates, args.gradient_accumulation_count)
+    history = train(model, loss_of, apply, batches, updates, args.gradient_accumulation_count)
     executions = by_execution(history, args.updates_per_execution)
     for number, logs in enumerate(executions):
         logs["loss"] /= args.loss_scaling

@@ -24,6 +24,12 @@ def test_resnet_in_a_pipeline_of_two_replicas_trains_as_on_batches_of_both(train
     assert losses[-1] < losses[0]
 
 
+def test_rewritten_bert_in_a_pipeline_trains_as_the_model_that_was_rewritten(trained):
+    found, expected = trained("bert")
+    _agree(found, expected, 2e-3)  # Logs are in float16, as all metrics of Keras 2 are then.
+    assert found[-1]["loss"] < found[0]["loss"]
+
+
 def test_unet_with_an_operation_for_tiles_trains_as_with_a_layer_of_keras(trained):
     found, expected = trained("unet")
     _agree(found, expected, 1e-4)

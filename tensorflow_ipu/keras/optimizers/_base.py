@@ -141,9 +141,17 @@ else:
             """Sets a variable, in its own type."""
             self._assigned.append(variable.assign(tf.cast(value, variable.dtype)))
 
+        def _prepare_local(self, var_device: str, var_dtype: tf.DType, apply_state: dict[Any, Any]) -> None:
+            # Asked for once an update, as a schedule may count or enqueue; `lr_t` is of the variables' type.
+            known = [state["rate"] for state in apply_state.values() if "rate" in state]
+            if "learning_rate" in self._hyper:
+                rate = known[0] if known else tf.identity(self._decayed_lr(tf.float32))
+                apply_state[var_device, var_dtype].update(rate=rate, lr_t=tf.cast(rate, var_dtype))
+
         def _resource_apply_dense(self, grad: Gradient, var: tf.Variable, apply_state: Any = None) -> tf.Operation:
-            del apply_state  # Its learning rate is of the variable's type.
-            self.update_step(grad, var, tf.convert_to_tensor(self._decayed_lr(tf.float32)))
+            kind = (var.device, var.dtype.base_dtype)
+            state = (apply_state or {}).get(kind) or self._fallback_apply_state(*kind)
+            self.update_step(grad, var, state["rate"])
             assigned, self._assigned = self._assigned, []
             return tf.group(*assigned)
 
