@@ -24,7 +24,7 @@ def forking_keras_2(quick_imports: dict[str, str]) -> Iterator[Any]:
     """As `forking`, with Keras 2."""
     pytest.importorskip("tf_keras", reason="Keras 2 is not installed")
     kind = runpy.run_path(str(PROGRAMS.parent / "forked.py"))["Forking"]
-    interpreter = kind({**quick_imports, **_KERAS_2})
+    interpreter = kind({**quick_imports, **_KERAS_2, "PYTHONSAFEPATH": ""})  # Programs import modules beside them.
     yield interpreter
     interpreter.close()
 
