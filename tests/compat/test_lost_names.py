@@ -1,3 +1,4 @@
+# ruff: noqa: NPY001, NPY003, NPY201
 """Names of NumPy, TensorFlow and `tensorflow_addons` that programs of 2021 use, behind the compatibility layer alone."""
 
 # The compatibility layer gives modules most of these names when it is installed.
@@ -29,8 +30,8 @@ def test_names_of_numpy_are_back_until_the_layer_goes_each_with_a_line_in_the_lo
     compat.install()
     try:
         assert [np.int, np.float, np.object, np.str, np.float_] == [int, float, object, str, np.float64]
-        assert np.prod([2, 3]) == 6
-        assert np.zeros([2], int).dtype == np.int64
+        assert np.product([2, 3]) == 6
+        assert np.zeros([2], np.int).dtype == np.int64
         assert np.bool_ is np.array([True]).dtype.type
         with pytest.raises(AttributeError, match="no_such"):
             np.no_such  # noqa: B018
