@@ -433,9 +433,9 @@ def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
         callback._supported_strategies = (*kinds, type(strategy))
 
 
-def count_steps(model: keras.Model, mode: str, steps: int) -> None:
-    """Counts steps for callbacks; stands on `Model._train_counter` and its kin, which `TensorBoard` reads."""
-    getattr(model, f"_{mode}_counter").assign_add(steps)
+def count_steps(model: keras.Model, mode: str, steps: int | tf.Tensor) -> None:
+    """Counts steps of a program for callbacks; stands on `Model._train_counter` and its kin, which `TensorBoard` reads."""
+    getattr(model, f"_{mode}_counter").assign_add(tf.cast(steps, tf.int64))
 
 
 def first_epoch(model: keras.Model) -> int | None:

@@ -50,9 +50,8 @@ class ArrayDataAdapter(DataAdapter):
     """Arrays; stands on `data_adapter.TensorLikeDataAdapter`, and on what makes tensors of its arguments."""
 
     def __init__(
-        self, adapter: Any, parts: tuple[Nested, ...], class_weight: Mapping[int, float] | None, shuffle: bool | str
+        self, adapter: Any, tensors: Any, class_weight: Mapping[int, float] | None, shuffle: bool | str
     ) -> None:
-        tensors: Any = data_adapter._process_tensorlike(parts)
         weigh = data_adapter._make_class_weight_map_fn(class_weight) if class_weight else None
         if weigh is not None:
             tensors = weigh(*tensors)
@@ -131,8 +130,11 @@ def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAd
         x, y, weights = (None if part is None else tf.convert_to_tensor(part) for part in (x, y, weights))
         return adapter_for(x, y, weights, **options)
     if kind in (data_adapter.TensorLikeDataAdapter, data_adapter.GenericArrayLikeDataAdapter):
+        tensors: Any = data_adapter._process_tensorlike((x, y, weights))
+        if kind is data_adapter.TensorLikeDataAdapter:
+            x, y, named["sample_weights"] = tensors  # Which it would convert anew.
         made = kind(x, y, shuffle=shuffle, epochs=None, **named)
-        return ArrayDataAdapter(made, (x, y, weights), class_weight, shuffle)
+        return ArrayDataAdapter(made, tensors, class_weight, shuffle)
     if kind is data_adapter.DatasetAdapter:
         return TFDatasetAdapter(kind(x, y, sample_weights=weights, steps=options["steps_per_epoch"]), class_weight)
     return type(kind.__name__, (_OtherData,), {})()

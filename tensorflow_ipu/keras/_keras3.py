@@ -273,7 +273,7 @@ def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
     """Does nothing: all callbacks run under all strategies."""
 
 
-def count_steps(model: keras.Model, mode: str, steps: int) -> None:
+def count_steps(model: keras.Model, mode: str, steps: int | tf.Tensor) -> None:
     """Does nothing: the model counts no steps."""
 
 

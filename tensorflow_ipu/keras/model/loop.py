@@ -79,7 +79,6 @@ class Loop:
         self._replicas = fed.replicas
         with self._strategy.extended.counting(fed.replicas):
             result = self._run_fed(fed)
-        internals.count_steps(self._model, self._mode, fed.steps)
         self._extension.seen[self._mode] = fed.elements.spec
         return result
 
@@ -127,6 +126,7 @@ class Loop:
         def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, count: tf.Tensor | None = None) -> None:
             self._traces += 1
             self._insert(elements, infeed, outfeed, steps, count)
+            internals.count_steps(self._model, self._mode, steps if count is None else count)
 
         return self._with_name(program)
 
@@ -158,6 +158,7 @@ class Loop:
 
     def _one_step(self, batch: Nested) -> Nested:
         self._traces += 1
+        internals.count_steps(self._model, self._mode, 1)
         return self._step(batch)
 
     def _with_name(self, program: Any) -> Callable[..., Any]:
@@ -291,7 +292,6 @@ class Loop:
                 f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
             )
         logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
-        internals.count_steps(self._model, self._mode, len(batches))
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
         return logs if self._extension.cluster is None else self._logs(logs)
 
