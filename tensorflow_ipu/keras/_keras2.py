@@ -479,7 +479,8 @@ def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables:
 
 def build_optimizer(optimizer: Any, variables: Sequence[Variable]) -> None:
     """Has an optimizer make what it needs for variables; stands on `OptimizerV2._create_all_weights`, else its first update."""
-    (getattr(optimizer, "build", None) or optimizer._create_all_weights)(variables)
+    if isinstance(optimizer, OPTIMIZERS):  # Those of TensorFlow 1 have no such method.
+        (getattr(optimizer, "build", None) or optimizer._create_all_weights)(variables)
 
 
 def variables_of(optimizer: Any) -> list[Any]:

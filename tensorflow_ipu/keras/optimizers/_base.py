@@ -126,8 +126,11 @@ else:
             name: str | None = None,
         ) -> tf.Variable:
             """Makes a variable of the optimizer."""
+            initial = keras.initializers.get(initializer)
             with tf.init_scope(), self._distribution_strategy_scope():
-                made = self.add_weight(name, shape, tf.as_dtype(dtype), initializer, trainable=False)
+                made = tf.Variable(lambda: initial(shape, dtype), trainable=False, name=name, dtype=dtype)
+            # Checkpoints go by the order, as variables of the same model have other names each time that it is made.
+            self._track_trackable(made, f"variable_{len(self._weights)}")
             self._weights.append(made)
             return made
 

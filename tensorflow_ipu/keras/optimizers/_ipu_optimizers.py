@@ -190,21 +190,20 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
             step += self.hyper("weight_decay_rate", kind) * tf.cast(variable, kind)
         return step
 
+    def _plain(self, name: str) -> Any:
+        """An attribute as configurations have it."""
+        return self._serialize_hyperparameter(name) if name in self._hyper else getattr(self, name)
+
     def get_config(self) -> Config:
         """What `from_config` makes an equal optimizer of."""
         own = ("beta_1", "beta_2", "epsilon", "weight_decay_rate", "debiasing", "weight_norm_clip")
         return {
             **super().get_config(),
             **self._slot_types.config(),
-            **{name: _plain(getattr(self, name)) for name in own},
+            **{name: self._plain(name) for name in own},
             "exclude_from_weight_decay": list(self.exclude_from_weight_decay_names),
             "exclude_from_layer_adaptation": list(self.exclude_from_layer_adaptation),
         }
-
-
-def _plain(value: float | tf.Variable | None) -> float | None:
-    """A number, which may be that of a variable, as configurations have it."""
-    return float(value.numpy()) if isinstance(value, tf.Variable) else value
 
 
 def _matches(patterns: Sequence[str], variable: Variable) -> bool:

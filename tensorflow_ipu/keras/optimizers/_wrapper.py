@@ -108,7 +108,7 @@ class OptimizerWrapper(WrapperBase):
         """Makes an optimizer of what `get_config` returned."""
         arguments = dict(config)
         key = "opt" if "opt" in arguments else "als_optimizer"
-        arguments[key] = keras.saving.deserialize_keras_object(arguments[key], custom_objects=custom_objects)
+        arguments[key] = keras.optimizers.deserialize({**arguments[key]}, custom_objects=custom_objects)
         return cls(**arguments)
 
 
