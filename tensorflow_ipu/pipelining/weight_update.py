@@ -126,6 +126,14 @@ class OptimizerFunctionOutput:
             raise TypeError(f"`{_NAME}.loss` must be a `tf.Tensor`, but is {value!r}")
         self._loss = value
 
+    def differentiated(self) -> tf.Tensor:
+        """The loss, from which gradients come as large as an optimizer wants that scales losses, and divides them itself."""
+        loss, optimizer = self._loss, self._opt
+        if not hasattr(optimizer, "get_unscaled_gradients"):
+            return loss
+        scale = optimizer.get_scaled_loss(tf.ones((), loss.dtype))
+        return tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: upstream * scale))(loss)
+
     @property
     def compute_gradients_args(self) -> tuple[Any, ...]:
         """Positional arguments of `compute_gradients`."""
@@ -375,6 +383,9 @@ class Training:
             if id(variable.handle) in sums or id(variable.handle) in self._given
         ]
         output = self._output
+        if hasattr(output.opt, "get_unscaled_gradients"):
+            given, variables = zip(*pairs, strict=True)
+            pairs = list(zip(output.opt.get_unscaled_gradients(given), variables, strict=True))
         output.opt.apply_gradients(pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs)
 
 

@@ -172,7 +172,7 @@ else:
     class WrapperBase(OptimizerBase):
         """Has the variables of the wrapped optimizer beside its own, and updates by `apply`."""
 
-        # `compile` marks what it wraps for losses in half precision, and wraps nothing twice.
+        # In half precision, `compile` wraps each time what does not scale losses by a class of Keras's, and marks it.
         _is_wrapped_by_loss_scale_optimizer = property(lambda _: False, lambda *_: None)
 
         def __init__(self, opt: keras.optimizers.Optimizer, name: str | None) -> None:
@@ -181,6 +181,10 @@ else:
             self.inner_optimizer = opt
             self._track_trackable(opt, "inner_optimizer")
             self._trainable_variables: list[tf.Variable] = []
+
+        def _track_trackable(self, trackable: Any, name: str, overwrite: bool = False) -> Any:
+            del overwrite  # As what wraps it tracks its state with it.
+            return super()._track_trackable(trackable, name, overwrite=True)
 
         @property
         def weights(self) -> list[tf.Variable]:

@@ -108,7 +108,10 @@ class OptimizerWrapper(WrapperBase):
         """Makes an optimizer of what `get_config` returned."""
         arguments = dict(config)
         key = "opt" if "opt" in arguments else "als_optimizer"
-        arguments[key] = keras.optimizers.deserialize({**arguments[key]}, custom_objects=custom_objects)
+        saved = arguments[key]
+        # HDF5 files go by the name of the class alone.
+        named = {**saved, "class_name": saved.get("registered_name") or saved["class_name"]}
+        arguments[key] = keras.optimizers.deserialize(named, custom_objects=custom_objects)
         return cls(**arguments)
 
 

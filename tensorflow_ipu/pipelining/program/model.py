@@ -34,7 +34,7 @@ class _Loss:
         if not isinstance(output, OptimizerFunctionOutput):
             raise TypeError(f"`optimizer_function` must return an `OptimizerFunctionOutput`, but returns {output!r}")
         self.found.append(output)
-        return output.loss
+        return output.differentiated()
 
 
 class Parts(dict[Place, StagePart]):
