@@ -36,6 +36,7 @@ class KerasFound(Found):
 
 # Methods of the optimizers of 2021, with what their subclasses override.
 _OF_OPTIMIZERS = ("_decayed_lr", "_get_hyper", "_serialize_hyperparameter", "_set_hyper", "get_gradients")
+_OPTIONS = ("gradient_aggregator", "gradient_transformers")  # Of all of them.
 _OVERRIDDEN = ("_create_slots", "_prepare_local", "_resource_apply_dense", "_resource_apply_sparse")
 _OF_MODELS = ("add_metric", "add_update", "get_input_at", "get_output_at", "fit_generator", "predict_generator")
 _WEIGHTS = ("get_weights", "set_weights")
@@ -167,8 +168,9 @@ def _of_arguments(path: str, node: ast.Call, keywords: set[str]) -> Iterator[str
         and len(node.args) > takes.most
     ):
         yield f"`keras.{path}` of Keras 3 takes {takes.most} positional arguments, not {len(node.args)}"
-    lost = sorted(keywords - takes.keywords - ({"lr"} if above == "optimizers" else set()))
-    if lost and not takes.others:
+    others = set(_OPTIONS) if above == "optimizers" else set()
+    lost = sorted(keywords & others if takes.others else keywords - takes.keywords - ({"lr"} if others else set()))
+    if lost:
         yield f"`keras.{path}` of Keras 3 takes no `{lost[0]}`"
 
 

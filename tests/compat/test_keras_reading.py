@@ -48,6 +48,7 @@ def read(tmp_path):
         ("L.BatchNormalization(fused=True)", Weight.DECIDES, "takes no `fused`"),
         ("keras.callbacks.ModelCheckpoint('x.keras', period=2)", Weight.DECIDES, "takes no `period`"),
         ("keras.Model(1, 2, name='x').fit(1, workers=2)", Weight.DECIDES, "`fit` of Keras 3 takes no `workers`"),
+        ("keras.optimizers.SGD(gradient_transformers=[])", Weight.DECIDES, "takes no `gradient_transformers`"),
         ("L.Activation('relu', 'name')", Weight.DECIDES, "takes 1 positional arguments, not 2"),
         (
             "class A(L.Layer):\n    def build(self, _): self.add_weight('w', [1])",
