@@ -272,11 +272,12 @@ def main(args):
     with strategy.scope():
         model = build_model(args)
         model.print_pipeline_stage_assignment_summary()
+        modes = ipu.ops.pipelining_ops.RecomputationMode
         model.set_pipelining_options(
             gradient_accumulation_steps_per_replica=config.count,
             gradient_accumulation_reduction_method=GradientAccumulationReductionMethod.MEAN,
             pipeline_schedule=ipu.ops.pipelining_ops.PipelineSchedule[args.schedule],
-            recomputation_mode=ipu.ops.pipelining_ops.RecomputationMode.RecomputeAndBackpropagateInterleaved,
+            recomputation_mode=modes.RecomputeAndBackpropagateInterleaved if args.schedule == "Grouped" else modes.Auto,
             offload_weight_update_variables=False,
         )
         model.set_replication_options(replicated_metric_reduction_method="MEAN")

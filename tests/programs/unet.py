@@ -251,6 +251,8 @@ def main(args):
                 gradient_accumulation_steps_per_replica=args.gradient_accumulation_count,
                 offload_weight_update_variables=False,
             )
+        if args.num_ipus:
+            model.set_replication_options(replicated_metric_reduction_method="MEAN")
         model.compile(
             optimizer=make_optimizer(args),
             loss=dice_and_cross_entropy,
