@@ -501,7 +501,7 @@ def updating(update: Callable[..., None]) -> tuple[str, Callable[..., None]]:
     """The method of optimizers in which all their ways to update variables end, and `update` in its form; see `update_with`."""
 
     def apply_gradients(grads_and_vars: Any, name: str | None = None, **options: bool) -> None:
-        del name, options
-        update(*zip(*grads_and_vars, strict=True))
+        del name
+        update(*zip(*grads_and_vars, strict=True), **options)
 
     return "apply_gradients", apply_gradients

@@ -70,10 +70,9 @@ def build(model: keras.Model, batch: Nested) -> None:
 
 def update(model: keras.Model, gradients: Sequence[tf.Tensor | None]) -> None:
     """Has the model's optimizer update the weights."""
-    optimizer: Any = model.optimizer
-    factor = optimizer.scale_loss(tf.constant(1.0))
+    factor = internals.scaled_loss(model.optimizer, tf.constant(1.0))
     scaled = [None if one is None else one * tf.cast(factor, one.dtype) for one in gradients]
-    optimizer.apply(scaled, model.trainable_variables)
+    internals.update_with(model.optimizer, scaled, model.trainable_variables)
 
 
 def weights_of(model: keras.Model) -> list[ProbedTensor]:

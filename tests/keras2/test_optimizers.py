@@ -198,6 +198,37 @@ def test_models_accumulate_gradients_and_callbacks_set_rates(ours, plain, featur
     same(*both(lambda: train(ours, 4, steps_per_execution=4), lambda: train(make, 8, jit_compile=True)), rtol=1e-5)
 
 
+class Summing(keras.Model):
+    """Sums gradients over the replicas itself, or leaves that to its optimizer."""
+
+    by_itself = False
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = self.compute_loss(x, y, self(x, training=True))
+        gradients = tape.gradient(loss, self.trainable_variables)
+        if self.by_itself:
+            gradients = tf.distribute.get_replica_context().all_reduce("sum", gradients)
+        pairs = zip(gradients, self.trainable_variables, strict=True)
+        self.optimizer.apply_gradients(pairs, experimental_aggregate_gradients=not self.by_itself)
+        return {"loss": loss}
+
+
+def test_sums_of_a_step_of_its_own_are_not_summed_again_where_they_accumulate(replicas, features, labels, same):
+    found = []
+    for by_itself in (False, True):
+        keras.utils.set_random_seed(1)
+        with replicas(2).scope():
+            model = Summing(*_inputs_and_outputs())
+            model.by_itself = by_itself
+            model.compile(old.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(True), steps_per_execution=6)
+            model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=3)
+            model.fit(features, labels, batch_size=4, shuffle=False, verbose=0)
+        found.append(model.get_weights())
+    same(*found, rtol=1e-5)
+
+
 def test_numbers_of_optimizers_are_variables_of_programs(compilations):
     strategy = ipu.IPUStrategy()
     changing = [

@@ -80,12 +80,16 @@ def accumulated_step(
         zeros = [tf.zeros(weight.shape, dtype) for weight, dtype in zip(weights, types, strict=True)]
         has_gradient = [False] * len(weights)
         counted: list[bool] = []
+        options: dict[str, bool] = {}
 
         def run_step(n: tf.Tensor, *sums: tf.Tensor) -> tuple[tf.Tensor, ...]:
             new = list(sums)
             applied = []
 
-            def accumulate(gradients: Sequence[Gradient | None], variables: Sequence[Variable] | None = None) -> None:
+            def accumulate(
+                gradients: Sequence[Gradient | None], variables: Sequence[Variable] | None = None, **given: bool
+            ) -> None:
+                options.update(given)
                 if applied:
                     raise ValueError(
                         f"a step of model `{model.name}` applies gradients twice, which cannot be accumulated: apply them"
@@ -130,7 +134,7 @@ def accumulated_step(
         if counted:
             model.optimizer.apply_accumulated(gradients, weights)
         else:
-            model.optimizer.apply_gradients(zip(gradients, weights, strict=True))
+            model.optimizer.apply_gradients(zip(gradients, weights, strict=True), **options)
 
     return update
 
