@@ -1,5 +1,7 @@
 """Optimizers of Keras 2, of both kinds, in programs: those of Keras, those of this package, and their wrappers."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -41,7 +43,7 @@ class OldMomentum(IpuOptimizerBase):
         self._set_hyper("momentum", momentum)
         self.slot_dtype = slot_dtype
 
-    def get_slot_dtype(self, var, slot_name):
+    def get_slot_dtype(self, var, slot_name) -> Any:
         return self.slot_dtype
 
     def _create_slots(self, var_list):
@@ -164,7 +166,7 @@ def dense():
     return keras.Sequential([keras.layers.Dense(8, "relu", input_shape=(6,)), keras.layers.Dense(3)])
 
 
-def compiled(optimizer, **options):
+def compiled(optimizer, **options) -> Any:
     model = dense()
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), **options)
     return model
@@ -327,7 +329,7 @@ def test_training_goes_on_from_files_and_checkpoints(make, features, labels, tmp
         expected = fit(model)
         same(fit(again), expected)
         found.assert_consumed()
-        loaded = keras.models.load_model(tmp_path / "model.h5")
+        loaded: Any = keras.models.load_model(tmp_path / "model.h5")
         same(fit(loaded), expected)
         weights = [2 * weight for weight in model.optimizer.get_weights()]
         loaded.optimizer.set_weights(weights)
@@ -370,9 +372,9 @@ def test_half_precision_keeps_an_optimizer_that_scales_and_trains_with_that_of_k
                 optimizer, model = make(), dense()
                 for _ in range(2 if kind is ALSOptimizerSGD else 1):
                     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(True), steps_per_execution=12)
-            history = model.fit(features, labels, batch_size=4, epochs=4, verbose=0).history["loss"]
+            history: Any = model.fit(features, labels, batch_size=4, epochs=4, verbose=0)
             assert isinstance(model.optimizer, kind)
-            assert history[-1] < history[0]
+            assert history.history["loss"][-1] < history.history["loss"][0]
     finally:
         keras.mixed_precision.set_global_policy("float32")
 

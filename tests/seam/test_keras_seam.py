@@ -130,7 +130,8 @@ def test_optimizers_know_their_strategy(strategy):
 def test_optimizers_update_in_one_method():
     weight, optimizer = keras.Variable([1.0]), keras.optimizers.SGD(0.5)
     internals.build_optimizer(optimizer, [weight])
-    assert optimizer.built and optimizer.iterations in internals.variables_of(optimizer)
+    assert optimizer.built
+    assert optimizer.iterations in internals.variables_of(optimizer)
     internals.update_with(optimizer, [tf.constant([1.0])], [weight])
     assert weight.numpy() == [0.5]
     seen = []

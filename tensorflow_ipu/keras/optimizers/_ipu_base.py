@@ -89,10 +89,12 @@ class _State:
 class IpuOptimizerBase(OptimizerBase):
     """Keeps slots in types other than their variables', and computes updates in a type of its own.
 
-    A subclass makes its slots in `build`, by `add_slot_with_dtype`, and updates a variable in `update_step`. With Keras 2 it
-    is an `OptimizerV2`, whose subclasses have `_create_slots` and `_resource_apply_dense`, and whose numbers of `_set_hyper`
-    are variables. Other programs have the numbers of an optimizer as constants, but for the learning rate and those that are marked as variable, which
+    A subclass makes its slots in `build`, by `add_slot_with_dtype`, and updates a variable in `update_step`. Programs
+    have the numbers of an optimizer as constants, but for the learning rate and those that are marked as variable, which
     can be changed between two runs, as `optimizer.momentum = 0.5`.
+
+    With Keras 2 this is an `OptimizerV2`: a subclass has `_create_slots` and `_resource_apply_dense`, and numbers that it
+    sets by `_set_hyper` are variable.
 
     Attributes:
       CHANGEABLE: Of a subclass, the names of its numbers that can be marked; its `update_step` reads them by `hyper`.
