@@ -368,34 +368,7 @@ def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> No
 
 def scaled_loss(optimizer: Any, loss: Any) -> tf.Tensor:
     """The loss to differentiate, as an optimizer wants it; Keras's own scaling takes gradients that are unscaled."""
-    if hasattr(optimizer, "scale_loss"):
-        return optimizer.scale_loss(loss)
-    own = getattr(type(optimizer), "get_gradients", None)
-    if isinstance(optimizer, LossScaleOptimizer) or own in (None, optimizers.Optimizer.get_gradients):
-        return loss
-    [scale] = optimizer.get_gradients(loss, [loss])  # Classes of 2021 scale the loss there.
-    return loss * scale
-
-
-@contextlib.contextmanager
-def taking_scaled(optimizer: Any) -> Iterator[None]:
-    """A block in which Keras's own scaling takes gradients of `scaled_loss`; its methods for that are public."""
-    if not isinstance(optimizer, LossScaleOptimizer):
-        yield
-        return
-    apply = optimizer.apply_gradients
-
-    def apply_gradients(grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
-        scaled, variables = zip(*grads_and_vars, strict=True)
-        return apply(list(zip(optimizer.get_unscaled_gradients(scaled), variables, strict=True)), *args, **kwargs)
-
-    own = {"apply_gradients": apply_gradients, "scale_loss": optimizer.get_scaled_loss}
-    vars(optimizer).update(own)
-    try:
-        yield
-    finally:
-        for name in own:
-            del vars(optimizer)[name]
+    return optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
 
 
 # Loops.

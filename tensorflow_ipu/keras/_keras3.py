@@ -242,12 +242,6 @@ def scaled_loss(optimizer: Any, loss: TensorLike) -> tf.Tensor:
     return optimizer.scale_loss(loss)
 
 
-def taking_scaled(optimizer: Any) -> contextlib.AbstractContextManager[None]:
-    """A block in which optimizers take gradients of `scaled_loss`, as they do in any case."""
-    del optimizer
-    return contextlib.nullcontext()
-
-
 # Loops.
 
 
