@@ -19,6 +19,7 @@ from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu.ops import random_streams
+from tensorflow_ipu.optimizers import parts
 
 from tensorflow_ipu.keras._keras2_data import (
     ArrayDataAdapter,
@@ -468,6 +469,27 @@ def computed_gradients(
     if isinstance(optimizer, optimizers.Optimizer):
         return optimizer._compute_gradients(loss, variables, factor, tape)
     return optimizer.compute_gradients(loss, variables, tape)
+
+
+@contextlib.contextmanager
+def scaling_losses(optimizer: Any) -> Iterator[None]:
+    """A block in which `minimize` scales losses as `get_gradients` of a user's class does; see `computed_gradients`."""
+    compute = getattr(optimizer, "_compute_gradients", None)
+
+    def scaled(loss: Any, var_list: Any, grad_loss: Any = None, tape: tf.GradientTape | None = None) -> Any:
+        scale = None if tape is None else parts.scale_of(optimizer, loss)
+        if tape is not None and scale is not None:
+            with tape:
+                loss = loss * scale
+        assert compute is not None
+        return compute(loss, var_list, grad_loss, tape)
+
+    if compute is not None:
+        vars(optimizer)["_compute_gradients"] = scaled
+    try:
+        yield
+    finally:
+        vars(optimizer).pop("_compute_gradients", None)
 
 
 def updating(update: Callable[..., None]) -> tuple[str, Callable[..., None]]:

@@ -349,6 +349,12 @@ def variables_of(optimizer: Any) -> list[Any]:
     return list(optimizer.variables)
 
 
+def scaling_losses(optimizer: Any) -> contextlib.AbstractContextManager[None]:
+    """A block in which optimizers scale losses in all their ways, as those of Keras 3 do anyway."""
+    del optimizer
+    return contextlib.nullcontext()
+
+
 def updating(update: Callable[..., None]) -> tuple[str, Callable[..., None]]:
     """The method of optimizers in which all their ways to update variables end, and `update` in its form; see `update_with`."""
     return "apply", update

@@ -86,6 +86,16 @@ def check_sharding(given: Any, faults: Faults) -> None:
         )
 
 
+def scale_of(optimizer: object, loss: tf.Tensor) -> tf.Tensor | None:
+    """What a class of the user's multiplies losses by in `get_gradients`, as those of 2021 do; None for all others."""
+    method = getattr(optimizer, "get_gradients", None)
+    package = "" if method is None else method.__module__.partition(".")[0]
+    if method is None or package in ("tensorflow", "tensorflow_ipu", "tf_keras"):
+        return None
+    [scale] = method(loss, [loss])
+    return scale
+
+
 def checked_method(name: str, value: object, faults: Faults) -> GradientAccumulationReductionMethod:
     """The reduction method that an argument says."""
     try:

@@ -6,6 +6,7 @@ from tensorflow_ipu.optimizers._accumulator import (
     check_sharding,
     checked_method,
     checked_options,
+    scale_of,
 )
 from tensorflow_ipu.optimizers._ipu_optimizer import View, as_they_are, mean
 from tensorflow_ipu.optimizers._loop_check import note as must_be_in_loop
@@ -23,5 +24,6 @@ __all__ = [
     "checked_options",
     "mean",
     "must_be_in_loop",
+    "scale_of",
     "state_of",
 ]

@@ -131,9 +131,9 @@ class OptimizerFunctionOutput:
         loss, optimizer = self._loss, self._opt
         if hasattr(optimizer, "get_unscaled_gradients"):
             scale = optimizer.get_scaled_loss(tf.ones((), loss.dtype))
-        elif _is_users(getattr(optimizer, "get_gradients", None)):  # Classes of 2021 scale the loss there.
-            [scale] = optimizer.get_gradients(loss, [loss])
         else:
+            scale = parts.scale_of(optimizer, loss)
+        if scale is None:
             return loss
         return tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: upstream * scale))(loss)
 
@@ -257,12 +257,6 @@ class OptimizerFunctionOutput:
                 f"`{_NAME}.{name}` goes with a `tf.compat.v1.train` optimizer alone: the Keras optimizer {self._opt!r} has"
                 " no `compute_gradients`"
             )
-
-
-def _is_users(method: Callable[..., object] | None) -> bool:
-    """Whether a method is neither Keras's nor of this package."""
-    package = "" if method is None else method.__module__.partition(".")[0]
-    return package not in ("", "tensorflow", "tensorflow_ipu", "tf_keras")
 
 
 def _tuple(name: str, value: Any) -> tuple[Any, ...]:

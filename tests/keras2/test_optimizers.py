@@ -172,9 +172,20 @@ def compiled(optimizer, **options) -> Any:
     return model
 
 
+class Scaling(old.SGD):
+    """Scales losses as the CNNs of 2021 did."""
+
+    def get_gradients(self, loss, params):
+        return super().get_gradients(64 * loss, params)
+
+    def _resource_apply_dense(self, grad, var, apply_state=None):
+        return super()._resource_apply_dense(grad / 64, var, apply_state)
+
+
 HALVING = keras.callbacks.LearningRateScheduler(lambda _, rate: rate / 2)
 FITTED = [
     (lambda: old.SGD(0.1, 0.9),) * 2,
+    (lambda: Scaling(0.1, 0.9), lambda: old.SGD(0.1, 0.9)),
     (lambda: OldMomentum(0.1), lambda: old.SGD(0.1, 0.9)),
     (lambda: ALSOptimizerAdam(0.01), lambda: old.Adam(0.01)),
     (lambda: LossScaleOptimizer(new.Adam(0.01)), lambda: new.Adam(0.01)),
@@ -394,6 +405,7 @@ def test_fit_hands_captured_gradients_to_the_optimizer(steps, alone, counted):
 PIPELINED = [
     (1, momentum, momentum),
     (1, lambda: LossScaleOptimizer(new.Adam(0.1)), lambda: new.Adam(0.1)),
+    (1, lambda: Scaling(0.05, 0.9), momentum),
     (2, lambda: OldMomentum(0.05), momentum),
     (2, lambda: MapGradientOptimizer(AdamIpuOptimizer(0.1), double), lambda: old.Adam(0.1)),
 ]

@@ -118,7 +118,11 @@ def accumulated_step(
                 model.optimizer.count((), captured)
                 counted.append(True)
 
-            with _replaced(model.optimizer, *internals.updating(accumulate)), handing_on(model.optimizer, count):
+            with (
+                _replaced(model.optimizer, *internals.updating(accumulate)),
+                internals.scaling_losses(model.optimizer),
+                handing_on(model.optimizer, count),
+            ):
                 step()
             if not applied:
                 raise ValueError(
