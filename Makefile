@@ -95,7 +95,7 @@ PYTEST = mkdir -p build/test-run && cd build/test-run && PYTHONSAFEPATH=1 '$(CUR
 
 test: core-test $(STAMPS)/test
 	$(PYTEST) '$(CURDIR)/tests'
-	export TF_USE_LEGACY_KERAS=1 && $(PYTEST) '$(CURDIR)/tests/keras2'
+	export TF_USE_LEGACY_KERAS=1 && $(PYTEST) '$(CURDIR)/tests/keras2' '$(CURDIR)/tests/seam/test_keras_seam.py'
 
 # XLA uses no instruction above AVX2, and TensorFlow its own CPU kernels: as on a processor without AVX-512. The C library fills
 # memory with a byte as it is allocated and freed, so that a test that reads what nobody wrote fails with one of the two.
