@@ -40,7 +40,8 @@ ROOMS = {
         "schedule", "report stages", "weight_update", "options", "program", "prediction _pipeline parts", "__init__"
     ),
     "keras": layers(
-        "_keras_internals _version", "layers optimizers data", "options pipeline", "model tensor_probes", "__init__"
+        *("_version", "_keras3 _keras2_data", "_keras2", "_keras", "layers optimizers data", "options pipeline"),
+        *("model tensor_probes", "__init__"),
     ),
 }
 

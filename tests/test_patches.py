@@ -14,14 +14,14 @@ from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu._tensorflow.patches import Changes, Hook, Lifetime, Patch
 
 
-def test_rows_say_why_and_until_when_stand_on_the_page_and_two_last_from_the_import_on():
+def test_rows_say_why_and_until_when_stand_on_the_page_and_three_last_from_the_import_on():
     assert all(patch.why and patch.until and patch.places for patch in patches.TABLE)
     assert len(patches.TABLE) == len({(*patch.places, patch.why) for patch in patches.TABLE})
     page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
     assert [name for name, value in vars(patches).items() if isinstance(value, Patch) and name not in page] == []
     lasting = {patch for patch in patches.TABLE if patch.lasts is Lifetime.IMPORT}
-    assert lasting == {patches.AUTOGRAPH_RULES, patches.JIT_COMPILE_AUTO}
-    assert all(patch.is_applied for patch in lasting - {patches.JIT_COMPILE_AUTO})
+    assert lasting == {patches.AUTOGRAPH_RULES, patches.JIT_COMPILE_AUTO, patches.GLOBAL_SEED}
+    assert all(patch.is_applied for patch in lasting - {patches.JIT_COMPILE_AUTO, patches.GLOBAL_SEED})
 
 
 def test_what_lasts_as_long_as_a_trace_is_put_back_after_it():

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import types
 import sys
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,6 @@ from tf_keras.src.mixed_precision import loss_scale_optimizer
 from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu.ops import random_streams
-from tensorflow_ipu.optimizers import parts
-
 from tensorflow_ipu.keras._keras2_data import (
     ArrayDataAdapter,
     DataAdapter,
@@ -32,6 +29,8 @@ from tensorflow_ipu.keras._keras2_data import (
     is_shuffled,
     split_off,
 )
+from tensorflow_ipu.ops import random_streams
+from tensorflow_ipu.optimizers import parts
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, Logs, Nested, Variable
@@ -100,7 +99,7 @@ def takes_training(model: keras.Model) -> bool:
 
 
 def built_shapes(model: keras.Model) -> dict[str, Any] | None:
-    """The shapes by argument that a model was built for, or None."""
+    """The shapes by argument that a model was built for, or None; stands on `Model._build_input_shape`, else `save_spec`."""
     args, _ = model.save_spec(dynamic_batch=False) or ((), {})
     if args:
         return {"inputs": tf.nest.map_structure(lambda spec: tuple(spec.shape), args[0])}
@@ -277,7 +276,7 @@ class _ScopeState:
 def stateless(
     layer: keras.layers.Layer, mapping: Sequence[tuple[Any, tf.Tensor]], seeds: list[tf.Tensor]
 ) -> Iterator[_ScopeState]:
-    """The same; what it draws by seeds of the list, it draws again."""
+    """The same; what it draws by seeds of the list, it draws again. Stands on `Layer._eager_losses`."""
     scope = _ScopeState({}, [])
     held = [(variable, uncast(variable), value) for variable, value in mapping]
     kinds = [type(inner) for _, inner, _ in held]
@@ -312,7 +311,7 @@ def masks_of(outputs: Nested) -> list[tf.Tensor]:
 
 
 def put_masks(outputs: Nested, masks: list[tf.Tensor]) -> None:
-    """Leaves such masks on outputs."""
+    """Leaves such masks on outputs; see `masks_of`."""
     for one, mask in zip(tf.nest.flatten(outputs) if masks else [], masks, strict=True):
         one._keras_mask = mask
 

@@ -121,6 +121,9 @@ class _FedDataAdapter(data_adapter.DataAdapter):
 data_adapter.ALL_ADAPTER_CLS.append(_FedDataAdapter)
 
 
+_FOR_EVER: dict[str, Any] = {"epochs": None}
+
+
 def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAdapter:
     """Keras's view of what a user gave as data; stands on `data_adapter.select_data_adapter`."""
     kind: Any = data_adapter.select_data_adapter(x, y)
@@ -133,7 +136,7 @@ def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAd
         tensors: Any = data_adapter._process_tensorlike((x, y, weights))
         if kind is data_adapter.TensorLikeDataAdapter:
             x, y, named["sample_weights"] = tensors  # Which it would convert anew.
-        made = kind(x, y, shuffle=shuffle, epochs=None, **named)
+        made = kind(x, y, shuffle=shuffle, **named, **_FOR_EVER)
         return ArrayDataAdapter(made, tensors, class_weight, shuffle)
     if kind is data_adapter.DatasetAdapter:
         return TFDatasetAdapter(kind(x, y, sample_weights=weights, steps=options["steps_per_epoch"]), class_weight)

@@ -222,9 +222,7 @@ def total_loss(
     training: bool,
     losses: Sequence[tf.Tensor] | None = None,
 ) -> tf.Tensor:
-    """The loss with those of the layers, or with these in their place; stands on `Trainer._compute_loss`, which calls the
-    public `compute_loss` as it is, and on `Layer._losses_override`.
-    """
+    """The loss with those of the layers, or these instead; stands on `Trainer._compute_loss` and `Layer._losses_override`."""
     model._losses_override = losses or []
     try:
         return model._compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights, training=training)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.

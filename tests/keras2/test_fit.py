@@ -44,7 +44,7 @@ class Subclassed(keras.Model):
         self.hidden = layers.Dense(8, activity_regularizer="l1")
         self.last = layers.Dense(3)
 
-    def call(self, inputs, training=None):
+    def call(self, inputs, training=None, mask=None):
         return self.last(tf.nn.relu(self.hidden(inputs)) * (0.5 if training else 1.0))
 
 

@@ -1,6 +1,7 @@
 """Models of Keras 2 in pipeline stages, on replicas and with gradients of several steps, train as plain Keras 2 does."""
 
 import contextlib
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -42,7 +43,7 @@ class Subclassed(keras.Model):
         super().__init__()
         self.parts = [layers.Dense(8, "relu"), layers.Dense(8, "tanh"), layers.Dense(3)]
 
-    def call(self, inputs):
+    def call(self, inputs, training=None, mask=None):
         with staged(0):
             hidden = self.parts[0](inputs)
         with staged(1):
@@ -143,7 +144,7 @@ def sequential_without_stages():
 def test_scopes_name_stages_and_a_reset_takes_them_back(configure):
     configure(2)
     with ipu.IPUStrategy().scope():
-        model = functional()
+        model: Any = functional()
         stages = {one.layer.name: one.pipeline_stage for one in model.get_pipeline_stage_assignment()}
         assert set(stages.values()) == {0, 1}
         assert stages["tf.math.multiply"] == stages["tf.__operators__.add"] == 0

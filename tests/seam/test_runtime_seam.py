@@ -254,7 +254,7 @@ def test_keras_says_that_it_looks_for_shapes_and_old_keras_has_its_optimizers():
     Layer()(tf.ones([1, 2]))
     assert asked == [True, False]
     assert issubclass(gradient_descent.SGD, old_keras.Optimizer)
-    assert old_keras.keras_2_optimizers() == [old_keras.Optimizer]
+    assert old_keras.Optimizer in old_keras.keras_2_optimizers()
 
 
 def test_messages_have_the_forms_that_are_cut():

@@ -155,7 +155,9 @@ def test_private_attributes_of_others_are_used_by_the_seam_alone():
 def seam():
     """(path, syntax tree) of the modules of the seam."""
     for path, tree in sources():
-        if (path.startswith(SEAM) and path not in (SEAM + "_patch.py", SEAM + "patches.py")) or path.startswith(KERAS_SEAM):
+        if (path.startswith(SEAM) and path not in (SEAM + "_patch.py", SEAM + "patches.py")) or path.startswith(
+            KERAS_SEAM
+        ):
             yield path, tree
 
 

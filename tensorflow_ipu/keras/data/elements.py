@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu._tensorflow.variables import NoneSpec
-from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras._keras import internals
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

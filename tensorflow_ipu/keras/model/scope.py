@@ -14,11 +14,11 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import patches
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
 from tensorflow_ipu.ops import distributed_batch_norm, random_streams
-from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras.pipeline.stages import Assignment

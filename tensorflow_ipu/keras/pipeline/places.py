@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
