@@ -56,7 +56,7 @@ def nested():
     outputs = layers.Dense(3)(inner(inputs))
     model = keras.Model(inputs, outputs)
     if hasattr(model, "get_pipeline_stage_assignment"):
-        assignments = model.get_pipeline_stage_assignment()
+        assignments: Any = model.get_pipeline_stage_assignment()
         for one, stage in zip(assignments[0].pipeline_stage_assignments, (0, 1), strict=True):
             one.pipeline_stage = stage
         assignments[1].pipeline_stage = 1

@@ -221,8 +221,6 @@ def test_optimizers_update_in_one_method(kinds, strategy):
     assert isinstance(optimizer, internals.OPTIMIZERS)
     assert not internals.has_own_minimize(optimizer)
     assert float(internals.scaled_loss(optimizer, tf.constant(2.0))) == 2.0
-    with internals.taking_scaled(optimizer):
-        pass
 
 
 @pytest.mark.skipif(not IS_2, reason="optimizers of Keras 3 have no `minimize`")
