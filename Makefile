@@ -93,9 +93,12 @@ core-test:
 PYTEST = mkdir -p build/test-run && cd build/test-run && PYTHONSAFEPATH=1 '$(CURDIR)/$(BIN)/python' -m pytest \
 	-c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' -p no:cacheprovider -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
+# The last ones hold for either Keras.
+OF_KERAS_2 = keras2 keras_layers/test_counterparts.py keras_layers/test_sequences.py seam/test_keras_seam.py test_precision_report.py
+
 test: core-test $(STAMPS)/test
 	$(PYTEST) '$(CURDIR)/tests'
-	export TF_USE_LEGACY_KERAS=1 && $(PYTEST) '$(CURDIR)/tests/keras2' '$(CURDIR)/tests/seam/test_keras_seam.py'
+	export TF_USE_LEGACY_KERAS=1 && $(PYTEST) $(OF_KERAS_2:%='$(CURDIR)/tests/%')
 
 # XLA uses no instruction above AVX2, and TensorFlow its own CPU kernels: as on a processor without AVX-512. The C library fills
 # memory with a byte as it is allocated and freed, so that a test that reads what nobody wrote fails with one of the two.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu.cli import reports
+from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.precision import PrecisionReport, TensorRow
 from tensorflow_ipu.precision._figures import figures_of
 from tensorflow_ipu.precision._report import scales_for

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,8 @@ from tensorflow_ipu.ops import random_streams
 from tensorflow_ipu.optimizers import parts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tensorflow_ipu._base.types import Gradient, Logs, Nested, Variable
 
 __all__ = [
@@ -136,6 +139,12 @@ def functional_of(model: keras.Model) -> Functional:
     return None if isinstance(model, keras.Sequential) and not model._graph_initialized else model
 
 
+def write_archive(archive: Any, folder: Path) -> None:
+    """Writes a `keras.export.ExportArchive`, and prints nothing."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        archive.write_out(str(folder))
+
+
 def has_own_weights(layer: keras.layers.Layer) -> bool:
     """Whether a layer has weights beside those of the layers within; stands on `Layer._trainable_weights` and the like."""
     return bool(layer._trainable_weights or layer._non_trainable_weights)
@@ -219,9 +228,7 @@ def without_selection(select: Callable[..., Nested]) -> Callable[..., Nested]:
     return getattr(sys.modules[select.__module__], f"standard_{kind}")
 
 
-# Layers. `Layer.add_weight` takes `experimental_autocast`, by which a layer leaves a weight in its own type.
-
-UNCAST = {"experimental_autocast": False}
+# Layers.
 
 
 def seed_generator() -> None:
@@ -243,6 +250,10 @@ class _ValueVariable:
 
     _ipu_value: tf.Tensor
 
+    @property
+    def dtype(self) -> tf.DType:
+        return self._ipu_value.dtype
+
     def _read_variable_op(self, *_args: Any) -> tf.Tensor:
         return self._ipu_value
 
@@ -260,43 +271,70 @@ class _ValueVariable:
         return self.assign(self._ipu_value - tf.cast(delta, self._ipu_value.dtype))
 
 
-class _ScopeState:
+@contextlib.contextmanager
+def _holding(values: Sequence[tuple[Any, tf.Tensor]]) -> Iterator[None]:
+    """A block in which variables have these values and keep their own."""
+    kinds = [type(variable) for variable, _ in values]
+    try:
+        for (variable, value), kind in zip(values, kinds, strict=True):
+            variable._ipu_value = value
+            variable.__class__ = type(kind.__name__, (_ValueVariable, kind), {})
+        yield
+    finally:
+        for (variable, _), kind in zip(values, kinds, strict=True):
+            variable.__class__ = kind
+            del variable._ipu_value
+
+
+class _ScopeValues:
     """The part of Keras 3's `StatelessScope` that is used."""
 
-    def __init__(self, values: dict[int, tf.Tensor], losses: list[tf.Tensor]) -> None:
-        self._values = values
-        self.losses = losses
+    def __init__(self) -> None:
+        self.losses: list[tf.Tensor] = []
+        self.values: dict[int, tf.Tensor] = {}
 
     def get_current_value(self, variable: Any) -> tf.Tensor:
         """What the block has left of a variable."""
-        return self._values[id(variable)]
+        return self.values[id(variable)]
 
 
 @contextlib.contextmanager
 def stateless(
     layer: keras.layers.Layer, mapping: Sequence[tuple[Any, tf.Tensor]], seeds: list[tf.Tensor]
-) -> Iterator[_ScopeState]:
+) -> Iterator[_ScopeValues]:
     """The same; what it draws by seeds of the list, it draws again. Stands on `Layer._eager_losses`."""
-    scope = _ScopeState({}, [])
-    held = [(variable, uncast(variable), value) for variable, value in mapping]
-    kinds = [type(inner) for _, inner, _ in held]
-    parts = all_layers(layer)
+    scope, parts = _ScopeValues(), all_layers(layer)
     before = [part._eager_losses for part in parts]
+    forget_losses(layer)
     try:
-        forget_losses(layer)
-        for (_, inner, value), kind in zip(held, kinds, strict=True):
-            inner._ipu_value = value
-            inner.__class__ = type(kind.__name__, (_ValueVariable, kind), {})
-        with random_streams.repeated(seeds):
+        with _holding([(uncast(variable), value) for variable, value in mapping]), random_streams.repeated(seeds):
             yield scope
-        scope.losses += [loss for part in parts for loss in part._eager_losses]
+            scope.values = {id(variable): uncast(variable)._ipu_value for variable, _ in mapping}
+        scope.losses = [loss for part in parts for loss in part._eager_losses]
     finally:
         for part, losses in zip(parts, before, strict=True):
             part._eager_losses = losses
-        for (variable, inner, _), kind in zip(held, kinds, strict=True):
-            scope._values[id(variable)] = inner._ipu_value
-            inner.__class__ = kind
-            del inner._ipu_value
+
+
+# These see to the types of their weights themselves.
+_UNCAST = (keras.layers.BatchNormalization, keras.layers.LayerNormalization, keras.layers.Embedding)
+
+
+def set_policy(layer: Any, policy: Any) -> None:
+    """Has a layer compute by a policy or its name; stands on what `Layer._set_dtype_policy` sets in a scope."""
+    layer._dtype_policy = keras.mixed_precision.Policy(policy) if isinstance(policy, str) else policy
+    layer._compute_dtype_object = tf.as_dtype(layer.compute_dtype)
+
+
+def casting(layers: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+    """A block in which layers have their weights in the type that they compute in; stands on `Layer._trainable_weights`."""
+    found: dict[int, tuple[Any, tf.Tensor]] = {}
+    for layer in layers:
+        weights: list[Any] = [] if isinstance(layer, _UNCAST) else layer._trainable_weights
+        for weight in map(uncast, weights):
+            dtype: Any = layer.compute_dtype
+            found.setdefault(id(weight), (weight, tf.cast(tf.convert_to_tensor(weight), dtype)))
+    return _holding(list(found.values()))
 
 
 def mask_after(layer: keras.layers.Layer, inputs: Nested, mask: Nested) -> Nested:

@@ -19,6 +19,8 @@ from keras.src.trainers.data_adapters.tf_dataset_adapter import TFDatasetAdapter
 from keras.src.utils.python_utils import pythonify_logs
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import tensorflow as tf
 
     from tensorflow_ipu._base.types import Gradient, Logs, Nested, TensorLike, Variable
@@ -106,6 +108,11 @@ def functional_of(model: keras.Model) -> Functional:
     return model._functional if isinstance(model, keras.Sequential) else model
 
 
+def write_archive(archive: Any, folder: Path) -> None:
+    """Writes a `keras.export.ExportArchive`, and prints nothing."""
+    archive.write_out(str(folder), verbose=False)
+
+
 def has_own_weights(layer: keras.layers.Layer) -> bool:
     """Whether a layer has weights beside those of the layers within; stands on `Layer._trainable_variables` and the like."""
     return bool(layer._trainable_variables or layer._non_trainable_variables)
@@ -146,9 +153,7 @@ def bound_operation(operation: keras.Operation, training: bool) -> Callable[...,
     return operation_fn(operation, training=training)
 
 
-# Layers. `Variable` takes `autocast`, by which a layer leaves a weight in its own type.
-
-UNCAST = {"autocast": False}
+# Layers.
 
 
 def seed_generator() -> keras.random.SeedGenerator | None:
@@ -187,6 +192,17 @@ def masks_of(outputs: Nested) -> list[tf.Tensor]:
 
 def put_masks(outputs: Nested, masks: list[tf.Tensor]) -> None:
     """Leaves such masks on outputs."""
+
+
+def set_policy(layer: keras.layers.Layer, policy: Any) -> None:
+    """Has a layer compute by a policy or its name."""
+    layer.dtype_policy = keras.DTypePolicy(policy) if isinstance(policy, str) else policy
+
+
+def casting(layers: Sequence[keras.layers.Layer]) -> contextlib.AbstractContextManager[None]:
+    """A block in which layers have their weights in the type that they compute in, as they have in any case."""
+    del layers
+    return contextlib.nullcontext()
 
 
 def make_recurrent(layer: Any, make: Callable[..., None], seed: int | None, time_major: bool, **options: Any) -> bool:

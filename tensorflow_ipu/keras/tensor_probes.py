@@ -12,10 +12,23 @@ from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.strategy import IPUStrategyV1
 
-__all__ = ["ProbedStep", "ProbedTensor", "build", "probed_step", "strategy_of_model", "update", "weights_of"]
+__all__ = [
+    "ProbedStep",
+    "ProbedTensor",
+    "build",
+    "has_own_step",
+    "is_model",
+    "probed_step",
+    "strategy_of_model",
+    "update",
+    "variables_of",
+    "weights_of",
+]
 
 
 class ProbedTensor(NamedTuple):
@@ -36,6 +49,22 @@ class ProbedStep(NamedTuple):
     weight_gradients: Sequence[tf.Tensor | None]
 
 
+def is_model(value: object) -> TypeIs[keras.Model]:
+    """Whether a value is a model of the Keras of this process."""
+    return isinstance(value, keras.Model)
+
+
+def has_own_step(model: keras.Model) -> bool:
+    """Whether a model overrides `train_step`."""
+    return type(model).train_step is not keras.Model.train_step
+
+
+def variables_of(model: keras.Model) -> list[Any]:
+    """The variables of a model and of its optimizer."""
+    optimizer: Any = model.optimizer
+    return [*model.variables, *([] if optimizer is None else internals.variables_of(optimizer))]
+
+
 def strategy_of_model(model: keras.Model) -> IPUStrategyV1 | None:
     """The strategy in whose scope a model was made; None where it was made in none of an IPU's."""
     extension = vars(model).get("_ipu_extension")
@@ -47,13 +76,13 @@ def probed_step(
 ) -> ProbedStep:
     """A step of training in float32 or float16, without its update. It is called where a function is traced."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
-    with _computing_in(model, "mixed_float16" if half else "float32", single), _watched(model) as found:
-        with tf.GradientTape() as tape:
-            loss = internals.total_loss(model, y, model(x, training=True), weights, training=True)
-            scaled = loss * tf.cast(scale, loss.dtype)
-        activations = list(found)
-        variables = [tf_variable(weight) for weight in model.trainable_variables]
-        made = tape.gradient(scaled, [*(one.tensor for one in activations), *variables])
+    policy = "mixed_float16" if half else "float32"
+    with tf.GradientTape() as tape, _computing_in(model, policy, single), _watched(model) as found:
+        loss = internals.total_loss(model, y, model(x, training=True), weights, training=True)
+        scaled = loss * tf.cast(scale, loss.dtype)
+    activations = list(found)
+    variables = [tf_variable(weight) for weight in model.trainable_variables]
+    made = tape.gradient(scaled, [*(one.tensor for one in activations), *variables])
     gradients = [None if one is None else tf.convert_to_tensor(one) for one in made]
     return ProbedStep(
         loss, activations, gradients[: len(activations)], weights_of(model), gradients[len(activations) :]
@@ -112,11 +141,12 @@ def _computing_in(model: keras.Model, policy: str, single: Sequence[str]) -> Ite
                 single = [*single, *(names[each] for each in inside)]
         for layer in layers:
             kept = layer is not model and names[id(layer)] in single
-            layer.dtype_policy = keras.DTypePolicy("float32" if kept else policy)
-        yield
+            internals.set_policy(layer, "float32" if kept else policy)
+        with internals.casting(layers):
+            yield
     finally:
         for layer, own in zip(layers, before, strict=True):
-            layer.dtype_policy = own
+            internals.set_policy(layer, own)
 
 
 @contextlib.contextmanager

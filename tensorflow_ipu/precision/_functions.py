@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -20,6 +19,8 @@ from tensorflow_ipu.precision._report import PrecisionReport, trial_of
 from tensorflow_ipu.strategy import IPUStrategyV1
 
 if TYPE_CHECKING:
+    import keras
+
     from tensorflow_ipu._base.types import Nested
 
 # These compute no number that was not there before.
@@ -205,7 +206,7 @@ class ModelSteps:
         trained = {id(weight): at for at, weight in enumerate(self._model.variables)}
         for owner, weight in zip(tensor_probes.weights_of(self._model), self._model.trainable_variables, strict=True):
             before = state[trained[id(weight)]].astype(np.float32)
-            after = np.asarray(keras.ops.convert_to_numpy(weight), np.float32)
+            after = np.asarray(tf.convert_to_tensor(weight), np.float32)
             key = (owner.layer, _figures.UPDATE, owner.name)
             weights[owner.layer, _figures.WEIGHT, owner.name] = before
             updates[key] = after - before
@@ -219,15 +220,11 @@ class ModelSteps:
             stuck[key] = float(np.count_nonzero(moves & stays) / max(1, np.count_nonzero(moves)))
         return weights, updates, stuck
 
-    def _variables(self) -> list[Any]:
-        optimizer = self._model.optimizer
-        return [*self._model.variables, *([] if optimizer is None else optimizer.variables)]
-
     def _state(self) -> list[Any]:
-        return [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._variables()]
+        return [np.array(tf.convert_to_tensor(variable)) for variable in tensor_probes.variables_of(self._model)]
 
     def _assign(self, state: Sequence[Any]) -> None:
-        for variable, value in zip(self._variables(), state, strict=True):
+        for variable, value in zip(tensor_probes.variables_of(self._model), state, strict=True):
             variable.assign(value)
 
 
@@ -265,7 +262,7 @@ def precision_report(
         raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
     if not is_number(loss_scale) or not 0 < loss_scale < float("inf"):
         raise ValueError(f"`loss_scale` must be a positive number, but is {loss_scale!r}")
-    if isinstance(model, keras.Model):
+    if tensor_probes.is_model(model):
         return _of_model(model, itertools.islice(_batches(data, batch_size), steps), float(loss_scale))
     if replicas.is_graph_function(model):
         strategy = tf.distribute.get_strategy()
@@ -289,7 +286,7 @@ def _batches(data: Any, batch_size: int | None) -> Iterator[Nested]:
 
 
 def _of_model(model: keras.Model, batches: Iterator[Nested], loss_scale: float) -> PrecisionReport:
-    if type(model).train_step is not keras.Model.train_step:
+    if tensor_probes.has_own_step(model):
         raise ValueError(
             f"`model` has a `train_step` of its own (`{type(model).__name__}.train_step`), which a report on the model does"
             " not run: it computes the compiled loss and its gradients. Give the step as a `tf.function`"

@@ -69,7 +69,16 @@ def _symbols(model: keras.Model) -> Nested:
     shapes = list((internals.built_shapes(model) or {}).values())
     if len(shapes) != 1:  # Of several arguments, data is no more than one.
         return None
-    return keras.tree.map_shape_structure(lambda shape: tf.TensorSpec(shape, tf.float32), shapes[0])
+    return _specs(shapes[0])
+
+
+def _specs(shapes: Any) -> Nested:
+    """The specs of inputs of these shapes: of one, or of a structure of them."""
+    if isinstance(shapes, Mapping):
+        return {name: _specs(shape) for name, shape in shapes.items()}
+    if all(size is None or isinstance(size, int) for size in shapes):
+        return tf.TensorSpec(shapes, tf.float32)
+    return type(shapes)(map(_specs, shapes))
 
 
 def _filled(spec: tf.TensorSpec, batch_size: int | None, source: str) -> tf.TensorSpec:
@@ -115,7 +124,7 @@ def labels_of(model: keras.Model, inputs: Nested) -> Nested:
 def _label(loss: Any, output: keras.KerasTensor) -> tf.TensorSpec:
     found: Any = keras.losses.get(loss) if isinstance(loss, str) else loss
     kind: Any = found if hasattr(found, "__name__") else type(found)
-    own = found is not None and not kind.__module__.startswith("keras.")
+    own = found is not None and not kind.__module__.startswith(f"{keras.__name__}.")
     if own or kind.__name__ in _OF_OTHER_SHAPES:
         raise ValueError(
             f"the loss {loss!r} does not tell the shape of its labels: give `spec`, a dataset or a batch of `tf.TensorSpec`,"

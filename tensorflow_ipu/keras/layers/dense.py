@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 import tensorflow as tf
 
-from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.keras.layers._config import arguments_of
 from tensorflow_ipu.ops import embedding_ops, f8_ops, math_ops
 
@@ -199,7 +199,7 @@ class Dense(keras.layers.Dense):
         self.kernel_metadata = self.add_weight(
             name="kernel_metadata", shape=(), initializer=metadata, dtype="uint8", trainable=False
         )
-        self.bias = _added(self, "bias", (self.units,), dtype="float16", **internals.UNCAST) if self.use_bias else None
+        self.bias = _added(self, "bias", (self.units,), dtype="float16", autocast=False) if self.use_bias else None
         self.built = True
 
     def call(self, inputs: tf.Tensor | Sequence[tf.Tensor], **kwargs: Any) -> tf.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -249,8 +249,8 @@ class FileMethods:
         archive: Any = keras.export.ExportArchive()
         archive.track(model)
         # Traced outside of any scope, so that the graph names no IPU.
-        served = archive.add_endpoint("serve", serve, input_signature=takes)
-        archive.write_out(str(folder), verbose=False)
+        served = archive.add_endpoint("serve", serve, input_signature=takes) or archive.serve  # Keras 2 returns none.
+        internals.write_archive(archive, folder)
         return served
 
 

@@ -183,7 +183,7 @@ def pieces_of(
     try:
         with stages.staged(of_layers):
             program: Any = described()
-            with extension.strategy.scope():
+            with extension.strategy.scope(), extension.strategy.extended.as_replica():
                 traced = program.get_concrete_function()
             (pipeline,) = pipelining.pipelines_of(traced)
             costs = pipelining.predicted_stage_costs(pipeline, machine)

@@ -1,0 +1,159 @@
+"""Files of models of Keras 2 that were made in a scope: Keras's three formats, weights, checkpoints, copies and exports."""
+
+import copy
+import json
+import zipfile
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tf_keras as keras
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu import serving
+from tensorflow_ipu.keras import layers
+
+
+@keras.saving.register_keras_serializable("tests")
+class Own(keras.Model):
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.first, self.last = keras.layers.Dense(4, "relu"), keras.layers.Dense(3)
+
+    def call(self, x):
+        return self.last(self.first(x))
+
+
+def sequential():
+    return keras.Sequential([
+        keras.Input([6]),
+        layers.SerialDense(4, 2, "kernel_rows", "relu"),
+        layers.LayerNormalization(),
+        layers.Dropout(0.5),
+        layers.Recompute(keras.layers.Dense(3)),
+    ])  # fmt: skip
+
+
+def functional():
+    x = keras.Input([6])
+    return keras.Model(x, keras.layers.Dense(3)(keras.layers.BatchNormalization()(keras.layers.Dense(4, "relu")(x))))
+
+
+@pytest.fixture
+def trained(strategy, features, labels):
+    """`trained(make, adam)` is a model of the scope after an epoch of updates of two steps each."""
+
+    def make_one(make, adam=keras.optimizers.Adam):
+        with strategy.scope():
+            model = make()
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(adam(0.01), loss, ["accuracy"], steps_per_execution=6)
+        model.set_gradient_accumulation_options(2)
+        model.fit(features, labels, batch_size=8, verbose=0)
+        return model
+
+    return make_one
+
+
+def predicted(model, x):
+    return model.predict(x, batch_size=8, verbose=0)
+
+
+FILES = [
+    (functional, "model.keras", keras.optimizers.Adam),
+    (sequential, "model.h5", keras.optimizers.legacy.Adam),
+    (sequential, "model", keras.optimizers.Adam),
+]
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.parametrize(("make", "name", "adam"), FILES)
+def test_model_is_loaded_in_the_scope_and_outside(strategy, trained, features, labels, tmp_path, make, name, adam):
+    model = trained(make, adam)
+    model.save(tmp_path / name)
+    with strategy.scope():
+        again = keras.models.load_model(tmp_path / name)
+    plain = keras.models.load_model(tmp_path / name)
+    np.testing.assert_array_equal(predicted(again, features), predicted(model, features))
+    np.testing.assert_allclose(predicted(plain, features), predicted(model, features), 1e-5, 1e-6)
+    assert not hasattr(plain, "set_replication_options")
+    options = again._ipu_extension.options.accumulation
+    assert options.gradient_accumulation_steps_per_replica == (2 if name.endswith(".keras") else None)
+    if name == "model":  # Which Keras 2 keeps without the optimizer's state.
+        return
+    assert [int(one.optimizer.iterations.numpy()) for one in (model, again, plain)] == [3, 3, 3]
+    if name == "model.keras":
+        for one in (model, again):
+            one.fit(features, labels, batch_size=8, verbose=0, shuffle=False)
+        np.testing.assert_array_equal(predicted(again, features), predicted(model, features))
+
+
+def test_subclassed_model_is_kept_in_a_folder(strategy, trained, features, tmp_path):
+    model = trained(Own)
+    model.save(tmp_path / "model")
+    with strategy.scope():
+        again = keras.models.load_model(tmp_path / "model")
+    np.testing.assert_array_equal(predicted(again, features), predicted(model, features))
+    assert isinstance(again, ipu.keras.ModelExtension)
+
+
+def test_stages_are_in_the_file(strategy, tmp_path):
+    with strategy.scope():
+        model = keras.Sequential(
+            [keras.Input([6]), keras.layers.Dense(4, name="one"), keras.layers.Dense(3, name="two")]
+        )
+        model.set_pipeline_stage_assignment([0, 1])
+        model.save(tmp_path / "model.keras")
+        again = keras.models.load_model(tmp_path / "model.keras")
+    assert [one.pipeline_stage for one in again.get_pipeline_stage_assignment()] == [0, 1]
+    with zipfile.ZipFile(tmp_path / "model.keras") as file:
+        (name,) = [name for name in file.namelist() if name.endswith("ipu_options.json")]
+        assert json.loads(file.read(name)) == {"pipeline_stages": [["one", 0], ["two", 1]]}
+
+
+@pytest.mark.parametrize(("make", "name"), [(Own, "weights"), (functional, "weights.h5")])
+def test_weights_go_to_models_of_the_scope_and_of_none(strategy, trained, features, tmp_path, make, name):
+    model = trained(make)
+    model.save_weights(tmp_path / name)
+    plain = make()
+    plain.build([None, 6])
+    with strategy.scope():
+        own = make()
+        own.build([None, 6])
+    for one in (plain, own):
+        one.load_weights(tmp_path / name)
+        np.testing.assert_allclose(predicted(one, features), predicted(model, features), 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("adam", [keras.optimizers.Adam, keras.optimizers.legacy.Adam])
+def test_checkpoints_have_the_optimizer(trained, features, labels, tmp_path, adam):
+    model, other = trained(functional, adam), trained(functional, adam)
+    path = tf.train.Checkpoint(model=model, optimizer=model.optimizer).save(tmp_path / "checkpoint")
+    tf.train.Checkpoint(model=other, optimizer=other.optimizer).restore(path).assert_consumed()
+    for one in (model, other):
+        one.fit(features, labels, batch_size=8, verbose=0, shuffle=False)
+    np.testing.assert_array_equal(predicted(other, features), predicted(model, features))
+
+
+@pytest.mark.parametrize("make", [sequential, Own])
+def test_copies_are_models_of_their_own(strategy, trained, features, make):
+    model = trained(make)
+    with strategy.scope():
+        copies = [copy.deepcopy(model)]
+        if make is not Own:  # Whose clone Keras leaves unbuilt.
+            copies.append(keras.models.clone_model(model))
+            copies[-1].set_weights(model.get_weights())
+    for one in copies:
+        assert one._ipu_extension.model is one
+        np.testing.assert_array_equal(predicted(one, features), predicted(model, features))
+
+
+@pytest.mark.parametrize("make", [sequential, Own])
+def test_export_answers_as_the_model(trained, features, tmp_path, make, capsys):
+    model = trained(make)
+    served = serving.export_keras(model, tmp_path / "served", 8, "scores")
+    loaded = tf.saved_model.load(str(tmp_path / "served")).signatures["serving_default"]
+    for function in (served, loaded):
+        answer = function(tf.constant(features[:8]))["scores"]
+        np.testing.assert_allclose(answer, predicted(model, features)[:8], 1e-5, 1e-6)
+    assert capsys.readouterr().out == ""
