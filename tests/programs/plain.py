@@ -32,10 +32,11 @@ def micro_batches(dataset, size):
     return iter(dataset.unbatch().batch(size, drop_remainder=True))
 
 
-def train(model, loss_of, apply, batches, updates, count):
+def train(model, loss_of, apply, batches, updates, count, after=lambda update: None):
     """Updates weights with the mean gradient of `count` batches each; gives the mean losses of the batches of each update.
 
-    `loss_of(batch)` is a dict, in which `"loss"` is to be minimized, and `apply(gradients)` updates the weights.
+    `loss_of(batch)` is a dict, in which `"loss"` is to be minimized, and `apply(gradients)` updates the weights. After each
+    update comes `after(its number)`.
     """
 
     @tf.function
@@ -46,17 +47,22 @@ def train(model, loss_of, apply, batches, updates, count):
         return losses, [tf.cast(tf.convert_to_tensor(gradient), tf.float32) / count for gradient in gradients]
 
     history = []
-    for _ in range(updates):
+    for update in range(updates):
         losses, gradients = zip(*(step(next(batches)) for _ in range(count)))
         apply([tf.add_n(parts) for parts in zip(*gradients)])
-        history.append({name: float(np.mean([one[name] for one in losses])) for name in losses[0]})
+        history.append(means(losses))
+        after(update)
     return history
+
+
+def means(logs):
+    return {name: float(np.mean([one[name] for one in logs])) for name in logs[0]}
 
 
 def by_execution(history, updates):
     """The means of so many updates each."""
     parts = [history[start : start + updates] for start in range(0, len(history), updates)]
-    return [{name: float(np.mean([one[name] for one in part])) for name in part[0]} for part in parts]
+    return [means(part) for part in parts]
 
 
 def sgd(model, schedule, momentum):
@@ -118,9 +124,8 @@ def resnet(words):
     for number, logs in enumerate(executions):
         logs["enqueued_loss"] = logs["loss"]
         logs["learning_rate"] = float(schedule((number + 1) * args.updates_per_execution - 1))
-    validation = [loss_of(next(data[1]), training=False) for _ in range(config.steps_per_execution)]
-    found = [float(np.mean([one[name] for one in validation])) for name in ("loss", "accuracy")]
-    return {"executions": executions, "validation": found}
+    validation = means([loss_of(next(data[1]), training=False) for _ in range(config.steps_per_execution)])
+    return {"executions": executions, "validation": [validation["loss"], validation["accuracy"]]}
 
 
 def bert(words):
@@ -197,11 +202,21 @@ def unet(words):
 
     data = [iter(program.make_dataset(args, examples, args.seed + number)) for number in (0, 1)]
     updates, count = args.executions * args.updates_per_execution, args.gradient_accumulation_count * args.replicas
-    history = train(model, loss_of, sgd(model, schedule, args.momentum), data[0], updates, count)
+    validated = []
+
+    def validate(update):
+        execution, rest = divmod(update + 1, args.updates_per_execution)
+        if not rest and execution % args.eval_freq == 0:
+            batches = [next(data[1]) for _ in range(steps)]
+            masks = [np.argmax(model(images), axis=-1) for images, _ in batches]
+            validated.append(means([loss_of(batch, training=False) for batch in batches]))
+            validated[-1]["bright"] = np.concatenate(masks).mean(axis=(1, 2)).tolist()
+
+    history = train(model, loss_of, sgd(model, schedule, args.momentum), data[0], updates, count, validate)
     executions = by_execution(history, args.updates_per_execution)
     found = {name: [logs[name] for logs in executions] for name in executions[0]}
-    validation = [loss_of(next(data[1]), training=False) for _ in range(steps)]
-    return {**found, "validation": [float(np.mean([one[name] for one in validation])) for name in found]}
+    found["bright"] = max(validated, key=lambda logs: logs["dice"])["bright"]
+    return {**found, **{f"val_{name}": [logs[name] for logs in validated] for name in history[0]}}
 
 
 def message_passing(words):

@@ -31,7 +31,9 @@ def test_rewritten_bert_in_a_pipeline_trains_as_the_model_that_was_rewritten(tra
 
 
 def test_unet_with_an_operation_for_tiles_trains_as_with_a_layer_of_keras(trained):
-    found, expected = trained("unet")
+    found, expected = trained("unet", "--eval-freq", "1", "--model-dir", "model")
+    # A pixel whose classes are equally likely may be of either.
+    np.testing.assert_allclose(found.pop("bright"), expected.pop("bright"), atol=0.01)
     _agree(found, expected, 1e-4)
     assert found["loss"][-1] < found["loss"][0]
 

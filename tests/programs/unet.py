@@ -38,7 +38,8 @@ def parse_arguments(words=None):
     add("--momentum", type=float, default=0.9, help="momentum of sgd")
     add("--loss-scale", type=float, default=128.0, help="factor of the loss, and divisor of the gradients")
     add("--drop-rate", type=float, default=0.0, help="dropout at the bottom")
-    add("--no-eval", dest="eval", action="store_false", help="do not validate after the training")
+    add("--eval-freq", type=int, default=2, help="executions between validations; 0 validates never")
+    add("--model-dir", help="a folder for checkpoints, from which the best weights are taken for masks in the end")
     add("--seed", type=int, default=7, help="of weights and data")
     add("--results", help="a JSON file for losses and metrics")
     return parser.parse_args(words)
@@ -260,17 +261,25 @@ def main(args):
             steps_per_execution=steps if args.num_ipus else None,
         )
         model.summary(print_fn=logger.info)
+        callbacks, validated = [Throughput(batches * args.micro_batch_size)], {}
+        if args.eval_freq:
+            validated = {"validation_data": validation, "validation_steps": batches, "validation_freq": args.eval_freq}
+        if args.model_dir:
+            best = os.path.join(args.model_dir, "best")
+            monitor = "val_dice" if args.eval_freq else "dice"
+            callbacks.append(
+                keras.callbacks.ModelCheckpoint(
+                    best, monitor=monitor, mode="max", save_best_only=True, save_weights_only=True
+                )
+            )
         history = model.fit(
-            dataset,
-            steps_per_epoch=batches,
-            epochs=args.executions,
-            callbacks=[Throughput(batches * args.micro_batch_size)],
-            verbose=0,
+            dataset, steps_per_epoch=batches, epochs=args.executions, callbacks=callbacks, verbose=0, **validated
         )
         results = {name: [float(value) for value in values] for name, values in history.history.items()}
-        if args.eval:
-            results["validation"] = [float(value) for value in model.evaluate(validation, steps=batches, verbose=0)]
-            logger.info("validation: %s", results["validation"])
+        if args.model_dir:
+            model.load_weights(best).expect_partial()
+            masks = np.argmax(model.predict(validation, steps=batches), axis=-1)
+            results["bright"] = [float(share) for share in masks.reshape([len(masks), -1]).mean(axis=1)]
     if args.results:
         with open(args.results, "w") as file:
             json.dump(results, file)
