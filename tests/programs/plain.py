@@ -125,7 +125,7 @@ def resnet(words):
         logs["enqueued_loss"] = logs["loss"]
         logs["learning_rate"] = float(schedule((number + 1) * args.updates_per_execution - 1))
     validation = means([loss_of(next(data[1]), training=False) for _ in range(config.steps_per_execution)])
-    return {"executions": executions, "validation": [validation["loss"], validation["accuracy"]]}
+    return {"executions": executions, "validation": validation}
 
 
 def bert(words):

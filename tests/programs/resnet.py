@@ -7,6 +7,7 @@ import random
 import time
 
 import numpy as np
+import popdist
 import tensorflow as tf
 from ipu_tensorflow_addons.keras.layers import GroupNormalization
 from tensorflow import keras
@@ -73,6 +74,8 @@ def make_dataset(args, config, seed):
         return tf.image.flip_left_right(picture), label
 
     dataset = tf.data.Dataset.from_tensor_slices((pictures, labels))
+    if popdist.isPopdistEnvSet():
+        dataset = dataset.shard(popdist.getNumInstances(), popdist.getInstanceIndex())
     options = tf.data.Options()
     options.experimental_deterministic = True
     dataset = dataset.with_options(options).map(flip, num_parallel_calls=tf.data.experimental.AUTOTUNE)
@@ -160,6 +163,23 @@ class Warmup(LearningRateSchedule):
 
     def get_config(self):
         return {"schedule": self.schedule, "updates": self.updates}
+
+
+class CountedSteps(LearningRateSchedule):
+    """Counts weight updates in float32, as a step in half precision is a whole number up to 2048 alone."""
+
+    def __init__(self, schedule):
+        super().__init__()
+        self.schedule = schedule
+        self.step = tf.Variable(0.0, trainable=False, dtype=tf.float32, name="fp32_step")
+
+    def __call__(self, step):
+        rate = self.schedule(self.step)
+        self.step.assign_add(1.0)
+        return rate
+
+    def get_config(self):
+        return {"schedule": self.schedule}
 
 
 class Enqueued(LearningRateSchedule):
@@ -286,7 +306,7 @@ def main(args):
         losses = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
         loss = enqueued_loss(SmoothedCrossentropy, losses)(args.num_classes, args.label_smoothing)
         model.compile(
-            make_optimizer(args, config, Enqueued(make_schedule(args, config), rates)),
+            make_optimizer(args, config, Enqueued(CountedSteps(make_schedule(args, config)), rates)),
             loss,
             metrics=["accuracy"],
             steps_per_execution=config.steps_per_execution,
@@ -309,7 +329,8 @@ def main(args):
         logger.info("validation: %s", found)
     if args.results:
         with open(args.results, "w") as file:
-            json.dump({"executions": logs.executions, "validation": [float(value) for value in found]}, file)
+            validation = dict(zip(model.metrics_names, map(float, found)))
+            json.dump({"executions": logs.executions, "validation": validation}, file)
 
 
 if __name__ == "__main__":
