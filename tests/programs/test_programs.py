@@ -1,6 +1,11 @@
 """Programs in the style of 2021, unmodified, train to the numbers of their models in plain Keras 2."""
 
+from pathlib import Path
+
 import numpy as np
+import pytest
+
+from tensorflow_ipu.__main__ import main
 
 # Counts of what is right, which rounding may change by one in a few dozens.
 COUNTED = ("accuracy", "bright", "dice", "val_dice")
@@ -18,6 +23,15 @@ def _agree(found, expected, rtol, atol=1e-6):
             _agree(one, other, rtol)
     else:
         np.testing.assert_allclose(found, expected, rtol, atol)
+
+
+@pytest.mark.parametrize("name", ["bert", "message_passing", "resnet", "unet"])
+def test_reading_a_program_finds_what_needs_keras_2_and_nothing_missing(name, capsys):
+    pytest.importorskip("tf_keras", reason="Keras 2 is not installed")
+    assert main(["--check", str(Path(__file__).with_name(f"{name}.py"))]) == 0
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "is of Keras 2 alone:"
+    assert last.startswith("Nothing is missing")
 
 
 def test_resnet_in_a_pipeline_of_two_replicas_trains_as_on_batches_of_both(trained):
