@@ -273,7 +273,7 @@ class _ValueVariable:
 
 @contextlib.contextmanager
 def _holding(values: Sequence[tuple[Any, tf.Tensor]]) -> Iterator[None]:
-    """A block in which variables have these values and keep their own."""
+    """A block in which variables have these values in graphs, and keep their own."""
     kinds = [type(variable) for variable, _ in values]
     try:
         for (variable, value), kind in zip(values, kinds, strict=True):

@@ -41,17 +41,15 @@ MODELS = {
     "recurrent": (
         lambda: [
             keras.layers.Embedding(20, 8, mask_zero=True),
-            keras.layers.LSTM(6, return_sequences=True),
+            keras.layers.LSTM(6),
             keras.layers.LayerNormalization(),
-            keras.layers.GRU(6),
             keras.layers.Dense(8, "tanh"),
             keras.layers.Dense(3, kernel_regularizer="l2"),
         ],
         lambda: [
             layers.Embedding(20, 8, mask_zero=True, serialization_factor=4),
-            layers.PopnnLSTM(6, return_sequences=True),
+            layers.PopnnLSTM(6),
             layers.LayerNormalization(),
-            layers.PopnnGRU(6),
             layers.Recompute(keras.layers.Dense(8, "tanh")),
             layers.SerialDense(3, 2, "input_rows_kernel_columns", kernel_regularizer="l2"),
         ],

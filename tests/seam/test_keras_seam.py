@@ -106,6 +106,29 @@ def test_layers_draw_recompute_and_mask():
     assert made["units"] == 2
 
 
+def test_layers_compute_by_other_policies_and_archives_are_written(tmp_path, capsys):
+    model = sequential(layers.Dense(2), layers.BatchNormalization())
+    own = [layer.dtype_policy for layer in model.layers]
+    for layer in model.layers:
+        internals.set_policy(layer, "mixed_float16")
+
+    @tf.function(autograph=False)
+    def half(x: Any) -> Any:
+        with internals.casting(model.layers):
+            return model(x)
+
+    assert half(tf.ones([1, 4])).dtype == tf.float16
+    for layer, policy in zip(model.layers, own, strict=True):
+        internals.set_policy(layer, policy)
+    assert model(tf.ones([1, 4])).dtype == tf.float32
+    archive: Any = keras.export.ExportArchive()
+    archive.track(model)
+    archive.add_endpoint("serve", model, input_signature=[tf.TensorSpec([1, 4])])
+    internals.write_archive(archive, tmp_path / "served")
+    assert (tmp_path / "served" / "saved_model.pb").exists()
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.skipif(IS_2, reason="Keras 2 calls TensorFlow's operation")
 def test_batch_normalization_takes_its_statistics_from_one_method():
     layer = layers.BatchNormalization()
