@@ -70,6 +70,7 @@ _MOVED: dict[str, str] = {
     "saving.saved_model": "saving.legacy.saved_model",
     "saving.saving_utils": "saving.legacy.saving_utils",
     "testing_utils": "testing_infra.test_utils",
+    "utils.generic_utils": "utils.generic_utils saving.object_registration saving.legacy.serialization",
 }
 
 # Names that Keras has under others since.

@@ -27,6 +27,7 @@ from tensorflow.python.keras.engine import base_layer, training
 from tensorflow.python.keras.layers.convolutional import Conv, ZeroPadding2D
 from tensorflow.python.keras.mixed_precision.policy import Policy
 from tensorflow.python.keras.optimizer_v2.adam import Adam
+from tensorflow.python.keras.utils.generic_utils import get_custom_objects
 from tensorflow_addons import metrics
 from tensorflow_addons import optimizers as addons
 
@@ -71,6 +72,8 @@ same = [
     (Adam, tf.keras.optimizers.Adam),
     (gradient_descent.SGD, keras.optimizer_v2.gradient_descent.SGD),
     (keras.engine.functional, functional),
+    (get_custom_objects, tf.keras.utils.get_custom_objects),
+    (keras.utils.generic_utils.Progbar, tf.keras.utils.Progbar),
 ]
 print("same", *(one is other for one, other in same))
 print("below", issubclass(Dense, base_layer.Layer), issubclass(here.Add, _Merge), issubclass(here.Conv2D, Conv))
