@@ -121,6 +121,19 @@ def test_one_step_at_a_time_equals_plain_keras_to_the_bit(features, labels, both
     same(*both(train))
 
 
+@pytest.mark.parametrize("steps", [None, 3])
+def test_order_of_a_dataset_that_is_shuffled_anew_is_that_of_keras_over_epochs(steps, features, labels, both, same):
+    def train():
+        model = dense()
+        model.compile(old.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        dataset = (
+            tf.data.Dataset.from_tensor_slices((features, labels)).shuffle(48, seed=3).batch(8, drop_remainder=True)
+        )
+        return model.fit(dataset, epochs=2 if steps else 3, steps_per_epoch=steps, verbose=0).history["loss"]
+
+    same(*both(train), rtol=1e-6)
+
+
 @pytest.mark.parametrize("shuffle", [True, False, "batch"])
 def test_order_of_arrays_is_that_of_keras_over_epochs(shuffle, features, both, same):
     """It was drawn anew for the second epoch, where Keras 2 goes on with one iterator."""
