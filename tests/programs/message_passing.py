@@ -235,7 +235,7 @@ def main(_):
         def train(steps):
             ipu.loops.repeat(steps, partial(training_step, model, optimizer, outfeed), [], infeed)
 
-        infeed.initializer  # noqa: B018
+        infeed.initializer
         for epoch in range(FLAGS.epochs):
             keras.backend.set_value(optimizer.learning_rate, FLAGS.lr * FLAGS.lr_decay**epoch)
             start = time.time()
@@ -250,7 +250,7 @@ def main(_):
             logging.info(
                 "epoch %d: loss %.4f, accuracy %.3f, %.0f packs/s", epoch, losses.mean(), accuracies.mean(), speed
             )
-        infeed.deleter  # noqa: B018
+        infeed.deleter
         logging.info("%d weights, %d updates", model.count_params(), optimizer.iterations.numpy())
     if FLAGS.results:
         with open(FLAGS.results, "w") as file:

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import random
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -243,6 +244,48 @@ def message_passing(words):
     batches = iter(program.make_dataset(flags.seed))
     history = train(model, loss_of, apply, batches, flags.epochs * flags.steps_per_epoch, flags.replicas)
     return {name: [one[name] for one in history] for name in ("loss", "accuracy")}
+
+
+def time_series(words):
+    program = load("time_series")
+    args = program.parse_arguments(words)
+    model = program.create_model(args, keras.layers.LSTM)
+    program.compile_model(args, model, program.make_dataset(args)[1])
+    with tempfile.TemporaryDirectory() as folder:
+        record = program.train(args, model, folder)
+        return {**program.use_model(args, model), **program.results_of(args, model, record, folder)}
+
+
+def abc_simulation(words):
+    program = load("abc_simulation")
+    args = program.parse_arguments(words)
+    data = program.make_data(args)
+    draw = tf.function(partial(program.iteration, args, data), autograph=False)
+    chunks, kept, number = [], 0, 0
+    while kept < args.wanted:
+        samples = [tf.nest.map_structure(np.asarray, draw(number, replica)) for replica in tf.range(args.replicas)]
+        for start in range(0, args.samples, args.chunk_size):
+            part = slice(start, start + args.chunk_size)
+            of_replicas = [{name: values[part] for name, values in one.items()} for one in samples]
+            hits = sum(int(np.sum(chunk["distance"] <= args.tolerance)) for chunk in of_replicas)
+            chunks += of_replicas if hits else []
+            kept += hits
+        number += 1
+    # Replicas share an update: it is one of a batch as large as theirs together.
+    args.batch_size, args.replicas = args.batch_size * args.replicas, 1
+    return program.results_of(args, data, program.nearest(args, chunks), number)
+
+
+def two_players(words):
+    program = load("two_players")
+    args = program.parse_arguments(words)
+    players = program.TwoPlayers(args)
+    step = tf.function(players.step, autograph=False)
+    state, losses = players.initial_state(), []
+    for seen, made in program.make_dataset(args).take(args.runs * args.iterations):
+        state, of_step = step(state, seen, made)
+        losses.append({name: np.asarray(value)[np.newaxis] for name, value in of_step.items()})
+    return program.summary(args, players, losses)
 
 
 if __name__ == "__main__":
