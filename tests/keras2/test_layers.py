@@ -6,6 +6,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu.config.utils import reset_ipu_seed
 from tensorflow_ipu.keras import layers
 
 RANDOM = np.random.default_rng(0)
@@ -138,7 +139,7 @@ def test_masks_differ_by_step_and_replica_and_follow_the_seed(kind, configure):
     first, again, other = (masks(kind(0.5), seed) for seed in (1, 1, 2))
     assert len({mask.tobytes() for mask in (*first, *other)}) == 8
     assert np.array_equal(first, again)
-    ipu.config.utils.reset_ipu_seed(5)  # Which goes before.
+    reset_ipu_seed(5)  # Which goes before.
     assert not np.array_equal(masks(kind(0.5), 1), first)
 
 
