@@ -103,7 +103,9 @@ def test_training_equals_plain_keras(make, optimizer, features, labels, both, sa
             model.get_weights(),
         ]
 
-    found, expected = both(lambda: train(steps_per_execution=6), lambda: train(jit_compile=True))
+    found, expected = both(
+        lambda: train(steps_per_execution=6), lambda: train(jit_compile=make is not recurrent)
+    )  # It compiles that anew each step.
     same(found, expected, rtol=1e-5)
 
 
