@@ -158,7 +158,6 @@ _MODULES: dict[str, dict[str, Target]] = {
 
 # Modules that earlier releases of the SDK had, or that people look for here.
 GONE: dict[str, str] = {
-    f"{IPU}.keras": "Keras's IPU names are in `keras.ipu`",
     f"{IPU}.ops.rnn_ops": "the SDK moved it to the package `ipu_tensorflow_addons`",
     f"{IPU}.ops.summary_ops": "the SDK removed it; read `tf.summary` or what an outfeed brings",
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tensorflow_ipu.compat._table import Module, Target, here
+from tensorflow_ipu.compat import _companion_names
+from tensorflow_ipu.compat._table import Module, Target, absent, here
 
 _NOTE = "Keras 3 has its public names in `keras`, `keras.layers`, `keras.optimizers` and so on."
 
@@ -87,7 +88,31 @@ _BEFORE_3: dict[str, Module] = {
     "keras.utils.np_utils": Module(here("keras.utils", "normalize to_categorical"), _NOTE),
 }
 
-MODULES: dict[str, Module] = {**{f"keras.ipu{module}": Module(names) for module, names in _IPU.items()}, **_BEFORE_3}
+# Where the releases up to early 2021 had Keras's IPU names, and with them the layers that are add-ons since.
+FIRST = "tensorflow.python.ipu.keras"
+
+_FIRST: dict[str, Module] = {
+    FIRST: Module(
+        {
+            **_STAGES,
+            **absent(
+                "Model PipelineModel PipelineSequential Sequential",
+                reason="use `tf.keras.Model` or `tf.keras.Sequential` in the strategy's scope, with its methods"
+                " `set_gradient_accumulation_options` and `set_pipelining_options`, as since 2021",
+            ),
+        }
+    ),
+    f"{FIRST}.optimizers": Module(
+        here(_OWN, "CrossReplicaOptimizer GradientAccumulationOptimizer MapGradientOptimizer")
+    ),
+    f"{FIRST}.pipeline": Module(_STAGES),
+}
+
+MODULES: dict[str, Module] = {
+    **{f"keras.ipu{module}": Module(names) for module, names in _IPU.items()},
+    **_BEFORE_3,
+    **_FIRST,
+}
 
 # Where `tf.keras` really is. Its classes are those of `keras`, and its modules are others.
 TF_KERAS = "keras._tf_keras.keras"
@@ -95,10 +120,23 @@ TF_KERAS = "keras._tf_keras.keras"
 SPELLINGS = ("tensorflow.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras")
 
 # The old modules that are at no other old module: attributes of modules of Keras.
-ROOTS: tuple[str, ...] = tuple(name for name in MODULES if name.rpartition(".")[0] not in MODULES)
+ROOTS: tuple[str, ...] = tuple(name for name in MODULES if name.rpartition(".")[0] not in MODULES and name != FIRST)
+
+_ADDED = f"{_companion_names.ADDONS}.keras.layers"
 
 ALIASES: dict[str, str] = {
-    f"{keras}{module.removeprefix('keras')}": module for keras in (TF_KERAS, *SPELLINGS) for module in MODULES
+    **{
+        f"{keras}{module.removeprefix('keras')}": module
+        for keras in (TF_KERAS, *SPELLINGS)
+        for module in MODULES
+        if module not in _FIRST
+    },
+    **{f"{FIRST}{module}": f"keras.ipu{module}" for module in _IPU if module.startswith(".extensions")},
+    **{
+        f"{FIRST}{module.removeprefix(_companion_names.ADDONS + '.keras')}": module
+        for module in _companion_names.MODULES
+        if module.startswith(_ADDED)
+    },
 }
 
 _INSIDE = "it served `fit`, `evaluate` and `predict` themselves, which tensorflow_ipu has made anew"

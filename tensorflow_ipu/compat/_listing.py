@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from tensorflow_ipu.compat import _companion_names, _ipu_names, _names, _table
+from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_names, _names, _table
 from tensorflow_ipu.compat._table import NOT_YET, Absent, Target
 from tensorflow_ipu.config import IPUConfig
 
@@ -138,7 +138,8 @@ def _options() -> Iterator[ListedName]:
 
 def _is_listed(module: str) -> bool:
     roots = (_IPU, "keras.ipu", _companion_names.ADDONS, "libpvti", *_companion_names.PACKAGES)
-    return any(module == root or module.startswith(f"{root}.") for root in roots)
+    of_ours = any(module == root or module.startswith(f"{root}.") for root in roots)
+    return of_ours and not module.startswith(_keras_names.FIRST)  # The same as in `keras.ipu` and the add-ons.
 
 
 def _short(module: str) -> str:

@@ -109,13 +109,23 @@ def test_name_that_nobody_knows_is_answered_with_the_nearest_one():
 
 
 def test_module_that_is_gone_says_what_became_of_it_and_a_star_import_brings_what_exists():
-    for module in (f"{IPU}.keras", "keras.testing_utils"):
+    for module in (f"{IPU}.ops.rnn_ops", "keras.testing_utils"):
         with pytest.raises(ModuleNotFoundError, match=f"no module `{module}`: ") as caught:
             importlib.import_module(module)
         assert caught.value.name == module
     namespace = {}
     exec("from tensorflow.python.ipu.loops import *", namespace)
     assert {"repeat", "while_loop"} <= set(namespace)
+
+
+def test_first_place_of_names_of_keras_has_those_of_keras_ipu_and_of_the_addons():
+    first, now = importlib.import_module(f"{IPU}.keras"), importlib.import_module("keras.ipu")
+    assert first.PipelineStage is first.pipeline.PipelineStage is now.PipelineStage
+    assert first.layers.rnn.LSTM is importlib.import_module("ipu_tensorflow_addons.keras.layers").PopnnLSTM
+    assert first.extensions.functional_extensions is now.extensions.functional_extensions
+    assert first.optimizers.MapGradientOptimizer
+    with pytest.raises(AttributeError, match="use `tf.keras.Model`"):
+        first.PipelineModel  # noqa: B018
 
 
 def test_table_takes_a_name_by_a_row(monkeypatch):
