@@ -22,9 +22,7 @@ from tensorflow_ipu.compat import _keras_2, _lost_names
 from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
 
 _train: Any = tf.compat.v1.train
-keras: Any = tf.keras
-# Those that old scripts mean.
-_kinds: Any = keras.optimizers.legacy if environment.uses_keras_2() else keras.optimizers
+keras: Any = tf.keras  # Keras 2 with `TF_USE_LEGACY_KERAS=1`.
 
 _ACCUMULATING = (
     optimizers.CrossReplicaGradientAccumulationOptimizer,
@@ -43,32 +41,23 @@ def for_keras(optimizer: object) -> Any:
         )
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return optimizer
+    if environment.uses_keras_2() and not isinstance(optimizer, (*_ACCUMULATING, optimizers.CrossReplicaOptimizer)):
+        return optimizer  # Which takes it as it is.
     equal = _EQUALS.get(type(optimizer))
     if equal is None:
         raise ValueError(f"Keras has no optimizer like `{type(optimizer).__name__}`{_remedy(optimizer)}")
     kind, names = equal
     settings: dict[str, Any] = {new: _hyperparameter(optimizer, old) for new, old in names.items()}
-    if kind is _kinds.RMSprop and environment.uses_keras_2():
-        momentum = settings["momentum"]
-        settings["momentum"] = lambda: momentum  # By TensorFlow 1's operation, which adds epsilon below the root.
+    if kind is keras.optimizers.Adagrad:
+        settings["epsilon"] = 0.0  # TensorFlow 1 adds nothing to what it takes the root of.
     made: Any = kind(**settings)
-    if kind is _kinds.Adagrad:
-        made.epsilon = 0.0  # TensorFlow 1 adds nothing to what it takes the root of.
-    if kind is _kinds.RMSprop:
-        _start_mean_at_one(made)
+    if kind is keras.optimizers.RMSprop:
+        # TensorFlow 1 starts the mean of squares at 1. No class of its own: plain Keras reads the model's file.
+        add = made.add_optimizer_variables
+        made.add_optimizer_variables = lambda variables, name, initializer="zeros": add(
+            variables, name, initializer="ones" if name == "velocity" else initializer
+        )
     return made
-
-
-def _start_mean_at_one(optimizer: Any) -> None:
-    """Has an `RMSprop` do as that of TensorFlow 1, whose mean of squares starts at 1; its file is plain Keras's."""
-    is_old = environment.uses_keras_2()
-    method, mean = ("add_slot", "rms") if is_old else ("add_optimizer_variables", "velocity")
-    add = getattr(optimizer, method)
-
-    def start(variables: Any, name: str, initializer: Any = "zeros", **options: Any) -> Any:
-        return add(variables, name, initializer="ones" if name == mean else initializer, **options)
-
-    setattr(optimizer, method, start)
 
 
 def _remedy(optimizer: object) -> str:
@@ -85,17 +74,17 @@ def _remedy(optimizer: object) -> str:
 
 # Each with its class in Keras, and the hyperparameters by their new and old names.
 _EQUALS: dict[type, tuple[Any, dict[str, str]]] = {
-    _train.AdadeltaOptimizer: (_kinds.Adadelta, {"learning_rate": "lr", "rho": "rho", "epsilon": "epsilon"}),
+    _train.AdadeltaOptimizer: (keras.optimizers.Adadelta, {"learning_rate": "lr", "rho": "rho", "epsilon": "epsilon"}),
     _train.AdagradOptimizer: (
-        _kinds.Adagrad,
+        keras.optimizers.Adagrad,
         {"learning_rate": "learning_rate", "initial_accumulator_value": "initial_accumulator_value"},
     ),
     _train.AdamOptimizer: (
-        _kinds.Adam,
+        keras.optimizers.Adam,
         {"learning_rate": "lr", "beta_1": "beta1", "beta_2": "beta2", "epsilon": "epsilon"},
     ),
     _train.FtrlOptimizer: (
-        _kinds.Ftrl,
+        keras.optimizers.Ftrl,
         {
             name: name
             for name in [
@@ -109,13 +98,13 @@ _EQUALS: dict[type, tuple[Any, dict[str, str]]] = {
             ]
         },
     ),
-    _train.GradientDescentOptimizer: (_kinds.SGD, {"learning_rate": "learning_rate"}),
+    _train.GradientDescentOptimizer: (keras.optimizers.SGD, {"learning_rate": "learning_rate"}),
     _train.MomentumOptimizer: (
-        _kinds.SGD,
+        keras.optimizers.SGD,
         {"learning_rate": "learning_rate", "momentum": "momentum", "nesterov": "use_nesterov"},
     ),
     _train.RMSPropOptimizer: (
-        _kinds.RMSprop,
+        keras.optimizers.RMSprop,
         {
             "learning_rate": "learning_rate",
             "rho": "decay",
