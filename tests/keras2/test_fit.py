@@ -88,24 +88,20 @@ def compiled(make, optimizer, **options):
 @pytest.mark.parametrize(("make", "optimizer"), CASES)
 def test_training_equals_plain_keras(make, optimizer, features, labels, both, same):
     weights = np.linspace(0.5, 1.5, len(labels), dtype=np.float32)
-    weighs = make not in (OwnStep,)
+    weighs = make is not OwnStep
 
     def train(**options):
         model = compiled(make, optimizer, **options)
         extra = {"sample_weight": weights, "class_weight": {0: 1.0, 1: 2.0, 2: 0.5}} if weighs else {}
-        history = model.fit(
-            features, labels, batch_size=4, epochs=3, verbose=0, validation_data=(features, labels), **extra
-        ).history
-        return [
-            history,
-            model.evaluate(features, labels, batch_size=4, verbose=0),
-            model.predict(features, batch_size=4, verbose=0),
-            model.get_weights(),
-        ]
+        found = [model.fit(features, labels, batch_size=4, epochs=2, verbose=0, **extra).history, model.get_weights()]
+        if make in (dense, functional):
+            found.append(model.fit(features, labels, 4, verbose=0, validation_data=(features, labels)).history)
+            found.append(model.evaluate(features, labels, batch_size=4, verbose=0))
+            found.append(model.predict(features, batch_size=4, verbose=0))
+        return found
 
-    found, expected = both(
-        lambda: train(steps_per_execution=6), lambda: train(jit_compile=make is not recurrent)
-    )  # It compiles that anew each step.
+    # Plain Keras 2 compiles recurrent layers anew each step.
+    found, expected = both(lambda: train(steps_per_execution=6), lambda: train(jit_compile=make is not recurrent))
     same(found, expected, rtol=1e-5)
 
 

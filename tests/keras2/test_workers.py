@@ -24,14 +24,9 @@ def of_workers(tmp_path_factory):
     return [json.loads((folder / f"{worker}.json").read_text()) for worker in range(2)]
 
 
-@pytest.mark.parametrize(("kind", "ipus"), [("whole", 4), ("staged", 4)])
-def test_workers_train_as_one_process_does(kind, ipus, of_workers, same):
-    expected = TRAINING["trained"](ipu.IPUMultiWorkerStrategy(), TRAINING[kind], ipus, "MEAN")
+def test_workers_train_as_one_process_does_and_resume_where_they_ended(of_workers, same):
+    first, straight = (TRAINING["trained"](ipu.IPUMultiWorkerStrategy(), 4, epochs) for epochs in (2, 3))
     for found in of_workers:
-        same(found[kind], expected, rtol=1e-4)
-
-
-def test_workers_resume_where_the_training_ended(of_workers, same):
-    for found in of_workers:
+        same(found["first"], first, rtol=1e-4)
         assert found["resumed"]["epochs"] == [2]
-        same(found["resumed"]["weights"], found["straight"]["weights"], rtol=1e-5)
+        same(found["resumed"]["weights"], straight["weights"], rtol=1e-4)
