@@ -21,7 +21,7 @@ FOLDER = ROOT / "build" / "next"
 SOURCES = FOLDER / "sources"
 PYTHON = FOLDER / "environment" / "bin" / "python"
 SEAM_TESTS = ("tests/seam", "tests/test_patches.py", "tests/test_imports.py")
-_SEAM = re.compile(r"tensorflow_ipu/(_tensorflow/\w+|keras/_keras_internals)\.py:(\d+)(?:: in (\w+))?")
+_SEAM = re.compile(r"tensorflow_ipu/(_tensorflow/\w+|keras/_keras\w+)\.py:(\d+)(?:: in (\w+))?")
 # In the place of those in `tests/conftest.py`, one of which later releases do not know: XLA ends the process then.
 _XLA_FLAGS = "--xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0"
 # Names of packages to try, best first: pre-releases of TensorFlow's CPU wheels have gone by several.
