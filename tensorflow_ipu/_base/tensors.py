@@ -42,6 +42,11 @@ def known_size(tensor: tf.Tensor, axis: int) -> int:
     return size
 
 
+def name_of(variable: Any) -> str:
+    """The full name of a variable: of Keras 3 its path, of TensorFlow and Keras 2 its name."""
+    return getattr(variable, "path", variable.name)
+
+
 def tf_variable(variable: object) -> Any:
     """The variable of TensorFlow in which Keras keeps one of its own; any other value as it is."""
     if isinstance(variable, tf.Variable):

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.tensors import name_of
 
 keras: Any = tf.keras
 _kinds: Any = keras.optimizers.legacy if environment.uses_keras_2() else keras.optimizers
@@ -34,7 +35,7 @@ class DecoupledWeightDecayExtension:
         self, grads_and_vars: Iterable[Any], *args: Any, decay_var_list: Sequence[Any] | None = None, **kwargs: Any
     ) -> Any:
         """Updates variables; those in `decay_var_list` decay, or all."""
-        self._decaying = None if decay_var_list is None else {_name(variable) for variable in decay_var_list}
+        self._decaying = None if decay_var_list is None else {name_of(variable) for variable in decay_var_list}
         return super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
@@ -56,7 +57,7 @@ class DecoupledWeightDecayExtension:
         return super().update_step(gradient, variable, learning_rate)  # type: ignore[misc]
 
     def _decayed(self, variable: Any) -> list[Any]:
-        name = _name(variable)
+        name = name_of(variable)
         if any(re.search(pattern, name) for pattern in self._exclude):
             return []
         if self._decaying is not None and name not in self._decaying:
@@ -69,10 +70,6 @@ class DecoupledWeightDecayExtension:
         value = tf.convert_to_tensor(variable)
         done = variable.assign(value - tf.cast(decay, value.dtype) * value)
         return [] if done is None else [done]
-
-
-def _name(variable: Any) -> str:
-    return getattr(variable, "path", variable.name)
 
 
 def extend_with_decoupled_weight_decay(base_optimizer: type) -> type:

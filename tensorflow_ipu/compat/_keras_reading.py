@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorflow_ipu.compat import _names
+from tensorflow_ipu.compat._keras_names import SPELLINGS
 from tensorflow_ipu.compat._reading import Found, Project, Reading, Use, begin
 
 # How Keras is imported; that of TensorFlow's own is what is left of Keras 2.
 _TF = "tensorflow.python"
 _LEFT = f"{_TF}.keras"
-_SPELLINGS = ("keras", "tensorflow.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras", _LEFT)
+_SPELLINGS = ("keras", *SPELLINGS, _LEFT)
 
 
 class Weight(enum.Enum):

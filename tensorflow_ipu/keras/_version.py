@@ -11,39 +11,27 @@ from tensorflow_ipu.errors import LibraryError
 # The releases whose private names `_keras3` knows; the extras in `pyproject.toml` have the same. Keras 3.15 is
 # not for Python 3.10, for which 3.12 is the last.
 FIRST, END = ((3, 12), (3, 13)) if sys.version_info < (3, 11) else ((3, 15), (3, 16))
-
-
 FIRST_2, END_2 = (2, 21), (2, 22)
 
 
 def check(version: str | None) -> None:
     """Compares the installed Keras with those that are known."""
-    if environment.uses_keras_2():
-        _check_keras_2(version)
-        return
-    if version is None:
-        return
-    numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if not FIRST <= numbers < END:
-        wanted = f"keras>={FIRST[0]}.{FIRST[1]},<{END[0]}.{END[1]}"
-        raise LibraryError(
-            f"Keras `{version}` is installed, and models under an `IPUStrategy` run by what Keras keeps to itself, which"
-            f" differs from release to release. Install one that is known: `pip install '{wanted}'`"
-        )
-
-
-def _check_keras_2(version: str | None) -> None:
-    if version is None:
+    is_2 = environment.uses_keras_2()
+    if version is None and is_2:
         raise LibraryError(
             "`TF_USE_LEGACY_KERAS` says that `tf.keras` is Keras 2, and the package `tf_keras` is not installed:"
             f" {environment.KERAS_2_COMES_BY}"
         )
+    if version is None:
+        return
+    package, first, end = ("tf_keras", FIRST_2, END_2) if is_2 else ("keras", FIRST, END)
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if not FIRST_2 <= numbers < END_2:
-        wanted = f"tf_keras>={FIRST_2[0]}.{FIRST_2[1]},<{END_2[0]}.{END_2[1]}"
+    if not first <= numbers < end:
+        wanted = f"{package}>={first[0]}.{first[1]},<{end[0]}.{end[1]}"
+        what = f"Keras 2 is installed as `tf_keras` `{version}`" if is_2 else f"Keras `{version}` is installed"
         raise LibraryError(
-            f"Keras 2 is installed as `tf_keras` `{version}`, and models under an `IPUStrategy` run by what it keeps to"
-            f" itself, which differs from release to release. Install one that is known: `pip install '{wanted}'`"
+            f"{what}, and models under an `IPUStrategy` run by what Keras keeps to itself, which differs from release to"
+            f" release. Install one that is known: `pip install '{wanted}'`"
         )
 
 

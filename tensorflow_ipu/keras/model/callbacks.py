@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._base.tensors import name_of
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras._keras import internals, keras
@@ -123,7 +124,7 @@ def _of_workers(callback: Any, strategy: IPUStrategyV1) -> Any:
 
 
 def _is_of_keras(callback: keras.callbacks.Callback, hook: str) -> bool:
-    return getattr(type(callback), hook).__module__.startswith(("keras.", "tf_keras."))
+    return getattr(type(callback), hook).__module__.startswith(f"{keras.__name__}.")
 
 
 class _ChiefOnly(keras.callbacks.Callback):
@@ -180,5 +181,5 @@ class _Restoring(_ChiefOnly):
                 internals.build_optimizer(optimizer, model.trainable_variables)
         kept = [*model.variables, *(internals.variables_of(optimizer) if has_optimizer else [])]
         for variable in kept:
-            value, name = tf.convert_to_tensor(variable), getattr(variable, "path", variable.name)
+            value, name = tf.convert_to_tensor(variable), name_of(variable)
             variable.assign(exchange.broadcast(self.cluster, value, f"what `{name}` resumes with"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
-from tensorflow_ipu._base.tensors import tf_variable
+from tensorflow_ipu._base.tensors import name_of, tf_variable
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.optimizers import parts
 
@@ -23,7 +23,7 @@ def add_beside(
     optimizer: Any, var: Variable, name: str, shape: ShapeLike, dtype: tf.DType, initializer: Initializer = "zeros"
 ) -> keras.Variable:
     """A variable of the optimizer's where a variable that it trains is, named after that."""
-    name = f"{getattr(var, 'path', var.name).replace('/', '_').replace(':', '_')}_{name}"
+    name = f"{name_of(var).replace('/', '_').replace(':', '_')}_{name}"
     strategy = internals.strategy_of(optimizer) or tf.distribute.get_strategy()
     with strategy.extended.colocate_vars_with(tf_variable(var)):
         return optimizer.add_variable(shape, initializer, dtype.name, name=name)

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_number
+from tensorflow_ipu._base.tensors import name_of
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.optimizers._ipu_base import IpuOptimizerBase, StateTypes, dense
 
@@ -207,7 +208,7 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
 
 
 def _matches(patterns: Sequence[str], variable: Variable) -> bool:
-    name = getattr(variable, "path", variable.name).split(":")[0]
+    name = name_of(variable).split(":")[0]
     return any(re.search(pattern, name) for pattern in patterns)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.tensors import dtype_for
+from tensorflow_ipu._base.tensors import dtype_for, name_of
 from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts
@@ -101,8 +101,7 @@ def accumulated_step(
                     if gradient is None:
                         continue
                     if id(variable) not in places:
-                        name = getattr(variable, "path", variable.name)
-                        raise ValueError(f"`{name}` is no trainable weight of model `{model.name}`")
+                        raise ValueError(f"`{name_of(variable)}` is no trainable weight of model `{model.name}`")
                     at = places[id(variable)]
                     has_gradient[at] = True
                     dense = tf.convert_to_tensor(gradient)
