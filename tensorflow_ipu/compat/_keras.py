@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import optimizers, strategy
+from tensorflow_ipu import optimizers
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.types import Gradient, Shape, Variable
@@ -243,16 +243,3 @@ def bridge_tensorflow(changes: Changes) -> None:
     old: Any = tf.compat.v1.Variable
     changes.put(variables.ResourceVariable, "initialized_value", vars(old)["initialized_value"])
     changes.apply(patches.OLD_LOSS_SCALING)
-
-
-def _supports_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:
-    """Lets strategies for IPUs into TensorFlow's own list for `LossScaleOptimizer`."""
-
-    def supports() -> bool:
-        current = tf.distribute.get_strategy()
-        return current.supports_loss_scaling if isinstance(current, strategy.IPUStrategy) else original()
-
-    return supports
-
-
-patches.OLD_LOSS_SCALING.by(_supports_loss_scaling)

@@ -181,7 +181,9 @@ class Node:
 
 def _call(node: _KerasNode) -> Node:
     """The same object for a node each time."""
-    return vars(node).setdefault("_ipu_call", Node(node))
+    if "_ipu_call" not in vars(node):
+        vars(node)["_ipu_call"] = Node(node)
+    return vars(node)["_ipu_call"]
 
 
 def calls_by_depth(model: keras.Model) -> dict[int, list[Node]]:

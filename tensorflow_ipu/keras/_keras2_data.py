@@ -21,6 +21,7 @@ class DataAdapter:
     num_batches: int | None = None
     has_partial_batch = False
     partial_batch_size: int | None = None
+    goes_on = False  # Whether one pass has the batches of all epochs.
 
     def get_tf_dataset(self) -> Any:
         """What is iterated over."""
@@ -114,7 +115,7 @@ class _FedDataAdapter(data_adapter.DataAdapter):
 
     def should_recreate_iterator(self) -> bool:
         """Whether an epoch begins anew with the data, as for datasets."""
-        return not getattr(self.data, "goes_on", False) and self._steps in (None, self.data.num_batches)
+        return not self.data.goes_on and self._steps in (None, self.data.num_batches)
 
     def on_epoch_end(self) -> None:
         """Tells the data."""

@@ -14,6 +14,7 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
 from tensorflow_ipu.replicas import tracebacks
@@ -277,6 +278,20 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
 
 
 IPUStrategy = IPUStrategyV1
+
+
+def _supports_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:
+    """Lets strategies for IPUs into the list that `LossScaleOptimizer` has in either Keras 2."""
+
+    def supports() -> bool:
+        current = tf.distribute.get_strategy()
+        return current.supports_loss_scaling if isinstance(current, IPUStrategyV1) else original()
+
+    return supports
+
+
+patches.OLD_LOSS_SCALING.by(_supports_loss_scaling)
+patches.KERAS_LOSS_SCALING.by(_supports_loss_scaling)
 
 
 def report(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu._base import environment
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
@@ -198,7 +199,7 @@ def _run(
     steps = data.steps_per_execution
     reporter = callbacks if isinstance(callbacks, AsynchronousCallbacks) else None
     try:
-        if name != "predict":
+        if name != "predict" and environment.uses_keras_2():  # Keras 3 builds in `fit` and `evaluate`.
             with extension.strategy.scope():
                 internals.build_for_training(extension.model, data.spec)
         with extension.executing(steps), extension.reporting_to(reporter):

@@ -48,16 +48,15 @@ patches.JIT_COMPILE_AUTO.by(_past_ipus)
 def extending_models() -> Iterator[None]:
     """Has models be extended that are made under an IPU strategy of their thread, while any block of this lasts."""
     look_past_ipus()
-    # Layers of Keras 2 call TensorFlow's own generators and batch normalization.
-    if environment.uses_keras_2():
-        patches.KERAS_RECURRENT.by(internals.without_selection)  # pyright: ignore[reportAttributeAccessIssue]
-    else:
-        seed_by_replica()
-        share_statistics()
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patches.KERAS_MODELS.applied())
+        # Layers of Keras 2 call TensorFlow's own generators and batch normalization.
         if environment.uses_keras_2():
+            patches.KERAS_RECURRENT.by(internals.without_selection)  # pyright: ignore[reportAttributeAccessIssue]
             stack.enter_context(patches.KERAS_LOSS_SCALING.applied())
+        else:
+            seed_by_replica()
+            share_statistics()
+        stack.enter_context(patches.KERAS_MODELS.applied())
         yield
 
 
@@ -75,13 +74,6 @@ def _extending(plain: Callable[..., None]) -> Callable[..., None]:
 
 
 patches.KERAS_MODELS.by(_extending)
-
-
-def _scaling(plain: Callable[[], bool]) -> Callable[[], bool]:
-    return lambda: isinstance(tf.distribute.get_strategy(), strategies.IPUStrategyV1) or plain()
-
-
-patches.KERAS_LOSS_SCALING.by(_scaling)
 
 
 class _Kind(type):
