@@ -27,7 +27,7 @@ TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # The steps share one environment; those that compile are parallel in themselves.
-.PHONY: help build wheel core-test test test-numbers test-next demo names lint format clean distclean FORCE
+.PHONY: help build wheel core-test test test-numbers test-next demo docs names lint format clean distclean FORCE
 
 help:
 	@echo "make demo       train a network on handwritten digits on the emulated IPU"
@@ -37,6 +37,7 @@ help:
 	@echo "make core-test  run the tests of the C++ core, plain and under sanitizers"
 	@echo "make lint       check formats, style and types"
 	@echo "make format     bring the sources into the format that lint checks"
+	@echo "make docs       build the site, with the reference, into site/; open site/index.html"
 	@echo "make names      write the table of all names of the API into docs/porting.md"
 	@echo "make build      build the kernel library in the source tree"
 	@echo "make wheel      build a wheel into dist/"
@@ -75,8 +76,8 @@ $(STAMPS)/test $(STAMPS)/examples: $(STAMPS)/%: $(STAMPS)/package pyproject.toml
 	@touch $@
 
 # Not by way of the package: a check of the sources needs no kernels.
-$(STAMPS)/lint: $(STAMPS)/environment
-	@$(PIP) install --group lint
+$(STAMPS)/lint $(STAMPS)/docs: $(STAMPS)/%: $(STAMPS)/environment
+	@$(PIP) install --group $*
 	@touch $@
 
 build: $(STAMPS)/environment
@@ -113,6 +114,10 @@ test-next:
 demo: $(STAMPS)/examples
 	@$(BIN)/python examples/digits.py
 
+# The theme's makers announce a successor at each build.
+docs: $(STAMPS)/docs
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "Open site/index.html"
+
 names: $(STAMPS)/environment
 	@$(BIN)/python build_tools/names.py
 
@@ -131,7 +136,7 @@ format: $(STAMPS)/lint
 	$(BIN)/clang-format -i $(CPP)
 
 clean:
-	rm -rf build dist *.egg-info .ruff_cache tensorflow_ipu/kernels/libtensorflow_ipu.so \
+	rm -rf build dist site *.egg-info .ruff_cache tensorflow_ipu/kernels/libtensorflow_ipu.so \
 	    tensorflow_ipu/kernels/build_info.json
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 

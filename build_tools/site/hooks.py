@@ -1,0 +1,157 @@
+"""What MkDocs has no page for in docs/: the reference, examples, benchmarks, the changes; each is made as the site is built."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = "tensorflow_ipu"
+# Public modules that `ipu` does not list, since names of them stand there.
+_BESIDE = ("multi_worker_strategy", "strategy")
+# A link of a page in docs/ to a file or folder outside of it.
+_OUTSIDE = re.compile(r"\]\(\.\./(examples/\w+|benchmarks/[\w-]+|CHANGELOG)(?:\.py|\.md|/README\.md|/)?(?=[)#])")
+
+
+@cache
+def _package() -> griffe.Module:
+    loaded = griffe.load(PACKAGE, search_paths=[ROOT], allow_inspection=False, resolve_aliases=True)
+    assert isinstance(loaded, griffe.Module)
+    return loaded
+
+
+def public(module: griffe.Module) -> dict[str, str]:
+    """The names of a module's `__all__`, each with the path under which griffe finds it."""
+    # A name that is also that of the module which it is from: griffe has the module there.
+    doubled = {name for name in module.imports if module.imports[name] == f"{module.path}.{name}.{name}"}
+    names = [str(name) for name in module.exports or ()]
+    return {name: f"{module.path}.{name}.{name}" if name in doubled else f"{module.path}.{name}" for name in names}
+
+
+@cache
+def modules() -> dict[str, griffe.Module]:
+    """The public modules by their names below the package: what a list of names has, and the lists of those."""
+    found: dict[str, griffe.Module] = {}
+
+    def add(module: griffe.Module, name: str) -> None:
+        found[name] = module
+        for member, path in public(module).items():
+            target = _package()[path.removeprefix(f"{PACKAGE}.")]
+            if isinstance(target, griffe.Module) or (target.is_alias and target.is_module):
+                add(_package()[target.canonical_path.removeprefix(f"{PACKAGE}.")], f"{name}.{member}".lstrip("."))
+
+    add(_package(), "")
+    for name in _BESIDE:
+        add(_package()[name], name)
+    return found
+
+
+@cache
+def homes() -> dict[str, tuple[str, str]]:
+    """Where each public object is documented, the module and the path there, by the object's canonical path."""
+    found: dict[str, tuple[str, str]] = {}
+    # The deepest first: what a package takes from its modules is documented there.
+    for name, module in sorted(modules().items(), key=lambda item: (-item[0].count("."), item[0])):
+        for path in public(module).values() if name else ():
+            target = _package()[path.removeprefix(f"{PACKAGE}.")]
+            if not target.is_module:
+                found.setdefault(target.canonical_path, (name, path))
+    return found
+
+
+def _summary(docstring: griffe.Docstring | None) -> str:
+    return docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|") if docstring else ""
+
+
+def _rows(name: str, module: griffe.Module) -> str:
+    rows = ["| name | what it is |", "| --- | --- |"]
+    for member, path in public(module).items():
+        target = _package()[path.removeprefix(f"{PACKAGE}.")]
+        if (below := f"{name}.{member}".lstrip(".")) in modules() and target.is_module:
+            rows.append(f"| [`{member}`]({below}.md) | {_summary(target.docstring)} |")
+        else:
+            home, anchor = homes()[target.canonical_path]
+            rows.append(f"| [`{member}`]({home}.md#{anchor}) | {_summary(target.docstring)} |")
+    return "\n".join(rows)
+
+
+def _reference(name: str, module: griffe.Module) -> str:
+    text = module.docstring.value if module.docstring else ""
+    own = [path for path in public(module).values() if (name, path) in homes().values()]
+    return "\n\n".join([f"# `ipu.{name}`", text, _rows(name, module), *(f"::: {path}" for path in own)])
+
+
+def _example(file: Path) -> str:
+    code = file.read_text()
+    words = ast.get_docstring(ast.parse(code)) or ""
+    return f"# {file.name}\n\n{words}\n\n```python\n{code}```\n"
+
+
+def _listing() -> str:
+    """All names of the SDK as a table."""
+    command = [sys.executable, "-m", PACKAGE, "--list"]
+    lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[:-1]
+    rows = ["| name in the SDK | state | here |", "| --- | --- | --- |"]
+    for line in lines:
+        name, state, words = re.split(r"\s{2,}", line, maxsplit=2)
+        rows.append(f"| `{name}` | {state} | {words} |")
+    return "\n".join(rows)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages."""
+    pages = {f"reference/{name}.md": _reference(name, module) for name, module in modules().items() if name}
+    pages |= {f"examples/{file.stem}.md": _example(file) for file in sorted((ROOT / "examples").glob("*.py"))}
+    for file in sorted((ROOT / "benchmarks").glob("*/README.md")):
+        pages[f"benchmarks/{file.parent.name}.md"] = file.read_text().replace("](../../docs/", "](../")
+    pages["CHANGELOG.md"] = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
+    for path, text in pages.items():
+        files.append(File.generated(config, path, content=text))
+    config.nav = [_expanded(entry, files) for entry in config.nav or ()]
+    return files
+
+
+def _expanded(entry: Any, files: Files) -> Any:
+    """An entry of the navigation with all pages in the place of a pattern, such as `examples/*`."""
+    if isinstance(entry, dict):
+        return {title: _expanded(below, files) for title, below in entry.items()}
+    if isinstance(entry, list):
+        return [part for below in entry for part in _as_list(_expanded(below, files))]
+    if "*" in entry:
+        return [file.src_uri for file in files.documentation_pages() if fnmatch(file.src_uri, entry)]
+    return entry
+
+
+def _as_list(entry: Any) -> list[Any]:
+    return entry if isinstance(entry, list) else [entry]
+
+
+def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
+    """Leads links out of docs/ to the pages that stand for the files, and fills in tables."""
+    if page.file.src_uri == "names.md":
+        markdown = markdown.replace("<!-- All names. -->", _listing())
+    if page.file.src_uri == "reference.md":
+        markdown = markdown.replace("<!-- All names. -->", _rows("", _package()).replace("](", "](reference/"))
+    return _OUTSIDE.sub(r"](\1.md", markdown)
+
+
+class Options(griffe.Extension):
+    """Reads the options that classes of a configuration declare as documented attributes."""
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        """Takes default and meaning out of `Option(default, meaning)`."""
+        value = attr.value
+        if isinstance(value, griffe.ExprCall) and str(value.function) == "Option":
+            attr.docstring = griffe.Docstring(ast.literal_eval(str(value.arguments[1])), parent=attr)
+            attr.value = value.arguments[0]
