@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tensorflow_ipu._base import machine_names
 from tensorflow_ipu.config._enums import (
     DeviceConnectionType,
     MergeRemoteBuffersBehaviour,
@@ -132,7 +133,11 @@ class Slices(Category):
     )
 
 
-_VERSIONS = ("ipu1", "ipu2", "ipu21")
+_VERSIONS = ("", *machine_names.NAMES)
+
+
+def _version(value: str) -> str:
+    return (machine_names.known_name(value) if isinstance(value, str) and value else None) or value
 
 
 class DeviceConnection(Category):
@@ -146,9 +151,10 @@ class DeviceConnection(Category):
     )
     version = Option(
         "",
-        'Generation of the IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, or `""` to ask the device. `NEVER` and'
+        'Generation of the IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, a machine\'s name, or `""` to ask the device. `NEVER` and'
         " `PRE_COMPILE` need it.",
-        choices=("", *_VERSIONS),
+        canonical=_version,
+        choices=_VERSIONS,
     )
     enable_remote_buffers = Option(
         False,
@@ -183,9 +189,11 @@ class IPUModel(Category):
     tiles_per_ipu = Option(0, "Tiles of each modelled IPU; 0 for those of its version.", effect=_MODEL, at_least=0)
     version = Option(
         "ipu2",
-        'Generation of the modelled IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, or `""` where the model is not in use.',
+        'Generation of the modelled IPUs: `"ipu1"`, `"ipu2"`, `"ipu21"`, a machine\'s name such as `"IPU-POD16"`, or `""`'
+        " where the model is not in use.",
         effect=_MODEL,
-        choices=("", *_VERSIONS),
+        canonical=_version,
+        choices=_VERSIONS,
     )
 
 

@@ -207,7 +207,7 @@ def _check_values(config: IPUConfig, faults: Faults) -> None:
         value = getattr(at, option.name)
         for fault in poplar_options.faults(name, value) if option.hint is dict else ():
             faults.add(ValueError, fault)
-        if option.choices is not None and value not in option.choices:
+        if option.choices is not None and option.canonical(value) not in option.choices:
             allowed = listing(show(choice) for choice in option.choices)
             faults.add(ValueError, f"`{name}={show(value)}` is not known; choose from {allowed}")
         # Written so that a NaN fails both.

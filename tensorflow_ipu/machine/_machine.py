@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tensorflow_ipu._base import machine_names
 from tensorflow_ipu._base.checks import Faults, is_int, is_number
 
 if TYPE_CHECKING:
@@ -200,19 +201,20 @@ _C2 = dataclasses.replace(
 _BOW_2000 = dataclasses.replace(_M2000, name="Bow-2000", machine=BOW)
 
 
-_SYSTEMS = (
-    _C2,
-    _M2000,
-    *(dataclasses.replace(_M2000, name=f"IPU-POD{ipus}", ipus=ipus) for ipus in (16, 64, 128, 256)),
-    _BOW_2000,
-    *(dataclasses.replace(_BOW_2000, name=f"Bow Pod{ipus}", ipus=ipus) for ipus in (16, 64, 256, 1024)),
-)
 _OF_MACHINE = {"GC2": _C2, "GC200": _M2000, "Bow": _BOW_2000}
+_BOXES = {box.name: box for box in _OF_MACHINE.values()}
+
+
+def _system(name: str) -> System:
+    if name in _BOXES:
+        return _BOXES[name]
+    family, _, ipus = name.lower().partition("pod")
+    return dataclasses.replace(_BOW_2000 if family == "bow " else _M2000, name=name, ipus=int(ipus))
 
 
 def systems() -> dict[str, System]:
     """The systems that are known, by name."""
-    return {system.name: system for system in _SYSTEMS}
+    return {name: _system(name) for name in machine_names.SYSTEMS}
 
 
 def system_of(machine: System | Machine | str) -> System:
@@ -229,20 +231,15 @@ def system_of(machine: System | Machine | str) -> System:
         return dataclasses.replace(box, name=machine.name, machine=machine)
     if not isinstance(machine, str):
         raise TypeError(f"`machine` must be a `Machine`, a `System` or a name, but is {machine!r}")
-    named = {_key(name): system for name, system in (*_OF_MACHINE.items(), *systems().items())}
-    found = named.get(_key(machine))
-    if found is None:
-        known = ", ".join(f"`{name}`" for name in (*_OF_MACHINE, *systems()))
+    name = machine_names.known_name(machine)
+    if name is None:
+        known = ", ".join(f"`{name}`" for name in machine_names.NAMES)
         raise ValueError(f"`machine` is {machine!r}, which is not known; name one of {known}, or pass a `Machine`")
-    return found
+    if name in machine_names.SYSTEMS:
+        return _system(name)
+    return next(_OF_MACHINE[ipu] for ipu, others in machine_names.IPUS.items() if name in (ipu, *others))
 
 
-def _key(name: str) -> str:
-    return name.casefold().replace("-", "").replace(" ", "")
-
-
-# By `ipu_model.version`; "" leaves it to the device.
-_VERSIONS = {"ipu1": GC2, "ipu2": GC200, "ipu21": BOW, "": GC200}
 _PROPORTION = 0.6  # The default of PopLibs.
 
 
@@ -266,10 +263,14 @@ def setting_of(machine: System | Machine | str | None, options: Mapping[str, Any
     """
     options = options or {}
     if machine is None:
-        machine = _VERSIONS[options.get("ipu_model.version", "")]
+        # "" leaves it to the device.
+        name = machine_names.known_name(options.get("ipu_model.version", "")) or "ipu2"
+        system = system_of(name)
         tiles = options.get("ipu_model.tiles_per_ipu", 0)
-        machine = dataclasses.replace(machine, tiles=tiles) if tiles else machine
-    system = system_of(machine)
+        own = dataclasses.replace(system.machine, tiles=tiles) if tiles else system.machine
+        system = dataclasses.replace(system, machine=own) if name in machine_names.SYSTEMS else system_of(own)
+    else:
+        system = system_of(machine)
     io_tiles = options.get("io_tiles.num_io_tiles", 0)
     if io_tiles and not system.machine.io_tiles:
         system = dataclasses.replace(system, machine=dataclasses.replace(system.machine, io_tiles=io_tiles))

@@ -8,7 +8,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tensorflow_ipu import scopes
+from tensorflow_ipu import IPUConfig, IPUStrategy, scopes
 from tensorflow_ipu.machine import BOW, GC2, GC200, system_of, systems
 from tensorflow_ipu.machine._costs import best_grid
 from tensorflow_ipu.machine._hlo import Product
@@ -148,8 +148,17 @@ def test_systems_are_found_by_name_and_a_machine_is_put_into_its_box():
         system = system_of(name)
         assert system == systems()["Bow Pod16"]
         assert (system.ipus, system.machine) == (16, BOW)
-    assert system_of("GC200").machine is GC200
+    for name in ("IPU-POD4", "pod4", "IPU-POD64", "IPU-M2000", "m2000", "POD16"):
+        assert system_of(name).machine is GC200
+    assert (system_of("POD16"), system_of("pod4").ipus) == (systems()["IPU-POD16"], 4)
+    assert [system_of(name).machine for name in ("MK1", "mk2", "ipu21", "GC200")] == [GC2, GC200, BOW, GC200]
     assert system_of(GC2).ipus == 2
+    config = IPUConfig()
+    config.auto_select_ipus = 1
+    config.ipu_model.version = "bow-pod16"
+    config.configure_ipu_system()
+    made = IPUStrategy().report(tf.function(lambda: tf.zeros([])))
+    assert made.system == systems()["Bow Pod16"]
     mine = dataclasses.replace(GC200, name="mine", tiles=10)
     assert system_of(mine).machine is mine
     assert system_of(system_of(mine)).name == "mine"
@@ -158,6 +167,6 @@ def test_systems_are_found_by_name_and_a_machine_is_put_into_its_box():
 def test_an_unknown_machine_lists_those_there_are(refused):
     with pytest.raises(ValueError, match="`machine` is 'GC300', which is not known") as caught:
         system_of("GC300")
-    for name in ("GC2", "GC200", "Bow", *systems()):
+    for name in ("GC2", "GC200", "Bow", "MK2", *systems()):
         assert f"`{name}`" in str(caught.value)
     refused(TypeError, "`machine` must be a `Machine`, a `System` or a name, but is 3", system_of, 3)
