@@ -2,8 +2,7 @@
 
 import importlib as _importlib
 import sys as _sys
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._base import environment as _environment
 
@@ -34,13 +33,13 @@ _HOLDERS = {
 # `python -m tensorflow_ipu` imports the package before it runs the command, which may need no TensorFlow.
 _is_for_command = _sys.argv[:1] == ["-m"] and "tensorflow_ipu" in _sys.orig_argv
 
-if _TYPE_CHECKING or not _is_for_command:
+if TYPE_CHECKING or not _is_for_command:
     from tensorflow_ipu import compiler, config, errors, feeds, keras, loops, ops, scopes
     from tensorflow_ipu.config import IPUConfig
     from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
     from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1, report
 
-if _TYPE_CHECKING:
+if TYPE_CHECKING:
     from tensorflow_ipu import (
         compat,
         distributed,
@@ -108,13 +107,19 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> _Any:
-    # Many programs do not use these modules, which would take half of the time of the import.
-    if name in _HOLDERS:
-        return getattr(_importlib.import_module(f"{__name__}.{_HOLDERS[name]}"), name)
-    if name in __all__:
-        return _importlib.import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module `{__name__}` has no attribute `{name}`{_where_else(name)}")
+if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
+
+    def __getattr__(name: str) -> Any:
+        # Many programs do not use these modules, which would take half of the time of the import.
+        if name in _HOLDERS:
+            return getattr(_importlib.import_module(f"{__name__}.{_HOLDERS[name]}"), name)
+        if name in __all__:
+            return _importlib.import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`{_where_else(name)}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
 
 
 def _where_else(name: str) -> str:

@@ -93,6 +93,7 @@ def test_public_names_are_those_of_the_list_and_are_there(package):
 
 
 def test_every_public_module_has_its_list_and_arguments_of_our_own_their_defaults():
+    assert dir(ipu) == ipu.__all__
     modules = {f"tensorflow_ipu.{one.name}" for one in pkgutil.iter_modules(ipu.__path__) if one.name[0] != "_"}
     assert modules - ELSEWHERE == PUBLIC.keys() - {"tensorflow_ipu"}
     for value, expected in OWN.items():

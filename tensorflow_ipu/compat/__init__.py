@@ -1,18 +1,19 @@
 """The module names of IPU TensorFlow, for scripts that were written for it."""
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
+from typing import TYPE_CHECKING, Any
 
-if _TYPE_CHECKING:
+if TYPE_CHECKING:
     from tensorflow_ipu.compat._script import install, uninstall
 
 __all__ = ["install", "uninstall"]
 
 
-def __getattr__(name: str) -> _Any:
-    # Scripts are read, and the names listed, without TensorFlow, which takes seconds.
-    if name in __all__:
-        from tensorflow_ipu.compat import _script
+if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
 
-        return getattr(_script, name)
-    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+    def __getattr__(name: str) -> Any:
+        # Scripts are read, and the names listed, without TensorFlow, which takes seconds.
+        if name in __all__:
+            from tensorflow_ipu.compat import _script
+
+            return getattr(_script, name)
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -359,16 +359,18 @@ class Category:
             raise ValueError(f"`json_cfg` is not JSON ({exc}); give the text that `to_json` wrote") from exc
         return self.from_dict(dct)
 
-    def __getattr__(self, name: str) -> NoReturn:
-        if name.startswith("__"):
-            # `copy` and `pickle` probe objects that are not filled yet, so there may be nothing to search.
-            raise UnknownAttributeError(f"`{name}` is not an attribute of the configuration")
-        self._refuse(name)
+    if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
 
-    def __setattr__(self, name: str, value: object) -> None:
-        if name not in members_of(type(self)):
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith("__"):
+                # `copy` and `pickle` probe objects that are not filled yet, so there may be nothing to search.
+                raise UnknownAttributeError(f"`{name}` is not an attribute of the configuration")
             self._refuse(name)
-        object.__setattr__(self, name, value)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            if name not in members_of(type(self)):
+                self._refuse(name)
+            object.__setattr__(self, name, value)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Category) or type(other) is not type(self):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import tensorflow as tf
 
@@ -18,6 +18,15 @@ from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
 from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
 from tensorflow_ipu.replicas import ReplicaGroups
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class _OldArguments(TypedDict, total=False):
+        feed_name: object
+        replication_factor: object
+        _internal_id: object
+
 
 _logger = logging.getLogger(__name__)
 
@@ -95,7 +104,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         optimise_latency: bool = False,
         *,
         replica_groups: ReplicaGroups | None = None,
-        **kwargs: Any,
+        **kwargs: Unpack[_OldArguments],
     ) -> None:
         """Creates the queue. No element is read before `initializer`.
 

@@ -49,10 +49,12 @@ _look_past_ipus()
 scope.extend_scope(_extending_models)
 
 
-def __getattr__(name: str) -> Any:
-    # They define classes of Keras's, and so import it: not before someone asks for them.
-    if name in ("layers", "optimizers"):
-        return importlib.import_module(f"{__name__}.{name}")
-    if name in ("FunctionalExtension", "KerasExtensionBase", "ModelExtension", "SequentialExtension"):
-        return getattr(importlib.import_module(f"{__name__}.model.scope"), name)
-    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
+
+    def __getattr__(name: str) -> Any:
+        # They define classes of Keras's, and so import it: not before someone asks for them.
+        if name in ("layers", "optimizers"):
+            return importlib.import_module(f"{__name__}.{name}")
+        if name in ("FunctionalExtension", "KerasExtensionBase", "ModelExtension", "SequentialExtension"):
+            return getattr(importlib.import_module(f"{__name__}.model.scope"), name)
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -16,6 +16,8 @@ from tensorflow_ipu._tensorflow import graphs, patches, variables, xla
 from tensorflow_ipu.ops import host_callbacks, sites
 
 if TYPE_CHECKING:
+    from typing_extensions import Never
+
     from tensorflow_ipu._base.types import TensorLike
 
 __all__ = ["fifo", "get_current_iteration_counter", "print_tensor", "remap", "remap_deduce"]
@@ -48,7 +50,7 @@ def remap_deduce(x: TensorLike, name: str | None = None) -> tf.Tensor:
     return tf.identity(x, name or "remap_deduce")
 
 
-def get_current_iteration_counter(name: str | None = None, **kwargs: object) -> tf.Tensor:
+def get_current_iteration_counter(name: str | None = None, **kwargs: Never) -> tf.Tensor:
     """Which micro-batch of a pass a stage of a pipeline works on: an int32 scalar below `gradient_accumulation_count`.
 
     A backward pass has the number of the forward pass that it belongs to.

@@ -119,7 +119,9 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name in _PROGRAMS:
-        return getattr(importlib.import_module(f"{__name__}.{_PROGRAMS[name]}"), name)
-    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
+
+    def __getattr__(name: str) -> Any:
+        if name in _PROGRAMS:
+            return getattr(importlib.import_module(f"{__name__}.{_PROGRAMS[name]}"), name)
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
