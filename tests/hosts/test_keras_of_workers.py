@@ -68,7 +68,7 @@ def trained(kind: str, ipus: int, method: str) -> dict[str, Any]:
             "history": history.history,
             "weights": model.get_weights(),
             "evaluated": model.evaluate(x, y, batch_size=BATCH, verbose=0, return_dict=True),
-            "predicted": model.predict(x, batch_size=BATCH, verbose=0),
+            "predicted": model.predict(x[: -BATCH - 1], batch_size=BATCH, verbose=0),  # Padded.
         }
 
 

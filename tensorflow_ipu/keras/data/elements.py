@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu._tensorflow import functions
+    from tensorflow_ipu.keras.data.padding import Examples
 
 
 # The type that a feed carries instead of one that IPUs do not have.
@@ -40,9 +41,10 @@ def device_dtype(dtype: tf.DType) -> tf.DType:
 class Elements:
     """A dataset as a feed can carry it."""
 
-    def __init__(self, dataset: tf.data.Dataset) -> None:
-        """Takes the user's dataset."""
+    def __init__(self, dataset: tf.data.Dataset, examples: Examples | None = None) -> None:
+        """Takes the user's dataset, and of one that was padded, which rows are examples."""
         self.source = dataset
+        self.examples = examples
         given = dataset.element_spec
         leaves = tf.nest.flatten(given)
         carried = [at for at, leaf in enumerate(leaves) if not _is_missing(leaf)]
@@ -98,6 +100,14 @@ def _is_plain(spec: object) -> bool:
     if isinstance(spec, tf.TensorSpec):
         return True
     return type(spec) is tuple and len(spec) > 1 and all(isinstance(part, tf.TensorSpec) for part in spec)
+
+
+def may_be_partial(spec: Nested) -> bool:
+    """Whether elements are dense tensors of which nothing but the number of rows is unknown."""
+    leaves = [leaf for leaf in tf.nest.flatten(spec) if not _is_missing(leaf)]
+    shapes = [leaf.shape for leaf in leaves if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank]
+    unknown = [shape[0] is None for shape in shapes]
+    return len(shapes) == len(leaves) and any(unknown) and all(shape[1:].is_fully_defined() for shape in shapes)
 
 
 def _check(leaves: list[object]) -> None:
@@ -283,7 +293,10 @@ def is_ours_to_shuffle(adapter: internals.ArrayDataAdapter) -> bool:
 
 
 def dataset_of(adapter: internals.ArrayDataAdapter, order: int | None = None) -> tf.data.Dataset:
-    """The full batches of arrays: views in order, or gathered some at a time if shuffled, in types that an IPU has."""
+    """Batches of arrays: views in order, or gathered some at a time if shuffled, in types that an IPU has.
+
+    A partial batch, which only prediction has, is filled by repeating its last example.
+    """
     inputs = _with_tuples(internals.arrays_of(adapter))
     shuffled, goes_on = internals.is_shuffled(adapter), internals.goes_on(adapter)
     if not all(map(_is_dense, tf.nest.flatten(inputs))) or (shuffled == "batch" and goes_on):
@@ -295,9 +308,13 @@ def dataset_of(adapter: internals.ArrayDataAdapter, order: int | None = None) ->
         if shuffled:
             goes_on = goes_on and order is None
             return shuffled_dataset_of(arrays, adapter.num_batches, size, shuffled == "batch", order, goes_on)
-        return ordered_dataset_of(
-            tf.nest.map_structure(lambda part: tf.reshape(part, [adapter.num_batches, size, *part.shape[1:]]), arrays)
-        )
+        missing = adapter.num_batches * size - internals.examples_of(adapter)
+
+        def batches(part: tf.Tensor) -> tf.Tensor:
+            full = tf.concat([part, tf.repeat(part[-1:], missing, 0)], 0) if missing else part
+            return tf.reshape(full, [adapter.num_batches, size, *part.shape[1:]])
+
+        return ordered_dataset_of(tf.nest.map_structure(batches, arrays))
 
 
 def _with_tuples(structure: Nested) -> Nested:

@@ -18,6 +18,7 @@ from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.hosts.cluster import deals, share_of
 from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.data import elements as data_elements
+from tensorflow_ipu.keras.data import padding
 from tensorflow_ipu.keras.data.elements import Elements, device_dtype
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class EpochIterator:
         yields_itself: bool,
     ) -> None:
         """Describes the pass; nothing is read before `queue` is asked for."""
+        self.batches_done = 0  # Of all replicas.
         self.replicas = replicas
         self._yields_itself = yields_itself
         self.elements = elements
@@ -160,20 +162,24 @@ class FedData(internals.DataAdapter):
         self._ordinal = ordinal
         self._infeed_options = dict(infeed_options)
         self._for_prediction = for_prediction
-        self._elements = elements
         self.replicas = replicas
         self._passes: list[EpochIterator] = []
         batches = adapter.num_batches
         self._share: Share | None = None
-        everywhere = replicas
+        everywhere = replicas * (1 if cluster is None else cluster.workers)
+        if for_prediction and (cluster is None or deals(elements.source)):
+            _check_enough(batches, steps, steps_argument, 1)
+            elements, added = _filling(elements, steps or batches or 0, everywhere, steps_per_execution)
+            batches, steps = (None if count is None else count + added for count in (batches, steps))
+        self._elements = elements
         if cluster is not None:
             # What makes the data in the order of a number; None where its order does not change, or is not ours to say.
             make = None
             if isinstance(adapter, internals.ArrayDataAdapter) and data_elements.is_ours_to_shuffle(adapter):
                 make = functools.partial(data_elements.dataset_of, adapter)
             self._share = Share(cluster, batches, replicas, elements.source, make)
-            self._elements = Elements(self._share.of_next_pass())
-            batches, everywhere = self._share.batches, replicas * cluster.workers
+            self._elements = Elements(self._share.of_next_pass(), elements.examples)
+            batches = self._share.batches
         _check_enough(batches, steps, steps_argument, everywhere)
         total = steps or batches
         assert total is not None
@@ -267,12 +273,23 @@ def adapt(
     return internals.adapter_for(x, y, sample_weight, **options)
 
 
-def elements_of(adapter: internals.DataAdapter) -> Elements:
-    """Checks data, and returns its elements."""
+def elements_of(adapter: internals.DataAdapter, padded: bool = False) -> Elements:
+    """Checks data, and returns its elements, of which the last is padded where it may be."""
     _check_kind(adapter)
-    _check_full(adapter)
+    if not padded:
+        _check_full(adapter)
     of_arrays = isinstance(adapter, internals.ArrayDataAdapter)
-    return Elements(data_elements.dataset_of(adapter) if of_arrays else adapter.get_tf_dataset())
+    dataset = data_elements.dataset_of(adapter) if of_arrays else adapter.get_tf_dataset()
+    if not padded:
+        return Elements(dataset)
+    if data_elements.may_be_partial(dataset.element_spec):
+        size = adapter.batch_size or padding.known_size(dataset)
+        return Elements(dataset) if size is None else Elements(*padding.filled(dataset, size))
+    if adapter.has_partial_batch:
+        assert isinstance(adapter, internals.ArrayDataAdapter)
+        assert adapter.batch_size is not None
+        return Elements(dataset, padding.Examples(adapter.batch_size, internals.examples_of(adapter)))
+    return Elements(dataset)
 
 
 def _check_kind(adapter: internals.DataAdapter) -> None:
@@ -321,6 +338,17 @@ def _check_enough(batches: int | None, steps: int | None, argument: str, replica
             f"The provided dataset contains {total} items, but all {replicas} replicas are requested to run 1 steps each."
             f" Give {replicas} batches or more, or configure fewer IPUs"
         )
+
+
+def _filling(elements: Elements, batches: int, everywhere: int, wanted: int) -> tuple[Elements, int]:
+    """Adds batches until all replicas have as many, and all executions as many steps; returns how many it added."""
+    steps = -(-batches // everywhere)
+    added = -batches % (everywhere * min(wanted, steps))
+    size = padding.rows_of(elements.spec)
+    if not added or size is None:
+        return elements, 0
+    examples = (elements.examples or padding.Examples(size, batches * size)).limited(batches)
+    return Elements(padding.extended(elements.source, batches, added), examples), added
 
 
 def _executed_at_once(wanted: int, steps: int) -> int:

@@ -167,7 +167,7 @@ class Extension:
         self, adapter: DataAdapter, steps: int | None, argument: str, for_prediction: bool = False
     ) -> fed_data.FedData:
         """Makes data that Keras adapted into data that the device is fed with."""
-        elements = fed_data.elements_of(adapter)
+        elements = fed_data.elements_of(adapter, padded=for_prediction)
         return fed_data.FedData(
             adapter,
             elements,

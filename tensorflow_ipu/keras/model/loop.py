@@ -175,7 +175,7 @@ class Loop:
                 element = self._zeros(fed, outfeed) if self._only_compiles else outfeed.dequeue()
                 if self._mode != "predict" and outfeed._mode is IPUOutfeedMode.ALL:
                     element = _map(lambda part: part[-1], element)
-                return self._logs(element) if self._mode != "predict" else self._joined(element)
+                return self._logs(element) if self._mode != "predict" else self._joined(element, fed)
             return self._run_and_report(fed, outfeed, self._extension.callbacks)
         except BaseException:
             self._outfeeds.clear()  # What they hold belongs to this run.
@@ -216,7 +216,14 @@ class Loop:
             elements.append(element)
             for replica in range(self._replicas):
                 value = element if self._replicas == 1 else _map(lambda part: part[replica], element)  # noqa: B023
-                callbacks.report(self._mode, {"outputs": value} if predicts else self._named(value))
+                if not predicts:
+                    callbacks.report(self._mode, self._named(value))
+                    continue
+                worker = 0 if self._extension.cluster is None else self._extension.cluster.worker
+                number = (len(elements) - 1) * self._everywhere + worker * self._replicas + replica
+                value = _without_padding(fed, value, number, 1)
+                if value is not None:
+                    callbacks.report(self._mode, {"outputs": value})
 
         if self._only_compiles:
             self._run(fed, outfeed)
@@ -233,7 +240,7 @@ class Loop:
             reader.join()
         if not predicts:
             return self._logs(elements[-1])
-        return self._joined(_map(lambda *parts: tf.stack(parts), *elements))
+        return self._joined(_map(lambda *parts: tf.stack(parts), *elements), fed)
 
     def _logs(self, element: Nested) -> Nested:
         element = self._named(element)
@@ -251,8 +258,14 @@ class Loop:
             return dict(zip(self._extension.log_names, element[1:], strict=True))
         return element
 
-    def _joined(self, elements: Nested) -> Nested:
-        """The predictions of all steps and replicas, in the order of the data."""
+    @property
+    def _everywhere(self) -> int:
+        """The replicas of all workers."""
+        cluster = self._extension.cluster
+        return self._replicas * (1 if cluster is None else cluster.workers)
+
+    def _joined(self, elements: Nested, fed: fed_data.EpochIterator) -> Nested:
+        """The predictions of all steps and replicas, in the order of the data, without those of its padding."""
         cluster = self._extension.cluster
         if cluster is not None:
             elements = steps_of_all_workers(cluster, elements, self._replicas)
@@ -263,7 +276,10 @@ class Loop:
             kept = shape[axes + 1 :] if len(shape) > axes else []
             return tf.reshape(part, [-1, *kept])
 
-        return _map(join, elements)
+        batches = fed.steps * self._everywhere
+        joined = _without_padding(fed, _map(join, elements), 0, batches)
+        fed.batches_done += batches
+        return joined
 
     def _predict_singly(self, batches: Nested) -> Nested:
         results = []
@@ -294,6 +310,14 @@ class Loop:
         logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
         return logs if self._extension.cluster is None else self._logs(logs)
+
+
+def _without_padding(fed: fed_data.EpochIterator, predictions: Nested, number: int, batches: int) -> Nested:
+    """Predictions of some batches, the first by its number in the execution; None if they are of padding alone."""
+    examples = fed.elements.examples
+    return (
+        predictions if examples is None else examples.without_padding(predictions, fed.batches_done + number, batches)
+    )
 
 
 class _Latest:

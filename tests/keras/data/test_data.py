@@ -140,10 +140,10 @@ def test_data_that_does_not_fit_is_refused_with_numbers_that_do(make, message, f
         model.fit(**given, shuffle=shuffles, verbose=0)
 
 
-def test_evaluation_and_prediction_refuse_a_partial_batch_too(features, model):
+def test_evaluation_refuses_a_partial_batch_too(features, model):
+    with pytest.raises(ValueError, match="a partial batch: of 48 examples, batches of 32"):
+        model.evaluate(features, verbose=0)
     for method in (model.evaluate, model.predict):
-        with pytest.raises(ValueError, match="a partial batch: of 48 examples, batches of 32"):
-            method(features, verbose=0)
         with pytest.raises(ValueError, match="`steps` is 8, and the data makes 6 batches"):
             method(dataset_of(features), steps=8, verbose=0)
 
