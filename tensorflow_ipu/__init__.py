@@ -30,8 +30,9 @@ _HOLDERS = {
     "trace": "tracing",
 }
 
-# `python -m tensorflow_ipu` imports the package before it runs the command, which may need no TensorFlow.
+# The command, `python -m tensorflow_ipu` or a file of this name, imports the package first, and may need no TensorFlow.
 _is_for_command = _sys.argv[:1] == ["-m"] and "tensorflow_ipu" in _sys.orig_argv
+_is_for_command = _is_for_command or "".join(_sys.argv[:1]).rpartition("/")[2] == "tensorflow-ipu"
 
 if TYPE_CHECKING or not _is_for_command:
     from tensorflow_ipu import compiler, config, errors, feeds, keras, loops, ops, scopes
@@ -65,6 +66,8 @@ if TYPE_CHECKING:
     from tensorflow_ipu.precision import precision_report
     from tensorflow_ipu.strategy.workers import IPUMultiWorkerStrategy, IPUMultiWorkerStrategyV1
     from tensorflow_ipu.tracing import trace
+
+    __version__: str
 
 __all__ = [
     "IPUConfig",
@@ -115,6 +118,8 @@ if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
             return getattr(_importlib.import_module(f"{__name__}.{_HOLDERS[name]}"), name)
         if name in __all__:
             return _importlib.import_module(f"{__name__}.{name}")
+        if name == "__version__":
+            return _importlib.import_module("importlib.metadata").version("tensorflow-ipu")
         raise AttributeError(f"module `{__name__}` has no attribute `{name}`{_where_else(name)}")
 
 

@@ -30,7 +30,8 @@ LAYERS = layers(
     "serving",
     "compiler executables keras multi_worker_strategy",
     "precision",
-    "cli compat",
+    "compat",
+    "cli",
     "__init__ __main__",
 )
 

@@ -1,1 +1,1 @@
-"""The commands of `python -m tensorflow_ipu`."""
+"""The commands of `tensorflow-ipu`, which is `python -m tensorflow_ipu` too: a module each, of its name."""

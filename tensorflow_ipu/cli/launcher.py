@@ -1,24 +1,21 @@
-"""The command `python -m tensorflow_ipu run`."""
+"""Starts the processes of a cluster, shows what they write, and ends them."""
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import json
 import os
 import re
 import selectors
-import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import IO, Any, BinaryIO
 
@@ -31,8 +28,8 @@ _LONGEST = 1 << 16
 class Lines:
     """Writes one output of one process in whole lines, each as it was last overwritten."""
 
-    def __init__(self, prefix: str, target: BinaryIO, last: deque[str]) -> None:
-        """Takes the prefix of lines, their target, and the deque of the last ones."""
+    def __init__(self, prefix: str, target: BinaryIO | None, last: deque[str]) -> None:
+        """Takes the prefix of lines, their target, if they are shown, and the deque of the last ones."""
         self._prefix = prefix.encode()
         self._target = target
         self._last = last
@@ -55,7 +52,7 @@ class Lines:
     def _write(self, lines: list[bytes]) -> None:
         shown = [line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines]
         self._last.extend(line.decode(errors="replace") for line in shown)
-        if shown:
+        if shown and self._target is not None:
             # In one piece, so that no other process's line comes in between.
             self._target.write(b"".join(self._prefix + line + b"\n" for line in shown))
             self._target.flush()
@@ -75,7 +72,7 @@ _OF_SIGNAL = 128  # What a shell adds to the number of a signal that ended a pro
 class Child:
     """One process and its output."""
 
-    def __init__(self, worker: int, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(self, worker: int, command: Sequence[str], environment: Mapping[str, str], shows: bool = True) -> None:
         """Starts it in a group of its own: Ctrl-C reaches it through the launcher alone."""
         self.worker = worker
         self.last: deque[str] = deque(maxlen=_SHOWN)
@@ -95,8 +92,8 @@ class Child:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.outputs: dict[IO[bytes], Lines] = {
-            self.process.stdout: Lines(prefix, sys.stdout.buffer, self.last),
-            self.process.stderr: Lines(prefix, sys.stderr.buffer, self.last),
+            self.process.stdout: Lines(prefix, sys.stdout.buffer if shows else None, self.last),
+            self.process.stderr: Lines(prefix, sys.stderr.buffer if shows else None, self.last),
         }
 
     @property
@@ -163,11 +160,13 @@ class Children:
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._catch)
 
-    def run(self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]]) -> int:
-        """Starts all, and waits until all have ended."""
+    def run(
+        self, commands: Sequence[Sequence[str]], environments: Sequence[Mapping[str, str]], only: int | None = None
+    ) -> int:
+        """Starts all, and waits until all have ended; shows what the process `only` writes, or all if None."""
         try:
             for worker, (command, environment) in enumerate(zip(commands, environments, strict=True)):
-                child = Child(worker, command, environment)
+                child = Child(worker, command, environment, only in (None, worker))
                 self._children.append(child)
                 for source in child.outputs:
                     os.set_blocking(source.fileno(), False)
@@ -341,160 +340,3 @@ def hold_ports(instances: int, port: int | None) -> list[socket.socket]:
                 ) from exc
         stack.pop_all()
     return held
-
-
-_USAGE = """\
-python -m tensorflow_ipu run --instances N [--replicas R] [OPTION ...] SCRIPT [ARGUMENT ...]
-       python -m tensorflow_ipu run --hosts A,B [--instances N] [OPTION ...] SCRIPT [ARGUMENT ...]
-       python -m tensorflow_ipu run SCRIPT [ARGUMENT ...]"""
-
-_DESCRIPTION = """\
-Runs a script in several processes of this machine, which form a cluster: each is one
-worker of TensorFlow's, by the variable TF_CONFIG. Each line of their output has the
-number of its worker in front. When one fails, the others are ended: the status is that
-of the first to fail, and its last lines are shown once more. Ctrl-C is handed on to all.
-
-With `--hosts` nothing is started: the command that each host has to run is printed.
-
-Without `--instances` and `--hosts`, the script runs as by `python -m tensorflow_ipu SCRIPT`."""
-
-_EPILOG = """\
-Scripts may be written for Graphcore IPUs, or import tensorflow_ipu themselves. All that
-follows SCRIPT is the script's own. docs/distributed.md has more."""
-
-_NOT_RUN = 2
-
-
-def main(arguments: Sequence[str], alone: Callable[[Sequence[str]], int]) -> int:
-    """Executes a command line."""
-    own, script = _split(arguments)
-    if not any(word.partition("=")[0] in (*_VALUES, "-h", "--help") for word in own):
-        return alone(arguments)
-    parser = _parser()
-    options = parser.parse_args(own)
-    if not script:
-        parser.error("name the script to run, after all options")
-    if options.hosts is None and options.instances is None:
-        parser.error("say how many processes there are by `--instances`, or where they are by `--hosts`")
-    try:
-        return _print_hosts(options, script) if options.hosts is not None else _run(options, script)
-    except ValueError as exc:
-        parser.exit(_NOT_RUN, f"python -m tensorflow_ipu run: {exc}\n")
-
-
-def _run(options: argparse.Namespace, script: Sequence[str]) -> int:
-    path = Path(script[0])
-    if not path.is_file():
-        kind = "is a folder, not a script" if path.is_dir() else "does not exist"
-        raise ValueError(f"`{path}` {kind}; name a Python file")
-    instances: int = options.instances
-    local_replicas = _local_replicas(options.replicas, instances)
-    held = hold_ports(instances, options.port)
-    try:
-        addresses = tuple(f"{LOOPBACK}:{one.getsockname()[1]}" for one in held)
-        cluster = LaunchPlan(addresses, local_replicas, options.ipus_per_replica, options.timeout)
-        count = environment.ipu_count()
-        environments = [
-            {**os.environ, "PYTHONUNBUFFERED": "1", **cluster.variables(worker, count)} for worker in range(instances)
-        ]
-        command = [sys.executable, "-m", "tensorflow_ipu", *_as_arguments(options), *script]
-        return Children().run([command] * instances, environments)
-    finally:
-        for one in held:
-            one.close()
-
-
-def _print_hosts(options: argparse.Namespace, script: Sequence[str]) -> int:
-    hosts = [host.strip() for host in options.hosts.split(",")]
-    instances: int = len(hosts) if options.instances is None else options.instances
-    port = DEFAULT_PORT if options.port is None else options.port
-    addresses = addresses_of(hosts, instances, port)
-    local_replicas = _local_replicas(options.replicas, instances)
-    cluster = LaunchPlan(addresses, local_replicas, options.ipus_per_replica, options.timeout)
-    for worker, address in enumerate(addresses):
-        command = ["python", "-m", "tensorflow_ipu", *_as_arguments(options), *script]
-        # What each host offers is not known here.
-        found = cluster.variables(worker, environment.DEFAULT_COUNT)
-        variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in found.items())
-        print(f"# worker {worker}, on {address.rpartition(':')[0]}:")  # noqa: T201  (What was asked for.)
-        print(f"{variables} {shlex.join(command)}")  # noqa: T201
-    return 0
-
-
-def _local_replicas(replicas: int | None, instances: int) -> int | None:
-    if replicas is None:
-        return None
-    if replicas % instances:
-        raise ValueError(
-            f"`--replicas={replicas}` cannot be divided evenly among {instances} instances; choose a multiple of"
-            f" {instances}"
-        )
-    return replicas // instances
-
-
-def _as_arguments(options: argparse.Namespace) -> list[str]:
-    emulations = [] if options.emulations is None else [f"--emulations={options.emulations}"]
-    keras = [] if options.keras is None else [f"--keras={options.keras}"]
-    return keras + ["--force"] * options.force + emulations
-
-
-# Options that have a value, which may be a word of its own.
-_COUNTS = ("--instances", "--num-instances", "--replicas", "--num-replicas", "--ipus-per-replica")
-_VALUES = (*_COUNTS, "--hosts", "--host", "--port", "--timeout")
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    at = 0
-    while at < len(arguments) and arguments[at].startswith("-"):
-        at += 2 if arguments[at] in (*_VALUES, "--keras") else 1
-    return list(arguments[:at]), list(arguments[at:])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tensorflow_ipu run",
-        usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    words = "how many processes; with `--hosts`, on all hosts together, and one each by default"
-    add("--instances", "--num-instances", metavar="N", type=_count, help=words)
-    words = "how many replicas all processes have together, a multiple of N: for scripts that ask `popdist`. Others say"
-    words += " themselves how many IPUs each process has"
-    add("--replicas", "--num-replicas", metavar="R", type=_count, help=words)
-    words = "how many IPUs each replica has, for `popdist`; 1 by default"
-    add("--ipus-per-replica", metavar="I", type=_count, help=words)
-    add("--hosts", "--host", metavar="A,B", help="print what each of these hosts has to run, and start nothing")
-    words = "the first worker's port; the others on the same host have those after it. By default the system chooses"
-    add("--port", metavar="P", type=_port, help=f"{words} free ones, and with `--hosts` it is {DEFAULT_PORT}")
-    words = "after how many seconds a worker gives up waiting for the others, where the script does not say;"
-    add("--timeout", metavar="S", type=_seconds, help=f"{words} {environment.DEFAULT_TIMEOUT:g} by default")
-    add("--keras", choices=("2", "3"), help="as without `run`: which Keras scripts get")
-    add("--force", action="store_true", help="as without `run`: run a script that needs missing names")
-    add("--emulations", metavar="FILE", help="as without `run`; write `--emulations=FILE`")
-    return parser
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text[:9]) > 0 and len(text) < 6):
-        raise argparse.ArgumentTypeError(f"`{text}` is no number from 1 to 99999")
-    return int(text)
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65536):
-        raise argparse.ArgumentTypeError(f"`{text}` is no port; write a number from 1 to 65535")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return environment.worker_timeout({environment.TIMEOUT_VARIABLE: text or "0"})
-    except ValueError:
-        most = environment.MOST_SECONDS
-        raise argparse.ArgumentTypeError(
-            f"`{text}` is no time; write a number of seconds above 0 and up to {most}"
-        ) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -58,15 +58,19 @@ def entries() -> list[ListedName]:
     return sorted([*found, *_options()], key=lambda entry: (entry.module, entry.name.lower()))
 
 
-def lines(words: Iterable[str] = ()) -> list[str]:
-    """The names that contain one of the words, or all, a line each, and the number in each state."""
+def chosen(words: Iterable[str]) -> list[ListedName]:
+    """The names that contain one of the words; all names if there is no word."""
     parts = [word.lower() for word in words]
-    chosen = [entry for entry in entries() if not parts or any(part in entry.full.lower() for part in parts)]
-    width = max((len(entry.full) for entry in chosen), default=0)
-    counts = Counter(entry.state for entry in chosen)
+    return [entry for entry in entries() if not parts or any(part in entry.full.lower() for part in parts)]
+
+
+def lines(found: Sequence[ListedName]) -> list[str]:
+    """A line for each name, and one for the number in each state."""
+    width = max((len(entry.full) for entry in found), default=0)
+    counts = Counter(entry.state for entry in found)
     return [
-        *(f"{entry.full:{width}}  {entry.state.value:9}  {entry.words}" for entry in chosen),
-        f"{len(chosen)} names: " + ", ".join(f"{counts[state]} {state.value}" for state in State),
+        *(f"{entry.full:{width}}  {entry.state.value:9}  {entry.words}" for entry in found),
+        f"{len(found)} names: " + ", ".join(f"{counts[state]} {state.value}" for state in State),
     ]
 
 

@@ -310,20 +310,24 @@ _MAIN = "__main__"
 class Project:
     """Files, read together; names lead through all of them to modules outside."""
 
-    def __init__(self, script: Path, folders: Sequence[Path]) -> None:
-        """Reads a script and its imports; a file that does not parse is left out."""
+    def __init__(self, script: Path, folders: Sequence[Path], package: str = "", source: bytes | None = None) -> None:
+        """Reads a script, which is in a file or in `source`, and its imports; a file that does not parse is left out."""
         self.files: dict[Path, Reading] = {}  # In the order of imports.
+        self.unreadable: list[Found] = []
         self._modules: dict[str, Reading] = {}
-        queue, seen = [(script, "", _MAIN)], set[Path]()
+        queue, seen = [(script, package, _MAIN)], set[Path]()
         while queue:
             file, package, name = queue.pop(0)
             if file.resolve() in seen:
                 continue
             seen.add(file.resolve())
             try:
-                reading = Reading(ast.parse(file.read_bytes(), str(file)), package)
-            except (SyntaxError, ValueError, OSError):
+                given = source if name == _MAIN else None
+                tree = ast.parse(file.read_bytes() if given is None else given, str(file))
+            except (SyntaxError, ValueError, OSError) as exc:
+                self.unreadable.append(Found(str(file), getattr(exc, "lineno", None) or 1, f"{exc.args[0]}"))
                 continue
+            reading = Reading(tree, package)
             self.files[file] = self._modules[name] = reading
             queue += [found for module in sorted(reading.modules) for found in _files(folders, module)]
 

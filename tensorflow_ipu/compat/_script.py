@@ -8,12 +8,12 @@ import importlib
 import importlib.util
 import io
 import os
+import runpy
 import sys
 import threading
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
@@ -162,22 +162,28 @@ def _close() -> None:
 _INTERRUPTED = 130
 
 
-def run(script: Path, arguments: Sequence[str]) -> int:
-    """Runs a script as the main module of this process."""
+def run(flag: str, text: str, arguments: Sequence[str]) -> int:
+    """Runs the script of a path as the main module of this process, or a module after `-m`, or code after `-c`."""
     install()
-    sys.argv = [str(script), *arguments]
+    sys.argv = [flag or text, *arguments]
     if not getattr(sys.flags, "safe_path", False):  # As of Python 3.11.
-        sys.path[0] = str(script.resolve().parent)
+        sys.path[0] = {"-m": os.getcwd(), "-c": ""}.get(flag, os.path.dirname(os.path.realpath(text)))
     # Python, too, gives the main module a full path, and leaves `sys.argv` as it was written.
-    path = os.path.abspath(script)
+    path = "<string>" if flag == "-c" else os.path.abspath(text)
     main = ModuleType("__main__")
-    main.__dict__.update(
-        __file__=path, __loader__=SourceFileLoader("__main__", path), __builtins__=builtins, __cached__=None
-    )
+    main.__dict__.update(__builtins__=builtins)
+    if not flag:
+        main.__dict__.update(__file__=path, __loader__=SourceFileLoader("__main__", path), __cached__=None)
     sys.modules["__main__"] = main
     try:
-        with io.open_code(path) as file:
-            code = compile(file.read(), path, "exec", dont_inherit=True)
+        if flag == "-m":
+            runpy.run_module(text, run_name="__main__", alter_sys=True)
+            return 0
+        if flag == "-c":
+            code = compile(text, path, "exec", dont_inherit=True)
+        else:
+            with io.open_code(path) as file:
+                code = compile(file.read(), path, "exec", dont_inherit=True)
         _execute(code, main)
     except SystemExit:
         raise

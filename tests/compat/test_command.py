@@ -213,7 +213,7 @@ def test_list_prints_the_names_that_are_asked_for(here, capsys):
         (["--help"], 0, "SCRIPT"),
         (["no_such_script.py"], 2, "`no_such_script.py` does not exist"),
         (["."], 2, "`.` is a folder"),
-        ([], 2, "required: SCRIPT"),
+        ([], 2, "name the script to run"),
         (["--faster", "x.py"], 2, "--faster"),
     ],
 )

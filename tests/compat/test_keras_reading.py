@@ -7,6 +7,7 @@ import textwrap
 import pytest
 
 from tensorflow_ipu import __main__
+from tensorflow_ipu.cli import run_script
 from tensorflow_ipu.compat import _keras_reading, _reading
 from tensorflow_ipu.compat._keras_reading import Weight
 
@@ -126,11 +127,11 @@ def test_reading_imports_neither_tensorflow_nor_keras(tmp_path):
 def test_check_and_the_command_say_how_to_install_keras_2_where_it_is_not(monkeypatch, tmp_path, capsys):
     script = tmp_path / "script.py"
     script.write_text("import keras\nkeras.Input(8)\nkeras.utils.tf_inspect")
-    monkeypatch.setattr(__main__, "_has_keras_2", lambda: True)
+    monkeypatch.setattr(run_script, "has_keras_2", lambda: True)
     assert __main__.main(["--check", str(script)]) == 0
     *_, end = capsys.readouterr().out.splitlines()
     assert end == "Nothing is missing with Keras 2, which such scripts get."
-    monkeypatch.setattr(__main__, "_has_keras_2", lambda: False)
+    monkeypatch.setattr(run_script, "has_keras_2", lambda: False)
     assert __main__.main(["--check", str(script)]) == 1
     title, lost, other, bridged, end = capsys.readouterr().out.splitlines()
     assert (title, other) == ("is of Keras 2 alone:", "is of Keras 2, and taken by Keras 3 too:")
@@ -139,6 +140,6 @@ def test_check_and_the_command_say_how_to_install_keras_2_where_it_is_not(monkey
     assert "`pip install 'tensorflow-ipu[keras2]'`" in end
     assert "pip install --no-deps 'tf_keras~=2.21.0'" in end
     needs = _keras_reading.needs(_reading.of_script(script))
-    said = __main__._choice(script, needs)
+    said = run_script.choice(str(script), needs)
     assert said.startswith(f"`{script}` is for Keras 2 ({script}:2: ")
-    assert "and 1 more, which `--check` lists), the package `tf_keras`, which is not installed: `pip install" in said
+    assert "and 1 more, which `check` lists), the package `tf_keras`, which is not installed: `pip install" in said

@@ -229,8 +229,8 @@ def test_hosts_are_told_what_to_run(here):
     lines = out.splitlines()
     assert lines[::2] == [f"# worker {worker}, on {'aabb'[worker]}:" for worker in range(4)]
     for worker, line in enumerate(lines[1::2]):
-        assert line.count(" python -m tensorflow_ipu ") == 1
-        command = line.replace(" python -m tensorflow_ipu ", f' {sys.executable} -c "{_ECHO}" ')
+        assert line.count(" python -m tensorflow_ipu run-script ") == 1
+        command = line.replace(" python -m tensorflow_ipu run-script ", f' {sys.executable} -c "{_ECHO}" ')
         done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
         config, words, replicas = json.loads(done.stdout)
         assert json.loads(config) == {
@@ -246,7 +246,6 @@ def test_hosts_are_told_what_to_run(here):
     [
         (["--instances", "0", "t.py"], "`0` is no number from 1 to 99999"),
         (["--instances", "2"], "name the script to run"),
-        (["--replicas", "2", "t.py"], "say how many processes there are by `--instances`"),
         (["--instances", "2", "none.py"], "`none.py` does not exist; name a Python file"),
         (["--instances", "3", "--replicas", "4", __file__], "`--replicas=4` cannot be divided evenly among 3"),
         (["--instances", "2", "--timeout", "soon", __file__], "`soon` is no time"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -158,13 +159,15 @@ def check_multiple(micro_batches: int, schedule: PipelineSchedule, mapping: Mapp
     multiple = order_of(schedule, mapping, training).multiple
     if micro_batches % multiple == 0:
         return
-    # The kind is TensorFlow's; a plan needs no TensorFlow otherwise.
-    from tensorflow.errors import FailedPreconditionError  # pyright: ignore[reportMissingImports]
-
     below = micro_batches // multiple * multiple
     nearest = [str(count) for count in (below, below + multiple) if count]
     before, after = words_of_multiple(schedule.name, len(mapping), training, multiple)
-    raise FailedPreconditionError(None, None, f"{before}{micro_batches}; use {' or '.join(nearest)}{after}")
+    message = f"{before}{micro_batches}; use {' or '.join(nearest)}{after}"
+    if "tensorflow" not in sys.modules:  # Then nobody can name its kind of error, and its import would take seconds.
+        raise ValueError(message)
+    from tensorflow.errors import FailedPreconditionError  # pyright: ignore[reportMissingImports]
+
+    raise FailedPreconditionError(None, None, message)
 
 
 def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int | str) -> tuple[str, str]:

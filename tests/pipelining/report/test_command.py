@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.cli import plans
+from tensorflow_ipu.cli import pipeline
 from tensorflow_ipu.pipelining import Liveness, StageCost, parallel_phases_plan, pipeline_plan, serial_phases_plan
 
 
@@ -17,7 +17,7 @@ def said(capsys):
     """`said("--stages 4 ...", code=0)` is what the command prints."""
 
     def run(words, code=0):
-        assert plans.main(words.split()) == code
+        assert pipeline.main(words.split()) == code
         return capsys.readouterr().out
 
     return run
@@ -122,12 +122,12 @@ TWO, OF_GC200 = "--stages 2 --micro-batches 4", "--stages 2 --micro-batches 4 --
     ],
 )
 def test_what_cannot_be_is_told_without_a_traceback(capsys, words, told):
-    assert plans.main(words.split()) == 2
+    assert pipeline.main(words.split()) == 2
     assert told in capsys.readouterr().err
 
 
 def test_a_malformed_command_line_ends_with_the_usage(capsys):
     for words in ("--mapping 0,x", "--times a", "--weight-bytes many", "--schedule x"):
         with pytest.raises(SystemExit):
-            plans.main(words.split())
+            pipeline.main(words.split())
         assert "usage: python -m tensorflow_ipu pipeline" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The command `python -m tensorflow_ipu pipeline`, which plans a pipeline."""
+"""The command `pipeline`, which plans a pipeline."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tensorflow_ipu._base.units import format_bytes, format_seconds
+from tensorflow_ipu.cli.parsers import WRONG, make_parser, show, show_json
 from tensorflow_ipu.pipelining.report.comparison import compare_plans
 from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, plan_cost
 from tensorflow_ipu.pipelining.report.picture import draw_plans, write_trace
@@ -19,7 +20,6 @@ from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan, sharded_
 from tensorflow_ipu.pipelining.schedule.plan import Plan, stage_letters
 from tensorflow_ipu.pipelining.schedule.text import plan_text
 
-_WRONG = 2
 _UNITS = {"ms": 1e-3, "us": 1e-6, "ns": 1e-9, "s": 1.0}
 
 _SCHEDULES = {schedule.name.lower(): schedule for schedule in PipelineSchedule}
@@ -44,28 +44,26 @@ examples:
 
 def main(arguments: Sequence[str]) -> int:
     """Executes a command line."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
+    made = parser()
+    options = made.parse_args(arguments)
     try:
         return _compare(options) if options.compare else _show(options)
+    except BrokenPipeError:
+        raise
     except Exception as exc:
-        # The kind of a wrong multiple is TensorFlow's, which is not imported for this.
+        # The kind of a wrong multiple is TensorFlow's in a process that has imported that.
         kinds = (ValueError, TypeError, NotImplementedError, ImportError, OSError)
         if not isinstance(exc, kinds) and type(exc).__name__ != "FailedPreconditionError":
             raise
         message = getattr(exc, "message", None) or str(exc)
-        print(f"{parser.prog}: {message}", file=sys.stderr)  # noqa: T201
-        return _WRONG
+        print(f"{made.prog}: {message}", file=sys.stderr)  # noqa: T201
+        return WRONG
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tensorflow_ipu pipeline",
-        description="Plans a pipeline: which IPU does what when, what it keeps in memory, and what it costs.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+def parser() -> argparse.ArgumentParser:
+    """The parser of its command line."""
+    words = "Plans a pipeline: which IPU does what when, what it keeps in memory, and what it costs."
+    parser = make_parser("pipeline", words, "0", examples=_EPILOG)
     add = parser.add_argument
     add("--stages", metavar="N", type=int, help="how many stages; as many as --mapping names if omitted")
     words = "how many micro-batches a pass (gradient_accumulation_count)"
@@ -100,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("what comes out").add_argument
     add("--png", type=Path, metavar="FILE", help="draw it")
     add("--trace", type=Path, metavar="FILE", help="write it for https://ui.perfetto.dev")
+    add("--json", action="store_true", help="print it as JSON, for other programs")
     add("--compare", action="store_true", help="name the best schedule and mapping; --png draws each")
     add("--ipus", metavar="N", type=int, help="with --compare: how many IPUs there are")
     words = "with --compare: how much fits on an IPU, as in 600MiB"
@@ -111,8 +110,11 @@ def _show(options: argparse.Namespace) -> int:
     plan = _plan(options)
     check_plan(plan)
     stage_costs = _costs(options, plan.stages)
-    print(plan_text(plan))  # noqa: T201
-    print("\n" + _figures(plan_cost(plan, stage_costs, machine=options.machine), _time_text(options)))  # noqa: T201
+    if options.json:
+        show_json({"plan": plan_text(plan), **_plain(plan_cost(plan, stage_costs, machine=options.machine))})
+    else:
+        show(plan_text(plan))
+        show("\n" + _figures(plan_cost(plan, stage_costs, machine=options.machine), _time_text(options)))
     _write(options, [plan], stage_costs)
     return 0
 
@@ -141,21 +143,30 @@ def _compare(options: argparse.Namespace) -> int:
         lines.append(f"{time_text(cost.time):>10}  {cost.bubble_share:6.0%}  {memory}{one.label}")
     if len(run) > 12:
         lines.append(f"and {len(run) - 12} more that can be run")
-    print("\n".join([*lines, "", comparison.reason]))  # noqa: T201
+    if options.json:
+        candidates = [{"name": one.label, "refused": one.refused, **_plain(one.cost)} for one in comparison.candidates]
+        show_json({"reason": comparison.reason, "candidates": candidates})
+    else:
+        show("\n".join([*lines, "", comparison.reason]))
     best = [found for schedule in PipelineSchedule if (found := comparison.best_of(schedule))]
     if best:
         best.sort(key=comparison.candidates.index)
         _write(options, [one.cost.plan for one in best if one.cost], stage_costs)
-    return 0 if best else _WRONG
+    return 0 if best else WRONG
 
 
 def _write(options: argparse.Namespace, plans: list[Plan], stage_costs: list[StageCost]) -> None:
     if options.png:
         draw_plans(plans, options.png, stage_costs, machine=options.machine)
-        print(f"picture: {options.png}")  # noqa: T201
+        _said(options, f"picture: {options.png}")
     if options.trace:
         write_trace(plans[0], options.trace, stage_costs, machine=options.machine)
-        print(f"trace: {options.trace}")  # noqa: T201
+        _said(options, f"trace: {options.trace}")
+
+
+def _said(options: argparse.Namespace, line: str) -> None:
+    if not options.json:
+        show(line)
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -263,6 +274,15 @@ def _figures(cost: PlanCost, time_text: Callable[[float], str]) -> str:
             line += f", in all {format_bytes(ipu.on_chip_bytes)}"
             lines.append(line + (f", off the chip {format_bytes(ipu.off_chip_bytes)}" if ipu.off_chip_bytes else ""))
     return "\n".join(lines if cost.peak_bytes else lines[:1])
+
+
+def _plain(cost: PlanCost | None) -> dict[str, object]:
+    """The figures of a plan as JSON has them; of one that cannot be run there are none."""
+    if cost is None:
+        return {}
+    figures = {name: value for name, value in vars(cost).items() if name not in ("plan", "ipus")}
+    ipus = [{**vars(ipu), "on_chip_bytes": ipu.on_chip_bytes} for ipu in cost.ipus]
+    return {**figures, "peak_bytes": cost.peak_bytes, "peak_stash_bytes": cost.peak_stash_bytes, "ipus": ipus}
 
 
 def _mapping(text: str) -> list[int | list[int]]:

@@ -1,0 +1,28 @@
+"""The command `precision`, which shows a saved report of what float16 makes of a model."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from tensorflow_ipu.cli.parsers import show, show_json
+from tensorflow_ipu.cli.report import load, report_parser, run
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of its command line."""
+    return report_parser("precision", "Shows a report that `precision_report(...).save` wrote.")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Executes a command line."""
+    return run(parser(), arguments, _show)
+
+
+def _show(options: argparse.Namespace) -> None:
+    from tensorflow_ipu.precision import PrecisionReport
+
+    report = load(PrecisionReport, options.report)
+    show_json(report.to_dict()) if options.json else show(str(report))
+    if options.html is not None:
+        report.save(options.html)

@@ -1,0 +1,95 @@
+"""The command `report`, which shows saved reports of what a machine would make of a program."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from tensorflow_ipu._base.page import SavedReport
+from tensorflow_ipu.cli.parsers import WRONG, add_json, kind_of, make_parser, show, show_json
+
+_EXAMPLES = """\
+examples:
+  a.json                        the report as text
+  a.json --html a.html          and as a page for a browser
+"""
+_EXAMPLE_OF_TWO = "  a.json b.json                 what changed from one to the other\n"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of its command line."""
+    words = "Shows a report that `report.save` wrote, or what changed from one to another."
+    made = report_parser("report", words, _EXAMPLES + _EXAMPLE_OF_TWO)
+    made.add_argument("other", metavar="B.json", type=Path, nargs="?", help="another, to compare the first with")
+    return made
+
+
+def report_parser(name: str, description: str, examples: str = _EXAMPLES) -> argparse.ArgumentParser:
+    """The parser of a command that shows a report."""
+    made = make_parser(name, description, "0", examples=examples)
+    made.add_argument("report", metavar="A.json", type=Path, help="a report")
+    made.add_argument("--html", metavar="OUT.html", type=Path, help="write a page for a browser")
+    add_json(made)
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Executes a command line."""
+    return run(parser(), arguments, _show)
+
+
+def run(made: argparse.ArgumentParser, arguments: Sequence[str], show_all: Callable[[argparse.Namespace], None]) -> int:
+    """Executes a command line of a command that shows a report."""
+    options = made.parse_args(arguments)
+    try:
+        if options.html is not None and options.html.suffix != ".html":
+            raise ValueError(f"`--html {options.html}` must end in `.html`")
+        show_all(options)
+    except BrokenPipeError:
+        raise
+    except OSError as exc:
+        print(f"{made.prog}: `{exc.filename}`: {exc.strerror}", file=sys.stderr)  # noqa: T201
+        return WRONG
+    except (ValueError, ImportError) as exc:  # A page has pictures, by a library that may be missing.
+        print(f"{made.prog}: {exc}", file=sys.stderr)  # noqa: T201
+        return WRONG
+    return 0
+
+
+def load(kind: type[SavedReport], path: Path) -> SavedReport:
+    """Reads a report; of another file, the error says what shows that."""
+    try:
+        return kind.load(path)
+    except ValueError:
+        other = kind_of(path)
+        if not other or "schema" in other:
+            raise
+        raise ValueError(f"`{path}` {other}") from None
+
+
+def _show(options: argparse.Namespace) -> None:
+    from tensorflow_ipu.machine import Report, compare_reports
+    from tensorflow_ipu.machine._comparison import changed_figures, changed_operations
+
+    loaded = [load(Report, path) for path in (options.report, options.other) if path is not None]
+    after, before = loaded[-1], loaded[0]
+    assert isinstance(before, Report)
+    assert isinstance(after, Report)
+    if options.json and options.other is None:
+        show_json(after.to_dict())
+    elif options.json:
+        changes = {"figures": changed_figures(before, after), "operations": changed_operations(before, after)}
+        show_json(
+            {
+                title: [{"name": one.name, "before": one.before, "after": one.after} for one in found]
+                for title, found in changes.items()
+            }
+        )
+    else:
+        show(compare_reports(before, after) if options.other else str(after))
+    if options.html is not None:
+        from tensorflow_ipu.machine.page import page  # matplotlib, which takes a while.
+
+        options.html.write_text(page(after, before if options.other else None), encoding="utf-8")

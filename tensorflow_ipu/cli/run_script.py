@@ -1,0 +1,153 @@
+"""The command `run-script`, which is also what is done where no command is named."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tensorflow_ipu._base import environment
+from tensorflow_ipu.cli.parsers import COMMANDS, WRONG, make_parser, meant, program, show, split
+from tensorflow_ipu.cli.programs import program_of
+from tensorflow_ipu.compat import _keras_reading, _reading
+from tensorflow_ipu.errors import LibraryError
+
+_USAGE = """\
+{prog} [--keras 2|3] [--force] [--emulations=FILE] SCRIPT [ARGUMENT ...]
+       {prog} [--keras 2|3] [--force] [--emulations=FILE] -m MODULE | -c CODE [ARGUMENT ...]
+       {prog} COMMAND ..."""
+
+_DESCRIPTION = """\
+Runs a script that was written for Graphcore IPUs, unmodified, on emulated ones:
+`from tensorflow.python import ipu` and the other names of IPU TensorFlow are found
+in tensorflow_ipu. All else is as with `python SCRIPT ARGUMENT ...`.
+
+The script is read first. Where it needs names that do not exist in this version,
+all of them are listed on the error output, and it is not run (status 2)."""
+
+_END = "All that follows SCRIPT is the script's own; a script named like a command runs by `run-script`.\n"
+_END += "docs/porting.md and docs/command_line.md have more."
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of options and the program."""
+    made = options()
+    made.add_argument("program", nargs="*", metavar="SCRIPT", help="the Python file to run, and its arguments")
+    return made
+
+
+def options() -> argparse.ArgumentParser:
+    """The parser of options."""
+    commands = [f"  {name:12}{text}" for name, text in COMMANDS.items()]
+    examples = "\n".join(["commands, of which each has `--help`:", *commands, "", _END])
+    statuses = "that of the script, and 1 where it ends by an error"
+    made = make_parser("", _DESCRIPTION, statuses, _USAGE, examples)
+    made.add_argument(
+        "--keras",
+        choices=("2", "3"),
+        help="which Keras `tf.keras`, `keras` and `tensorflow.keras` are: 2, the one of 2021, which is the package `tf_keras`,"
+        " or 3. By default what `TF_USE_LEGACY_KERAS` says; where that is not set, 2 if the script uses what that alone has",
+    )
+    made.add_argument("--force", action="store_true", help="run the script even if it needs names that do not exist")
+    made.add_argument(
+        "--emulations",
+        metavar="FILE",
+        type=Path,
+        help="a Python file to run first, which says what stands in for the script's operations for tiles by"
+        " `tensorflow_ipu.ops.register_user_op_emulation`; write `--emulations=FILE`",
+    )
+    made.add_argument("--version", action="store_true", help="print the version of the package")
+    return made
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Executes a command line."""
+    made = options()
+    own, words = split(arguments, ("--keras", "--emulations"))
+    chosen, unknown = made.parse_known_args(own)
+    if unknown:
+        made.error(f"unrecognized arguments: {' '.join(unknown)}{meant(unknown[0])}")
+    if chosen.version:
+        import tensorflow_ipu
+
+        show(f"tensorflow-ipu {tensorflow_ipu.__version__}")
+        return 0
+    try:
+        script = program_of(words)
+        project = script.read()
+    except ValueError as exc:
+        made.error(str(exc)) if not words else made.exit(WRONG, f"{made.prog}: {exc}\n")
+    if script.interpreter:  # Options of Python need a Python of their own.
+        os.execv(sys.executable, [sys.executable, *script.interpreter, "-m", "tensorflow_ipu", *own, *script.words])
+    emulations: Path | None = chosen.emulations
+    if emulations is not None and not emulations.is_file():
+        made.exit(WRONG, f"{made.prog}: `--emulations={emulations}` names no Python file\n")
+    if chosen.keras is not None:
+        _use_keras(chosen.keras)
+    # Devices and scopes have to exist before the script uses TensorFlow, which is not imported before it is read.
+    needs = [] if environment.uses_keras_2() else _keras_reading.needs(project)
+    is_chosen = chosen.keras is not None or environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules
+    deciding = [need for need in needs if need.weight is not _keras_reading.Weight.BRIDGED]
+    if deciding and not is_chosen:
+        _say(choice(script.title, deciding))
+        if has_keras_2():
+            _use_keras("2")
+    missing = _reading.missing(project)
+    if not environment.uses_keras_2():
+        missing += [need for need in needs if need.weight is _keras_reading.Weight.LOST]
+    if missing:
+        _say(_missing_names(script.title, missing, chosen.force))
+        if not chosen.force:
+            return WRONG
+    try:
+        from tensorflow_ipu import keras  # noqa: F401
+        from tensorflow_ipu.compat import _script
+    except LibraryError as exc:
+        made.exit(WRONG, f"{made.prog}: {exc}\n")
+    if emulations is not None:
+        runpy.run_path(str(emulations))
+    return _script.run(script.flag, script.text, script.arguments)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _use_keras(version: str) -> None:
+    """Has TensorFlow, here and in processes that start from here, take this Keras."""
+    if version == "2":
+        os.environ[environment.KERAS_VARIABLE] = "1"
+    else:
+        os.environ.pop(environment.KERAS_VARIABLE, None)
+
+
+def has_keras_2() -> bool:
+    """Whether the package `tf_keras` is installed."""
+    return importlib.util.find_spec("tf_keras") is not None
+
+
+def choice(script: str, needs: Sequence[_keras_reading.KerasFound]) -> str:
+    """The line that says which Keras a script gets, where it needs Keras 2 and nobody has said which."""
+    first, more = needs[0], f", and {len(needs) - 1} more, which `check` lists" if needs[1:] else ""
+    begin = f"`{script}` is for Keras 2 ({first.path}:{first.line}: {first.message}{more})"
+    if has_keras_2():
+        return f"{begin} and gets it, as `tf_keras`; `--keras 3` has it run with Keras 3"
+    return f"{begin}, the package `tf_keras`, which is not installed: {environment.KERAS_2_COMES_BY}"
+
+
+def _missing_names(script: str, missing: list[_reading.Found], forced: bool) -> str:
+    lines = [place(found) for found in missing]
+    if forced:
+        end = "It is run all the same, as `--force` says."
+    else:
+        end = f"It was not run. `{program()} --force {script}` runs it up to the first of these."
+    return "\n".join([f"`{script}` needs what does not exist in this version of tensorflow_ipu:", *lines, end])
+
+
+def place(found: _reading.Found) -> str:
+    """A finding as a line."""
+    return f"  {found.path}:{found.line}: {found.message}"
