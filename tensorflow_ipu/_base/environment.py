@@ -88,6 +88,7 @@ HOST_KERNELS_VARIABLE = "TENSORFLOW_IPU_HOST_KERNELS"
 ENGINE_VARIABLE = "POPLAR_ENGINE_OPTIONS"
 LOG_LEVEL_VARIABLE = "TENSORFLOW_IPU_LOG_LEVEL"
 VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
+PROGRESS_VARIABLE = "TENSORFLOW_IPU_PROGRESS"
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 
@@ -116,6 +117,7 @@ class PoplarFlags:
     use_synthetic_data: bool = False
     synthetic_data_categories: frozenset[str] = frozenset()
     executable_cache_path: str = ""
+    show_progress_bar: bool | None = None
     others: tuple[str, ...] = ()
 
     def synthetic(self, category: str) -> bool:
@@ -181,6 +183,7 @@ def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
         raise ValueError(f"`{FLAGS_VARIABLE}={text}` has unbalanced quotes; close each quotation mark") from exc
     ipu_model = synthetic = False
     cache = ""
+    progress_bar: bool | None = None
     categories: set[str] = set()
     others: list[str] = []
     for word in words:
@@ -195,9 +198,18 @@ def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
             if not value:
                 raise ValueError(f"`{word}` in `{FLAGS_VARIABLE}` names no folder; write `{name}=FOLDER`")
             cache = value
+        elif name == "--show_progress_bar":
+            progress_bar = None if value.lower() == "auto" else _switch(word, value)
         else:
             others.append(word)
-    return PoplarFlags(ipu_model, synthetic, frozenset(categories), cache, tuple(others))
+    return PoplarFlags(ipu_model, synthetic, frozenset(categories), cache, progress_bar, tuple(others))
+
+
+def progress(environ: Mapping[str, str] | None = None) -> bool | None:
+    """Whether long work says how far it is (`TENSORFLOW_IPU_PROGRESS`, else `TF_POPLAR_FLAGS`); None: where people look."""
+    if text_of(PROGRESS_VARIABLE, environ):
+        return switch(PROGRESS_VARIABLE, True, environ)
+    return poplar_flags(environ).show_progress_bar
 
 
 def report_directory(environ: Mapping[str, str] | None = None) -> str | None:
@@ -249,6 +261,7 @@ TF_CONFIG_VARIABLE = "TF_CONFIG"
 TIMEOUT_VARIABLE = "TENSORFLOW_IPU_TIMEOUT"
 LISTEN_VARIABLE = "TENSORFLOW_IPU_LISTEN"
 REPLICAS_VARIABLE = "TENSORFLOW_IPU_REPLICAS"
+LAUNCHER_VARIABLE = "TENSORFLOW_IPU_LAUNCHER"
 IPUS_PER_REPLICA_VARIABLE = "TENSORFLOW_IPU_IPUS_PER_REPLICA"
 
 DEFAULT_TIMEOUT = 60.0
@@ -262,6 +275,11 @@ MOST_SECONDS = 86400
 def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
     """What `TF_CONFIG` says of the cluster that this process is a task of; None where it is unset or empty."""
     return text_of(TF_CONFIG_VARIABLE, environ) or None
+
+
+def launcher(environ: Mapping[str, str] | None = None) -> str | None:
+    """The name of the abstract socket of the launcher that started this worker; None where nobody did."""
+    return text_of(LAUNCHER_VARIABLE, environ) or None
 
 
 def worker_timeout(environ: Mapping[str, str] | None = None) -> float:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import IO, Any, BinaryIO
 
-from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import environment, progress
 
 # What a process writes without a line's end is not kept for ever.
 _LONGEST = 1 << 16
@@ -54,8 +54,9 @@ class Lines:
         self._last.extend(line.decode(errors="replace") for line in shown)
         if shown and self._target is not None:
             # In one piece, so that no other process's line comes in between.
-            self._target.write(b"".join(self._prefix + line + b"\n" for line in shown))
-            self._target.flush()
+            with progress.hidden():
+                self._target.write(b"".join(self._prefix + line + b"\n" for line in shown))
+                self._target.flush()
 
 
 # Seconds for the others to write what they saw when one failed, to end after SIGTERM, and to end after Ctrl-C.
@@ -156,6 +157,11 @@ class Children:
         os.set_blocking(self._reader, False)
         os.set_blocking(writer, False)
         self._selector.register(self._reader, selectors.EVENT_READ)
+        # Where workers tell that they are there.
+        self._arrivals = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._arrivals.bind(f"\0tensorflow_ipu-{os.getpid()}")
+        self._selector.register(self._arrivals, selectors.EVENT_READ)
+        self._arrived: set[bytes] = set()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._catch)
@@ -165,15 +171,20 @@ class Children:
     ) -> int:
         """Starts all, and waits until all have ended; shows what the process `only` writes, or all if None."""
         try:
-            for worker, (command, environment) in enumerate(zip(commands, environments, strict=True)):
-                child = Child(worker, command, environment, only in (None, worker))
+            told = {environment.LAUNCHER_VARIABLE: self._arrivals.getsockname().decode().lstrip("\0")}
+            for worker, (command, variables) in enumerate(zip(commands, environments, strict=True)):
+                child = Child(worker, command, {**variables, **told}, only in (None, worker))
                 self._children.append(child)
                 for source in child.outputs:
                     os.set_blocking(source.fileno(), False)
                     self._selector.register(source, selectors.EVENT_READ, child)
-            while self._running():
-                self._step()
+            count = len(commands)
+            with progress.of("workers that are there", count, until=lambda work: work.done == count) as work:
+                while self._running():
+                    self._step()
+                    work.done = len(self._arrived)
         finally:
+            self._arrivals.close()
             for child in self._children:
                 child.end()
                 for source in list(child.outputs):
@@ -186,7 +197,9 @@ class Children:
     def _step(self) -> None:
         wait = max(0.0, self._pending[0][0] - time.monotonic()) if self._pending else None
         for key, _ in self._selector.select(wait):
-            if key.data is None:
+            if key.fileobj is self._arrivals:
+                self._arrived.add(self._arrivals.recv(16))
+            elif key.data is None:
                 with suppress(BlockingIOError):
                     os.read(self._reader, 4096)
             else:

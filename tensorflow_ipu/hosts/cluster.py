@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
+import socket
 import threading
 import time
 from typing import Any
@@ -94,6 +96,7 @@ def join(
 def _join(own: Identity, seconds: float, everywhere: bool) -> Cluster:
     end = time.monotonic() + seconds
     with listening(own, everywhere) as listener:
+        _tell_launcher(own)
         token = meet(own, listener, seconds)
         connections = rendezvous.connect(own, listener, token, end - time.monotonic())
         sockets = [connections[one].detach() if one in connections else -1 for one in range(own.workers)]
@@ -110,6 +113,14 @@ def _join(own: Identity, seconds: float, everywhere: bool) -> Cluster:
             f"{name_of(own, own.worker)}, this process, gets no thread of the system for its connections"
         )
     return Cluster(own.worker, own.workers, own.addresses, seconds)
+
+
+def _tell_launcher(own: Identity) -> None:
+    """Tells `python -m tensorflow_ipu run`, if that started this process, that this worker is there."""
+    address = environment.launcher()
+    if address is not None:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(str(own.worker).encode(), f"\0{address}")
 
 
 def _checked_timeout(timeout: float | None) -> float:

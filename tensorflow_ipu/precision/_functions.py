@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._base import progress
 from tensorflow_ipu._base.checks import is_int, is_number
 from tensorflow_ipu.keras import tensor_probes
 from tensorflow_ipu.precision import _figures
@@ -262,13 +263,15 @@ def precision_report(
         raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
     if not is_number(loss_scale) or not 0 < loss_scale < float("inf"):
         raise ValueError(f"`loss_scale` must be a positive number, but is {loss_scale!r}")
-    if tensor_probes.is_model(model):
-        return _of_model(model, itertools.islice(_batches(data, batch_size), steps), float(loss_scale))
-    if replicas.is_graph_function(model):
-        strategy = tf.distribute.get_strategy()
-        run, device = _runner(strategy if isinstance(strategy, IPUStrategyV1) else None)
-        batches = itertools.islice(_batches(data, None), steps)
-        return FunctionSteps(model, run).report(batches, float(loss_scale), device)
+    with progress.of("float16 beside float32, steps", steps) as work:
+        if tensor_probes.is_model(model):
+            batches = work.counting(itertools.islice(_batches(data, batch_size), steps))
+            return _of_model(model, batches, float(loss_scale))
+        if replicas.is_graph_function(model):
+            strategy = tf.distribute.get_strategy()
+            run, device = _runner(strategy if isinstance(strategy, IPUStrategyV1) else None)
+            batches = work.counting(itertools.islice(_batches(data, None), steps))
+            return FunctionSteps(model, run).report(batches, float(loss_scale), device)
     raise TypeError(f"`model` must be a Keras model or a `tf.function`, but is {model!r}")
 
 

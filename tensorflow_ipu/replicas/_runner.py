@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu import metrics
-from tensorflow_ipu._base import environment, tracepoints
+from tensorflow_ipu._base import environment, progress, tracepoints
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import journal
 from tensorflow_ipu._native.library import ops
@@ -36,7 +36,8 @@ def compile_only(prepared: Prepared, folder: str = "", key: str = "") -> None:
     """Compiles a program, on the device of the caller, into the executable cache or `folder`."""
     program, inputs = prepared
     try:
-        ops.ipu_compile([*inputs, *program.captured_inputs], f=program, folder=folder, key=key)
+        with progress.of(f"compiling `{_plain(program.name)}`"):
+            ops.ipu_compile([*inputs, *program.captured_inputs], f=program, folder=folder, key=key)
     except tf.errors.InvalidArgumentError as exc:
         _uncompilable.raise_explained(program, exc)
 
@@ -108,9 +109,13 @@ class RunLog:
         _logger.log(environment.TRACE, "`%s` ran for %.6f s", self._program(), duration / 1e9)
 
     def _program(self) -> str:
-        """The function's own name: TensorFlow adds something as in `__inference_step_33`."""
-        name = self._name.decode() if isinstance(self._name, bytes) else self._name
-        return re.sub(r"^__inference_(.*)_\d+$", r"\1", name)
+        return _plain(self._name)
+
+
+def _plain(name: str | bytes) -> str:
+    """The function's own name: TensorFlow adds something as in `__inference_step_33`."""
+    name = name.decode() if isinstance(name, bytes) else name
+    return re.sub(r"^__inference_(.*)_\d+$", r"\1", name)
 
 
 def _short(device: str) -> str:
@@ -140,14 +145,16 @@ _Passed = tuple[weakref.ref[Any], str, tuple[int, ...]]
 _passed: dict[int, _Passed] = {}
 
 
-def _check(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> None:
-    """Checks a program, once for a device, and what it is called with."""
+def _check(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> bool:
+    """Checks a program, once for a device, and what it is called with; returns whether it had passed before."""
     known = _passed.get(id(program))
-    if known is None or known[0]() is not program or known[1] != device:
+    is_known = known is not None and known[0]() is program and known[1] == device
+    if known is None or not is_known:
         known = _check_program(program, len(inputs), device)
     handles = known[2]
     if handles:
         _check_places([(program.inputs[at].op.name, inputs[at].device) for at in handles], device)
+    return is_known
 
 
 def _check_program(program: ConcreteFunction, count: int, device: str) -> _Passed:
@@ -204,7 +211,7 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
             " can run here. Start processes with `multiprocessing.get_context('spawn')`"
         )
     program, inputs = prepared
-    _check(program, inputs, device)
+    is_known = _check(program, inputs, device)
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         this_run = begin()
@@ -214,7 +221,8 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
             captured = [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
         try:
             under_way.add(this_run)
-            results = run_interruptibly(functools.partial(call, program, inputs, captured, ordinal))
+            called = functools.partial(call, program, inputs, captured, ordinal)
+            results = run_interruptibly(called) if is_known else _first_run(program, called)
         except BaseException as exc:
             run_log.fail(exc)
             raise
@@ -234,6 +242,13 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
         f"`{device}` cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone. Configure the"
         " system with `DeviceConnectionType.ALWAYS` to run",
     )
+
+
+def _first_run(program: ConcreteFunction, called: Callable[[], Nested]) -> Nested:
+    """Runs a program that is compiled first, and says so while it takes long."""
+    before = _compiled()[0]
+    with progress.of(f"compiling `{_plain(program.name)}`", until=lambda _: _compiled()[0] != before):
+        return run_interruptibly(called)
 
 
 def insert(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import environment, progress
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._tensorflow import patches
@@ -233,12 +233,13 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
             raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
         device = self.extended.ipu_device
         setting = model.setting_of(machine, _state.options_of_device(self.extended.ordinal))
-        with tf.device(device):
-            # XLA's own convolutions are what the report can read.
-            target = self.extended.target._replace(host_kernels=False)
-            prepared = self._prepare((fn, args, kwargs or {}), target)
+        # XLA's own convolutions are what the report can read.
+        target = self.extended.target._replace(host_kernels=False)
         values = (*args, *(kwargs or {}).values())
-        return predicted.report_of(fn, values, prepared, device, self.extended.ipus, setting, trip_counts, kept)
+        with progress.of(f"predicting `{getattr(fn, '__name__', fn)}`"):
+            with tf.device(device):
+                prepared = self._prepare((fn, args, kwargs or {}), target)
+            return predicted.report_of(fn, values, prepared, device, self.extended.ipus, setting, trip_counts, kept)
 
     def reduce(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested, axis: int | None = None) -> Nested:
         """Reduces what `run` returned over `axis`, an axis or a tuple of some; None leaves it, since the host is one replica.

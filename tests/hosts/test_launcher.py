@@ -27,6 +27,7 @@ import os, sys, types
 package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu")
 package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]
 from tensorflow_ipu.cli import launcher
+launcher.progress.AFTER_SECONDS = 0.0
 """
 # Each of its processes runs the same code.
 _DRIVER = f"""{_LAUNCHER}
@@ -149,6 +150,20 @@ def test_others_may_say_what_they_saw_of_a_failure_and_who_takes_no_signal_is_en
     assert status == 128 + signal.SIGKILL
     assert out == ["[0] asked to end"]
     assert "worker 2 was ended by SIGKILL" in err
+
+
+def test_how_many_workers_are_there_is_told_until_all_are(launch, monkeypatch):
+    monkeypatch.setenv("TENSORFLOW_IPU_PROGRESS", "1")
+    status, out, err = launch(
+        3,
+        """
+        import socket
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(str(worker).encode(), "\\0" + os.environ["TENSORFLOW_IPU_LAUNCHER"])
+        """,
+    )
+    assert (status, out) == (0, [])
+    assert re.fullmatch(r"workers that are there, 3 of 3, \d+ s\n", err)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from tensorflow_ipu._base import progress
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, StageCosts, plan_cost
@@ -332,7 +333,8 @@ def balance(
         faults.add(ValueError, f"`ipus` must be 2 or more, but is {ipus!r}")
     note_bool("recompute", recompute, faults, optional=True)
     faults.raise_any()
-    pieces = _pieces(model_or_stages, machine, batch_size)
+    with progress.of("predicting what each piece of the model takes"):
+        pieces = _pieces(model_or_stages, machine, batch_size)
     if len(pieces.costs) < ipus:
         raise ValueError(f"`ipus` is {ipus}, but the model has only {len(pieces.costs)} pieces to make stages of")
     system = system_of("GC200" if machine is None else machine)
@@ -359,8 +361,9 @@ def balance(
             assignment=list(stages) if pieces.assigned is None else pieces.assigned(stages),
         )
 
-    first = made(recompute is True)
-    return first if first.fits or recompute is not None else made(True)
+    with progress.of(f"dividing {len(pieces.costs)} pieces among {ipus} stages"):
+        first = made(recompute is True)
+        return first if first.fits or recompute is not None else made(True)
 
 
 def _pieces(given: object, machine: System | Machine | str | None, batch_size: int | None) -> Pieces:

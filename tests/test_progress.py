@@ -1,0 +1,103 @@
+"""Long work says how far it is where somebody looks, and nowhere else."""
+
+import io
+import os
+import select
+import threading
+from types import SimpleNamespace
+
+import pytest
+import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu._base import environment, progress
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """Work is long from its beginning on, and no time passes."""
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(progress, "AFTER_SECONDS", 0.0)
+    monkeypatch.delenv("TENSORFLOW_IPU_PROGRESS", raising=False)
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """`terminal(words)` returns what the terminal of errors has got, once these words are in it."""
+    ours, theirs = os.openpty()
+    got = bytearray()
+
+    def until(words):
+        while words not in got.decode():
+            assert select.select([ours], [], [], 60)[0], got.decode()
+            got.extend(os.read(ours, 4096))
+        return got.decode()
+
+    with os.fdopen(theirs, "w") as stream:
+        # By this name: pytest exchanges `sys.stderr` between the making of fixtures and the test.
+        monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stream))
+        yield until
+    os.close(ours)
+
+
+def test_a_terminals_line_is_written_over_and_vanishes(terminal):
+    with progress.of("outer", 3) as outer:
+        terminal("\router, 0 of 3, 0 s")
+        for _ in outer.counting(range(3)):
+            with progress.of("inner"):
+                terminal(f"outer, {outer.done} of 3, 0 s; inner, 0 s")
+        terminal("outer, 3 of 3, 0 s  ")
+        with progress.hidden():
+            print("a line", file=progress.sys.stderr)
+        shown = terminal("a line\r\n\router, 3 of 3")  # Which was off the terminal meanwhile.
+        assert "\r                  \ra line" in shown
+    assert terminal("0 s\r                  \r").endswith(" \r")
+    with pytest.raises(pytest.fail.Exception), progress.of("stopped"):
+        pytest.fail(terminal("stopped"))
+    assert not [each for each in threading.enumerate() if each.name == "ipu-progress"]
+
+
+def test_a_notebook_keeps_the_last_line_and_a_pipe_gets_none_unasked(monkeypatch):
+    cell = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})
+    for stream, asked, expected in (
+        (cell(), "", "\rwork, 0 s\rwork, 0 s\n"),
+        (cell(), "0", ""),
+        (io.StringIO(), "", ""),
+        (io.StringIO(), "1", "work, 0 s\n"),
+    ):
+        monkeypatch.setattr(progress, "sys", SimpleNamespace(stderr=stream))
+        monkeypatch.setenv("TENSORFLOW_IPU_PROGRESS", asked)
+        told = threading.Event()
+        with progress.of("work", until=lambda _, told=told: told.set()):
+            assert not expected or told.wait(60)
+        assert stream.getvalue() == expected
+
+
+def test_only_the_first_run_of_a_program_says_that_it_is_compiled(monkeypatch, terminal):
+    @tf.function(jit_compile=True)
+    def train(x):
+        for _ in range(20):
+            x = tf.nn.softmax(tf.matmul(x, x))
+        return x
+
+    strategy, told = ipu.IPUStrategy(), []
+    begun = progress.of
+    monkeypatch.setattr(progress, "of", lambda *args, **kwargs: told.append(args) or begun(*args, **kwargs))
+    for _ in range(3):
+        strategy.run(train, [tf.eye(8)])
+    assert told == [("compiling `train`",)]
+    assert "compiling `train`, 0 s" in terminal("compiling `train`, 0 s")
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, None),
+        ({"TENSORFLOW_IPU_PROGRESS": "0", "TF_POPLAR_FLAGS": "--show_progress_bar=true"}, False),
+        ({"TENSORFLOW_IPU_PROGRESS": " ", "TF_POPLAR_FLAGS": "--show_progress_bar=True"}, True),
+        ({"TF_POPLAR_FLAGS": "--show_progress_bar=false"}, False),
+        ({"TF_POPLAR_FLAGS": "--show_progress_bar=auto"}, None),
+    ],
+)
+def test_variables_switch_it(environ, expected):
+    assert environment.progress(environ) is expected
