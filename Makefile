@@ -97,7 +97,7 @@ PYTEST = mkdir -p build/test-run && cd build/test-run && PYTHONSAFEPATH=1 '$(CUR
 # The last ones hold for either Keras.
 OF_KERAS_2 = keras2 keras_layers/test_sequences.py seam/test_keras_seam.py test_precision_report.py
 
-test: core-test $(STAMPS)/test
+test: core-test $(STAMPS)/test $(STAMPS)/docs
 	$(PYTEST) '$(CURDIR)/tests'
 	export TF_USE_LEGACY_KERAS=1 && $(PYTEST) $(OF_KERAS_2:%='$(CURDIR)/tests/%')
 

@@ -15,6 +15,9 @@ import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = "tensorflow_ipu"
@@ -22,6 +25,8 @@ PACKAGE = "tensorflow_ipu"
 _BESIDE = ("multi_worker_strategy", "strategy")
 # A link of a page in docs/ to a file or folder outside of it.
 _OUTSIDE = re.compile(r"\]\(\.\./(examples/\w+|benchmarks/[\w-]+|CHANGELOG)(?:\.py|\.md|/README\.md|/)?(?=[)#])")
+
+_SOURCE_STYLE = "<style>:root { color-scheme: light dark } :target { background: #fd06 }</style>"
 
 
 @cache
@@ -74,22 +79,31 @@ def _summary(docstring: griffe.Docstring | None) -> str:
     return docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|") if docstring else ""
 
 
-def _rows(name: str, module: griffe.Module) -> str:
+def _place(path: str) -> str | None:
+    """Where in the reference the object of this path is, if it is public."""
+    if not path.startswith(f"{PACKAGE}."):
+        return None
+    try:
+        target = _package()[path.removeprefix(f"{PACKAGE}.")]
+        if target.is_module:
+            return f"{next(name for name, module in modules().items() if module.path == target.canonical_path)}.md"
+        return "{}.md#{}".format(*homes()[target.canonical_path])
+    except (KeyError, StopIteration):
+        return None
+
+
+def _rows(module: griffe.Module) -> str:
     rows = ["| name | what it is |", "| --- | --- |"]
     for member, path in public(module).items():
-        target = _package()[path.removeprefix(f"{PACKAGE}.")]
-        if (below := f"{name}.{member}".lstrip(".")) in modules() and target.is_module:
-            rows.append(f"| [`{member}`]({below}.md) | {_summary(target.docstring)} |")
-        else:
-            home, anchor = homes()[target.canonical_path]
-            rows.append(f"| [`{member}`]({home}.md#{anchor}) | {_summary(target.docstring)} |")
+        docstring = _package()[path.removeprefix(f"{PACKAGE}.")].docstring
+        rows.append(f"| [`{member}`]({_place(path)}) | {_summary(docstring)} |")
     return "\n".join(rows)
 
 
 def _reference(name: str, module: griffe.Module) -> str:
     text = module.docstring.value if module.docstring else ""
     own = [path for path in public(module).values() if (name, path) in homes().values()]
-    return "\n\n".join([f"# `ipu.{name}`", text, _rows(name, module), *(f"::: {path}" for path in own)])
+    return "\n\n".join([f"# `ipu.{name}`", text, _rows(module), *(f"::: {path}" for path in own)])
 
 
 def _example(file: Path) -> str:
@@ -99,22 +113,27 @@ def _example(file: Path) -> str:
 
 
 def _listing() -> str:
-    """All names of the SDK as a table."""
+    """All names of the SDK as a table, with a filter."""
     command = [sys.executable, "-m", PACKAGE, "--list"]
     lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[:-1]
     rows = ["| name in the SDK | state | here |", "| --- | --- | --- |"]
     for line in lines:
         name, state, words = re.split(r"\s{2,}", line, maxsplit=2)
+        if place := _place(words):
+            words = f"[`{words.replace(PACKAGE, 'ipu', 1)}`](reference/{place})"
+        elif words.startswith(f"{PACKAGE}."):
+            words = "the same name, with the compatibility layer"
         rows.append(f"| `{name}` | {state} | {words} |")
-    return "\n".join(rows)
+    return "\n".join(['<input id="names-filter" type="search" placeholder="Filter, such as: ctc loss">\n', *rows])
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages."""
     pages = {f"reference/{name}.md": _reference(name, module) for name, module in modules().items() if name}
     pages |= {f"examples/{file.stem}.md": _example(file) for file in sorted((ROOT / "examples").glob("*.py"))}
-    for file in sorted((ROOT / "benchmarks").glob("*/README.md")):
-        pages[f"benchmarks/{file.parent.name}.md"] = file.read_text().replace("](../../docs/", "](../")
+    for file in sorted((ROOT / "benchmarks").rglob("README.md")):
+        name = "README" if file.parent.name == "benchmarks" else file.parent.name
+        pages[f"benchmarks/{name}.md"] = file.read_text().replace("](../../docs/", "](../")
     pages["CHANGELOG.md"] = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
@@ -140,14 +159,33 @@ def _as_list(entry: Any) -> list[Any]:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Leads links out of docs/ to the pages that stand for the files, and fills in tables."""
     if page.file.src_uri == "names.md":
+        page.meta["hide"] = ["toc"]  # Its place is the table's.
         markdown = markdown.replace("<!-- All names. -->", _listing())
     if page.file.src_uri == "reference.md":
-        markdown = markdown.replace("<!-- All names. -->", _rows("", _package()).replace("](", "](reference/"))
-    return _OUTSIDE.sub(r"](\1.md", markdown)
+        markdown = markdown.replace("<!-- All names. -->", _rows(_package()).replace("](", "](reference/"))
+    markdown = _OUTSIDE.sub(r"](\1.md", markdown)
+    # Where a link shows the name of a file, as on GitHub, it shows the page's title.
+    return re.sub(r"\[(\w+\.md)\](?=\(\1[)#])", lambda link: f"[{_title(link.group(1))}]", markdown)
+
+
+def _title(page: str) -> str:
+    return (ROOT / "docs" / page).read_text().partition("\n")[0].removeprefix("# ").partition(":")[0]
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Writes a page for each source file, to which the reference links."""
+    light, dark = (HtmlFormatter(style=style, linenos="inline", linespans="L") for style in ("default", "github-dark"))
+    style = f"<style>{light.get_style_defs()} @media (prefers-color-scheme: dark) {{ {dark.get_style_defs()} }}</style>"
+    for file in (ROOT / PACKAGE).rglob("*.py"):
+        name = file.relative_to(ROOT)
+        page = Path(config.site_dir, "source", f"{name}.html")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        code = highlight(file.read_text(), PythonLexer(), light)
+        page.write_text(f'<!doctype html><meta charset="utf-8"><title>{name}</title>{_SOURCE_STYLE}{style}{code}')
 
 
 class Options(griffe.Extension):
-    """Reads the options that classes of a configuration declare as documented attributes."""
+    """Documents what has no docstring of its own: options of a configuration, and members of enumerations."""
 
     def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
         """Takes default and meaning out of `Option(default, meaning)`."""
@@ -155,3 +193,12 @@ class Options(griffe.Extension):
         if isinstance(value, griffe.ExprCall) and str(value.function) == "Option":
             attr.docstring = griffe.Docstring(ast.literal_eval(str(value.arguments[1])), parent=attr)
             attr.value = value.arguments[0]
+        elif isinstance(value, griffe.ExprCall) and str(value.function) == "Subcategory":
+            link = "[its attributes](../configuration.html#attributes)"
+            attr.docstring = griffe.Docstring(f"A category: {link} begin with `{attr.name}.`", parent=attr)
+
+    def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Names the members of an enumeration."""
+        if cls.docstring and any(str(base).endswith("Enum") for base in cls.bases):
+            members = ", ".join(f"`{name}`" for name, member in cls.members.items() if member.is_attribute)
+            cls.docstring.value += f"\n\nMembers: {members}."

@@ -129,8 +129,11 @@ class Machine:
 #   31.955 PFLOP/s of 128 chips (data sheet of the IPU-POD128), 1.4 PFLOP/s of 4 (data sheet of the Bow-2000).
 # * Exchange: 8 TB/s "any pattern" of a GC200 are 4 bytes a cycle a tile.
 GC2 = Machine("GC2", tiles=1216, tile_bytes=256 * 1024, clock_hz=1.6e9, half_macs=32, float_macs=8)
+"""The first generation (Mk1)."""
 GC200 = Machine("GC200", tiles=1472, tile_bytes=624 * 1024, clock_hz=1.325e9, half_macs=64, float_macs=16)
+"""The second generation (Mk2)."""
 BOW = dataclasses.replace(GC200, name="Bow", clock_hz=1.85e9)
+"""The second generation with a faster clock."""
 
 _GIGA = 1e9
 

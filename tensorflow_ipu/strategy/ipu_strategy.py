@@ -279,6 +279,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
 
 
 IPUStrategy = IPUStrategyV1
+"""The name under which programs use `IPUStrategyV1`, which has the arguments and methods."""
 
 
 def _supports_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:

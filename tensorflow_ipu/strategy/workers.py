@@ -293,6 +293,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
 
 
 IPUMultiWorkerStrategy = IPUMultiWorkerStrategyV1
+"""The name under which programs use `IPUMultiWorkerStrategyV1`, which has the arguments and methods."""
 
 
 class PopDistStrategy(IPUMultiWorkerStrategyV1):
