@@ -1,0 +1,153 @@
+"""The site builds without a warning, has no dead link and every public name, and works in a browser, also from a folder."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pytest
+
+import tensorflow_ipu as ipu
+import tensorflow_ipu.multi_worker_strategy
+import tensorflow_ipu.strategy
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ("index.html", "how_do_i.html", "keras.html", "names.html", "reference/feeds.html")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    # The theme's makers announce a successor, in colours.
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONSAFEPATH": ""}
+    built = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=300)
+    assert (built.returncode, built.stderr) == (0, "")
+    return folder
+
+
+def links(page: Path) -> set[str]:
+    return {unquote(link) for link in re.findall(r'(?:href|src)="?([^" >]+)', page.read_text())}
+
+
+def test_every_link_leads_to_a_file_and_a_place_in_it(site: Path) -> None:
+    ids = functools.cache(lambda page: {"", *re.findall(r'\bid="?([^" >]+)', page.read_text())})
+    dead = []
+    for page in site.rglob("*.html"):
+        for link in links(page):
+            path, _, anchor = link.partition("#")
+            if re.match(r"[a-z]+:", link) or page.name == "404.html":  # A server shows that one at any address.
+                continue
+            target = (page.parent / path.partition("?")[0]).resolve() if path else page
+            target = target / "index.html" if target.is_dir() else target
+            if not target.exists() or (target.suffix == ".html" and anchor not in ids(target)):
+                dead.append(f"{page.relative_to(site)}: {link}")
+    assert not dead
+
+
+def test_every_page_has_a_place_in_the_navigation(site: Path) -> None:
+    pages = {str(page.relative_to(site)) for page in site.rglob("*.html")}
+    pages = {page for page in pages if not page.startswith("source/") and page != "404.html"}
+    assert pages - links(site / "index.html") == set()
+
+
+def public(module: ModuleType, name: str) -> Iterator[tuple[str, str]]:
+    """The names of a module's list and of those of the modules in it, each with the module's own name."""
+    for member in module.__all__:
+        yield name, member
+        if isinstance(getattr(module, member), ModuleType):
+            yield from public(getattr(module, member), f"{name}.{member}".lstrip("."))
+
+
+def test_every_public_name_has_a_place_in_the_reference(site: Path) -> None:
+    names = [*public(ipu, ""), *public(tensorflow_ipu.multi_worker_strategy, "multi_worker_strategy")]
+    assert len(names) > 300
+    missing = []
+    for module, name in names:
+        text = (site / "reference" / f"{module}.html" if module else site / "reference.html").read_text()
+        link = re.search(rf'<a href="([^"]+)"><code>{name}</code></a>', text)
+        # A module has a page; all else has a heading with the name.
+        if link is None or not re.search(rf"\b{name}(\.html)?$", link.group(1)):
+            missing.append(f"{module}.{name}")
+    assert not missing
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("there is no Chromium with its driver: `apt-get install chromium chromium-driver`")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for option in (
+        *("headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-dev-shm-usage"),
+        *("disable-background-networking", "disable-component-update", "disable-sync"),
+        "host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # What asks another host has an error in the console.
+        f"user-data-dir={tmp_path_factory.mktemp('chromium')}",
+    ):
+        options.add_argument(f"--{option}")
+    chrome = webdriver.Chrome(options=options, service=Service(driver))
+    yield chrome
+    chrome.quit()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture(params=["file", "http"])
+def address(request: pytest.FixtureRequest, site: Path) -> Iterator[str]:
+    if request.param == "file":
+        yield site.as_uri()
+        return
+    handler = functools.partial(QuietHandler, directory=str(site))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_pages_work_in_a_browser_on_a_phone_and_from_a_folder(browser: Chrome, address: str) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    for page in PAGES:
+        browser.get(f"{address}/{page}")
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 390, page
+        assert browser.get_log("browser") == [], page
+
+    browser.get(f"{address}/index.html?q=IPUInfeedQueue")
+    found = WebDriverWait(browser, 60).until(
+        lambda _: browser.find_elements(By.CSS_SELECTOR, "a.md-search-result__link")
+    )
+    targets = [link.get_attribute("href") or "" for link in found]
+    assert any("reference/feeds.html" in target and "IPUInfeedQueue" in target for target in targets)
+
+    browser.get(f"{address}/names.html")
+    browser.find_element(By.ID, "names-filter").send_keys("ctc loss_v2")
+    rows = [row.text for row in browser.find_elements(By.CSS_SELECTOR, "article tbody tr") if row.is_displayed()]
+    assert [row.split()[0] for row in rows] == ["ipu.ops.nn_ops.ctc_loss_v2"]
+    assert browser.get_log("browser") == []
