@@ -13,6 +13,7 @@ from typing import Any
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from pygments import highlight
@@ -127,6 +128,7 @@ def _listing() -> str:
     return "\n".join(['<input id="names-filter" type="search" placeholder="Filter, such as: ctc loss">\n', *rows])
 
 
+@event_priority(100)  # Before the plugin that makes pages of notebooks.
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages."""
     pages = {f"reference/{name}.md": _reference(name, module) for name, module in modules().items() if name}
@@ -137,6 +139,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["CHANGELOG.md"] = (ROOT / "CHANGELOG.md").read_text().replace("](docs/", "](")
     for path, text in pages.items():
         files.append(File.generated(config, path, content=text))
+    for file in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
+        files.append(File(f"notebooks/{file.name}", str(ROOT / "examples"), config.site_dir, config.use_directory_urls))
     config.nav = [_expanded(entry, files) for entry in config.nav or ()]
     return files
 
@@ -148,7 +152,7 @@ def _expanded(entry: Any, files: Files) -> Any:
     if isinstance(entry, list):
         return [part for below in entry for part in _as_list(_expanded(below, files))]
     if "*" in entry:
-        return [file.src_uri for file in files.documentation_pages() if fnmatch(file.src_uri, entry)]
+        return [file.src_uri for file in files if fnmatch(file.src_uri, entry)]
     return entry
 
 
@@ -163,6 +167,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         markdown = markdown.replace("<!-- All names. -->", _listing())
     if page.file.src_uri == "reference.md":
         markdown = markdown.replace("<!-- All names. -->", _rows(_package()).replace("](", "](reference/"))
+    markdown = re.sub(r"(?<!\[)`examples/(\w+)\.py`", r"[`\1.py`](../examples/\1.py)", markdown)
     markdown = _OUTSIDE.sub(r"](\1.md", markdown)
     # Where a link shows the name of a file, as on GitHub, it shows the page's title.
     return re.sub(r"\[(\w+\.md)\](?=\(\1[)#])", lambda link: f"[{_title(link.group(1))}]", markdown)
@@ -170,6 +175,14 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 def _title(page: str) -> str:
     return (ROOT / "docs" / page).read_text().partition("\n")[0].removeprefix("# ").partition(":")[0]
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Leads a notebook's links to pages of docs/ to the pages of the site; its headings have no second sign of a link."""
+    if not page.file.src_uri.endswith(".ipynb"):
+        return html
+    html = re.sub(r'<a class="anchor-link".*?</a>', "", html)
+    return re.sub(r'href="\.\./\.\./docs/(\w+)\.md', r'href="../\1.html', html)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
