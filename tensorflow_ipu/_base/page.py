@@ -40,6 +40,8 @@ svg { display: block; width: 100%; height: auto; font-family: system-ui, sans-se
 table { border-collapse: collapse; width: 100%; font-size: .88rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 4px 10px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.n, th.n { text-align: right; white-space: nowrap; }
+input[type=search] { width: min(100%, 340px); margin: 0 0 8px; padding: 5px 10px; font: inherit; color: var(--ink);
+  background: var(--page); border: 1px solid var(--line); border-radius: 6px; }
 code { font-size: .92em; background: var(--page); border-radius: 4px; padding: 0 .25em; }
 """
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 
 def format_bytes(size: float) -> str:
     """A size in words, for instance `1.5 MiB`."""
@@ -20,3 +22,22 @@ def format_seconds(time: float) -> str:
         if time * scale >= 1:
             return f"{time * scale:.3g} {unit}"
     return f"{time * 1e9:.3g} ns"
+
+
+def round_ticks(end: float, most: int = 5, binary: bool = False) -> list[float]:
+    """At most so many round steps from 0 to an end: of 1, 2 or 5 times a power of ten, or for bytes a power of two."""
+    if end <= 0:
+        return [0.0]
+    least = end / most
+    if binary:
+        step = 2.0 ** math.ceil(math.log2(least))
+    else:
+        power = 10.0 ** math.floor(math.log10(least))
+        step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= least * (1 - 1e-9))
+    return [step * at for at in range(math.floor(end / step * (1 + 1e-9)) + 1)]
+
+
+def tick_label(text: str) -> str:
+    """A size or a time in words as the label of a tick: `1 MiB`, not `1.0 MiB`, and `0`."""
+    number, _, unit = text.replace(".0 ", " ").partition(" ")
+    return f"{number} {unit}" if number != "0" else number

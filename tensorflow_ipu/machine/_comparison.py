@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tensorflow_ipu._base.units import format_bytes, format_seconds
+from tensorflow_ipu.machine._layers import layers_of, name_in, shortened
 from tensorflow_ipu.machine._memory import Memory
 from tensorflow_ipu.machine._walk import OperationTime
 
@@ -61,7 +62,6 @@ def top_operations(report: Report) -> list[OperationTime]:
 
 
 _BAR = 40
-_TEXT_NAME = 44
 _TOP = 10
 _CHANGE = 88
 _WIDTH = 118
@@ -138,11 +138,11 @@ def _time(report: Report) -> Iterator[str]:
 
 
 def _table(report: Report) -> Iterator[str]:
-    rows = top_operations(report)
+    rows, layers = top_operations(report), layers_of(report)
     whole = sum(row.seconds for row in rows)
     yield f"{'top operations':<{_NAME}}  {'kind':<12} {'times':>8} {'share':>6}  {'bound':<8} {'tiles':<20} line"
     for row in rows[:_TOP]:
-        name = row.name if len(row.name) <= _TEXT_NAME else f"...{row.name[-_NAME + 3 :]}"
+        name = shortened(name_in(layers, row), _NAME)
         share = f"{row.seconds / whole:.1%}"
         yield f"{name:<{_NAME}}  {row.kind:<12} {row.count:>8} {share:>6}  {row.bound:<8} {row.plan:<20} {row.source}".rstrip()
     rest = sum(row.seconds for row in rows[_TOP:])
@@ -211,8 +211,9 @@ def changed_operations(before: Report, after: Report) -> list[Change]:
 def _times(report: Report) -> dict[str, float]:
     """The seconds of a step that go to each operation, by name and kind, in the program's order."""
     times: dict[str, float] = {}
+    layers = layers_of(report)
     for each in report.operations:
-        name = f"{each.name} ({each.kind})"
+        name = f"{name_in(layers, each)} ({each.kind})"
         times[name] = times.get(name, 0.0) + each.seconds / report.steps
     return times
 
@@ -246,8 +247,7 @@ def _lines(before: Report, after: Report) -> Iterator[str]:
         yield ""
         yield _row("operations that changed most, a step", "before", "after", "change")
         for each in operations:
-            name = each.name if len(each.name) <= _NAME else f"...{each.name[3 - _NAME :]}"
-            yield _row(name, each.text(each.before), each.text(each.after), each.ratio)
+            yield _row(shortened(each.name, _NAME), each.text(each.before), each.text(each.after), each.ratio)
 
 
 def _row(name: str, before: str, after: str, change: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tensorflow_ipu.machine import _costs
 from tensorflow_ipu.machine._costs import FREE, HOLDERS, cost_of, fused_operations
 from tensorflow_ipu.machine._hlo import Computation, HloInstruction
+from tensorflow_ipu.machine._layers import plain_name
 from tensorflow_ipu.machine._machine import System
 from tensorflow_ipu.machine._sharding import Placement
 
@@ -312,7 +313,7 @@ class Walk:
 
     def _branches(self, operation: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         branches = [self._computation(frame.enter(operation, called), count) for called in operation.called]
-        self.notes[f"branch `{operation.title}`: taken to run the slowest of its {len(branches)} ways"] = None
+        self.notes[f"branch `{plain_name(operation.title)}`: taken to run the slowest of its {len(branches)} ways"] = None
         return max(branches, key=lambda rows: sum(row.seconds for row in rows), default=[])
 
     def _call(self, operation: HloInstruction, count: int) -> list[OperationTime]:
@@ -327,18 +328,19 @@ class Walk:
         if target == _costs.COLLECTIVE:
             seconds = _costs.collective_seconds(operation, self._system, self._replicas)
             return [self._row(operation, _costs.collective_kind(operation), count, links=seconds)] if seconds else []
-        return self._operation(operation, count, False, f"`{target}`")
+        return self._operation(operation, count, False)
 
     def _between_ipus(self, sent: HloInstruction, to: tuple[int, ...], count: int) -> OperationTime:
         """The row of a result that another IPU uses."""
         seconds = sent.shape.bytes / self._system.link_bytes_per_second + self._system.link_latency_seconds
         return replace(self._row(sent, "inter-ipu-copy", count, links=seconds), ipu=to[0])
 
-    def _operation(self, operation: HloInstruction, count: int, fused: bool, name: str = "") -> list[OperationTime]:
+    def _operation(self, operation: HloInstruction, count: int, fused: bool) -> list[OperationTime]:
         machine = self._system.machine
         cost = cost_of(operation, machine, self._proportion, fused)
         if not cost.known:
-            self.notes[f"operation {name or f'`{operation.opcode}`'}: not known, and costed as a copy"] = None
+            name = plain_name(operation.scope) if operation.opcode == "custom-call" else operation.opcode
+            self.notes[f"operation `{name or 'custom call'}`: not known, and costed as a copy"] = None
         if not cost.cycles:
             return []
         hertz = machine.clock_hz

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from tensorflow_ipu._base import page as whole
+from tensorflow_ipu._base.units import round_ticks
 from tensorflow_ipu.precision import _figures
 from tensorflow_ipu.precision._figures import HIGHEST, LOWEST, SMALLEST, SMALLEST_NORMAL, Figures, TensorRow
 from tensorflow_ipu.precision._report import PrecisionReport, scale_text, span_text
@@ -102,9 +103,11 @@ def over_steps(rows: Sequence[TensorRow]) -> str:
         f'<text x="{left - 6}" y="{y(exponent) + 4:.1f}" text-anchor="end">2^{exponent}</text>'
         for exponent in range(first - first % 8 + 8, last, 8)
     ]
+    numbers = sorted({1, *map(int, round_ticks(max(steps, 10), most=10)[1:])})
     parts += [
-        f'<text x="{x(step):.1f}" y="{height - 8}" text-anchor="middle">{step + 1}</text>'
-        for step in range(0, steps, max(1, steps // 10))
+        f'<text x="{x(number - 1):.1f}" y="{height - 8}" text-anchor="middle">{number}</text>'
+        for number in numbers
+        if number <= steps
     ]
     return _svg(width, height, parts, "the largest and smallest gradients of each step", "narrow")
 
@@ -151,11 +154,21 @@ ul { margin: 0; padding-left: 1.2em; }
 .key i { border: 1px solid var(--line); }
 """
 
+_SCRIPT = """\
+<script>
+const panel = document.querySelector("#tensors"), filter = panel.querySelector("input");
+filter.addEventListener("input", () => {
+  for (const row of panel.querySelectorAll("tbody tr"))
+    row.hidden = !row.textContent.toLowerCase().includes(filter.value.toLowerCase());
+});
+</script>
+"""
+
 
 def page(report: PrecisionReport) -> str:
     """Writes a report as HTML."""
     title = f"What float16 makes of {report.program}"
-    return whole.page(escape(title), _head(report, title), "\n".join(_panels(report)), _LOOKS)
+    return whole.page(escape(title), _head(report, title), "\n".join(_panels(report)), _LOOKS, _SCRIPT)
 
 
 def _head(report: PrecisionReport, title: str) -> str:
@@ -196,7 +209,8 @@ def _panels(report: PrecisionReport) -> Iterator[str]:
         words = '<p class="soft">The exponents of the largest and of the smallest magnitude of all gradients, in float32.</p>'
         picture = f'<div class="scrolls">{over_steps(report.of(_figures.GRADIENTS))}</div>'
         yield _panel("steps", "Gradients over the steps", words, picture)
-    yield _panel("tensors", "Tensors", f'<div class="scrolls">{_table(report.rows)}</div>')
+    find = '<input type="search" placeholder="layer or tensor" aria-label="filter the tensors">'
+    yield _panel("tensors", "Tensors", find, f'<div class="scrolls">{_table(report.rows)}</div>')
 
 
 def _panel(name: str, heading: str, *content: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from tensorflow_ipu.machine._comparison import (
     memory_parts,
     top_operations,
 )
+from tensorflow_ipu.machine._layers import grouped, layers_of, name_in
 from tensorflow_ipu.machine.page import _pictures
 
 if TYPE_CHECKING:
@@ -146,7 +148,8 @@ def _liveness(report: Report) -> str:
         words = "It is not known when its data are in memory." if memory.data else "The program has no data of its own."
         return _panel("liveness", heading, f'<p class="soft">{words}</p>')
     key = _key(("always", "always there", ""), ("data", "results and temporary values", ""))
-    rows = [[escape(name), _size(size)] for name, size in memory.largest]
+    layers = layers_of(report)
+    rows = [[escape(str(layers.known_as(name))), _size(size)] for name, size in memory.largest]
     rows, folded = rows[:_MOST_ALIVE], rows[_MOST_ALIVE:]
     rest = memory.data - sum(size for _, size in memory.largest)
     if rest > 0:
@@ -226,37 +229,75 @@ def _host(report: Report) -> str:
         f" {count_text(system.host_bytes_per_second)}B/s of its link, and {report.throughput(1):,.0f} elements/s of all"
         " replicas."
     )
+    layers = layers_of(report)
     cells = [
-        [escape(each.name), each.kind, _size(each.host_bytes / steps), _time_cell(each.host / steps)] for each in rows
+        [escape(name_in(layers, each)), each.kind, _size(each.host_bytes / steps), _time_cell(each.host / steps)]
+        for each in rows
     ]
     table = _table([("queue", ""), ("kind", ""), ("a step", "n"), ("time", "n")], cells)
     return _panel("host", "Host input and output", f"<p>{prose(words)}</p>", f'<div class="scrolls">{table}</div>')
 
 
 def _operations(report: Report) -> str:
-    found = top_operations(report)
+    found, layers = top_operations(report), layers_of(report)
     whole = sum(each.seconds for each in found) or 1.0
     several = report.ipus_per_replica > 1
     heads = [("operation", ""), ("kind", ""), *([("IPU", "n")] if several else []), ("times", "n"), ("a run", "n")]
-    heads += [("share", "n"), ("bound", ""), ("FLOP", "n"), ("shape", ""), ("tiles", ""), ("line", "")]
-    rows = [_row(each, whole, several) for each in found[:_MOST_ROWS]]
-    left = len(found) - len(rows)
-    words = f"{len(found)} operations" + (f", of which the {len(rows)} slowest are listed" if left else "")
-    table = _table(heads, rows, sortable=True)
-    note = f'<p class="soft">{words}. A click on a heading sorts.</p>'
-    return _panel("operations", "Operations", note, f'<div class="scrolls">{table}</div>', wide=True)
+    heads += [("share", "n"), ("at the peak", "n"), ("bound", ""), ("FLOP", "n"), ("shape", ""), ("tiles", ""), ("line", "")]
+    alive: dict[str, int] = {}
+    for name, size in (each for memory in report.memories for each in memory.largest):
+        alive[name] = alive.get(name, 0) + size
+    known = {each.name: layers.known_as(each.name, each.kind) for each in found}
+    known |= {name: layers.known_as(name) for name in alive if name not in known}
+    groups = grouped({each.layer for each in known.values()})
+    of_groups: dict[str, list[OperationTime]] = {}
+    for each in found:
+        of_groups.setdefault(groups[known[each.name].layer], []).append(each)
+    bodies = []
+    left = _MOST_ROWS
+    for group, members in sorted(of_groups.items(), key=lambda item: -sum(each.seconds for each in item[1])):
+        size = sum(size for name, size in alive.items() if groups[known[name].layer] == group)
+        sums = _group(group or "in no layer", members, size, whole, several)
+        rows = [_row(each, str(known[each.name]), alive.pop(each.name, 0), whole, several) for each in members[:left]]
+        left -= len(rows)
+        bodies.append([sums, *rows])
+    words = f"{len(found)} operations" + (f", of which {_MOST_ROWS} are listed" if len(found) > _MOST_ROWS else "")
+    find = '<input type="search" placeholder="layer, operation, kind or line" aria-label="filter the operations">'
+    note = f'<p class="soft">{words}, by layer. A click on a layer unfolds it, one on a heading sorts.</p>'
+    content = f'{find}<div class="scrolls">{_table(heads, *bodies, sortable=True)}</div>'
+    return _panel("operations", "Operations", note, content, wide=True)
 
 
-def _row(each: OperationTime, whole: float, several: bool) -> list[str]:
-    share = each.seconds / whole
-    name = each.name if each.name.startswith(each.part) else f"{each.name} ({each.part})"
+def _group(name: str, members: Sequence[OperationTime], size: int, whole: float, several: bool) -> list[str]:
+    """The row of a layer: its sums."""
+    seconds, flops = (sum(getattr(each, part) for each in members) for part in ("seconds", "flops"))
+    bounds = Counter[str]()
+    for each in members:
+        bounds[each.bound] += each.seconds
     return [
-        escape(name),
+        f'<td class="name"><button aria-expanded="true">{escape(name)}</button></td>',
+        f"<td>{len(members)} operation{'s' * (len(members) > 1)}</td>",
+        *(["<td></td>"] if several else []),
+        "<td></td>",
+        _time_cell(seconds),
+        _number(seconds / whole, f"{seconds / whole:.1%}"),
+        _size(size) if size else "<td></td>",
+        bounds.most_common(1)[0][0],
+        _number(flops, count_text(flops) if flops else ""),
+        *(["<td></td>"] * 3),
+    ]
+
+
+def _row(each: OperationTime, name: str, size: int, whole: float, several: bool) -> list[str]:
+    share = each.seconds / whole
+    return [
+        escape(f"{name.removesuffix(' (gradient)')} ({each.part})" if each.part else name),
         f'<td class="kind">{escape(each.kind)}</td>',
         *([_number(each.ipu, str(each.ipu))] if several else []),
         _number(each.count, f"{each.count:,}"),
         _time_cell(each.seconds),
         _number(share, f"{share:.2%}"),
+        _number(size, format_bytes(size) if size else ""),
         each.bound,
         _number(each.flops, count_text(each.flops) if each.flops else ""),
         _wrapped(each.shape if len(each.shape) < 40 else each.shape[:37] + "..."),
@@ -265,8 +306,8 @@ def _row(each: OperationTime, whole: float, several: bool) -> list[str]:
     ]
 
 
-def _table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], sortable: bool = False) -> str:
-    """A table of cells that are HTML already; those that are numbers are whole elements."""
+def _table(heads: Sequence[tuple[str, str]], *bodies: Sequence[Sequence[str]], sortable: bool = False) -> str:
+    """A table of cells that are HTML already; those that are numbers are whole elements. What is sortable has groups."""
 
     def head(text: str, kind: str) -> str:
         inside = f"<button>{text}</button>" if sortable else text
@@ -276,8 +317,13 @@ def _table(heads: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], sort
         return text if text.startswith("<td") else f"<td{' class=name' * (at == 0)}>{text}</td>"
 
     first = "".join(head(*each) for each in heads)
-    body = "\n".join(f"<tr>{''.join(cell(text, at) for at, text in enumerate(row))}</tr>" for row in rows)
-    return f"<table{' class=sortable' * sortable}><thead><tr>{first}</tr></thead><tbody>{body}</tbody></table>"
+    found = "".join(
+        "<tbody>"
+        + "\n".join(f"<tr>{''.join(cell(text, at) for at, text in enumerate(row))}</tr>" for row in rows)
+        + "</tbody>"
+        for rows in bodies
+    )
+    return f"<table{' class=sortable' * sortable}><thead><tr>{first}</tr></thead>{found}</table>"
 
 
 def _wrapped(text: str) -> str:
@@ -333,6 +379,10 @@ td.wraps { white-space: normal; overflow-wrap: anywhere; min-width: 90px; }
 th button { all: unset; cursor: pointer; font-weight: 600; }
 th button:focus-visible { outline: 2px solid var(--compute); }
 th[aria-sort=descending] button::after { content: " \\25BE"; } th[aria-sort=ascending] button::after { content: " \\25B4"; }
+.sortable tbody tr:first-child { font-weight: 600; }
+.sortable tbody tr:not(:first-child) td.name { padding-left: 1.2em; }
+td button { all: unset; cursor: pointer; } td button:focus-visible { outline: 2px solid var(--compute); }
+td button::before { content: "\\25B8\\00A0"; } td button[aria-expanded=true]::before { content: "\\25BE\\00A0"; }
 .sortable thead th { position: sticky; top: 0; background: var(--card); }
 ul.told { margin: 8px 0 0; padding-left: 1.2em; }
 """
@@ -340,8 +390,30 @@ ul.told { margin: 8px 0 0; padding-left: 1.2em; }
 SCRIPT = """\
 <script>
 for (const table of document.querySelectorAll("table.sortable")) {
-  const body = table.tBodies[0], heads = [...table.tHead.rows[0].cells];
+  const groups = [...table.tBodies], heads = [...table.tHead.rows[0].cells];
   const value = (row, at) => row.cells[at].dataset.value ?? row.cells[at].textContent;
+  const members = group => [...group.rows].slice(1);
+  const fold = (group, folded) => {
+    group.querySelector("button").ariaExpanded = String(!folded);
+    for (const row of members(group)) row.hidden = folded;
+  };
+  for (const group of groups) {
+    const button = group.querySelector("button");
+    button.addEventListener("click", () => fold(group, button.ariaExpanded === "true"));
+    fold(group, true);
+  }
+  const filter = table.closest(".card").querySelector("input");
+  filter.addEventListener("input", () => {
+    const words = filter.value.toLowerCase();
+    for (const group of groups) {
+      const found = members(group).map(row => row.textContent.toLowerCase().includes(words));
+      fold(group, true);
+      group.hidden = !found.includes(true);
+      if (!words || group.hidden) continue;
+      group.querySelector("button").ariaExpanded = "true";
+      members(group).forEach((row, at) => { row.hidden = !found[at]; });
+    }
+  });
   heads.forEach((head, at) => head.querySelector("button").addEventListener("click", () => {
     const numbers = head.classList.contains("n");
     const down = head.ariaSort ? head.ariaSort === "ascending" : numbers;
@@ -350,7 +422,9 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const compare = numbers
       ? (a, b) => value(a, at) - value(b, at)
       : (a, b) => value(a, at).localeCompare(value(b, at));
-    body.append(...[...body.rows].sort((a, b) => (down ? -1 : 1) * compare(a, b)));
+    const sort = (a, b) => (down ? -1 : 1) * compare(a, b);
+    for (const group of groups) group.append(...members(group).sort(sort));
+    table.append(...groups.sort((a, b) => sort(a.rows[0], b.rows[0])));
   }));
 }
 </script>

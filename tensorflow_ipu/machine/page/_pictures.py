@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu._base.units import format_bytes, format_seconds
+from tensorflow_ipu._base.units import format_bytes, format_seconds, round_ticks, tick_label
 from tensorflow_ipu.machine._memory import Memory
 
 if TYPE_CHECKING:
@@ -79,6 +79,18 @@ def inline(made: Figure, number: int, description: str) -> str:
     return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
 
 
+def _size_ticks(end: float) -> tuple[list[float], list[str]]:
+    """Round ticks of an axis in MiB, and their labels."""
+    ticks = round_ticks(end, binary=True)
+    return ticks, [tick_label(format_bytes(tick * _MEBI)) for tick in ticks]
+
+
+def _time_ticks(end: float) -> tuple[list[float], list[str]]:
+    """Round ticks of an axis in seconds, and their labels."""
+    ticks = round_ticks(end, most=8)
+    return ticks, [tick_label(format_seconds(tick)) for tick in ticks]
+
+
 _WIDTH = 4.2  # Inches; a phone shows them at four fifths of their size.
 _WIDE = 8.6
 _MEBI = 2**20
@@ -110,8 +122,10 @@ def memory_picture(report: Report, number: int) -> str:
         axes.axvline(capacity, color=COLOURS["limit"], linewidth=1.4)
         axes.set_yticks(range(len(memories)), [f"IPU {memory.ipu}" for memory in memories])
         axes.invert_yaxis()
-        axes.set_xlim(0, 1.04 * max(capacity, *(memory.high / _MEBI for memory in memories)))
-        axes.set_xlabel(f"MiB; the line: {format_bytes(memories[0].capacity)} of an IPU")
+        end = 1.04 * max(capacity, *(memory.high / _MEBI for memory in memories))
+        axes.set_xlim(0, end)
+        axes.set_xticks(*_size_ticks(end))
+        axes.set_xlabel(f"the line: {format_bytes(memories[0].capacity)} of an IPU")
         axes.tick_params(axis="y", length=0)
         return inline(made, number, "the memory that each IPU needs, against what it has")
 
@@ -137,10 +151,12 @@ def liveness_picture(memory: Memory, number: int) -> str:
         capacity = memory.capacity / _MEBI
         if highest > capacity / 2:
             axes.axhline(capacity, color=COLOURS["limit"], linewidth=1.4)
-        axes.set_ylim(0, 1.15 * max(highest, capacity if highest > capacity / 2 else 0) or 1)
+        end = 1.15 * max(highest, capacity if highest > capacity / 2 else 0) or 1
+        axes.set_ylim(0, end)
+        axes.set_yticks(*_size_ticks(end))
+        axes.set_xticks(round_ticks(max(places[-1], 5)))
         axes.set_xlim(places[0], max(places[-1], places[0] + 1))
         axes.set_xlabel("operations, in the order in which they run")
-        axes.set_ylabel("MiB")
         axes.grid(axis="y")
         axes.set_axisbelow(True)
         return inline(made, number, "what is in memory while the program runs")
@@ -151,10 +167,7 @@ def step_picture(report: Report, number: int) -> str:
     lanes = _lanes(report)
     names = [name for name in ("host", "links", "IPU") if any(any(values) for values in lanes[name].values())]
     step = report.step_seconds
-    unit, scale = next(
-        ((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)) if step * scale >= 1), ("ns", 1e9)
-    )
-    edges = [step * scale * at / _BINS for at in range(_BINS + 1)]
+    edges = [step * at / _BINS for at in range(_BINS + 1)]
     with figure(_WIDE, 0.7 + 0.5 * len(names)) as (made, axes):
         for row, lane in enumerate(names):
             low = [row - 0.4] * _BINS
@@ -168,7 +181,8 @@ def step_picture(report: Report, number: int) -> str:
         axes.set_yticks(range(len(names)), names)
         axes.set_ylim(-0.55, len(names) - 0.45)
         axes.set_xlim(0, edges[-1])
-        axes.set_xlabel(f"{unit}, in the order of the program")
+        axes.set_xticks(*_time_ticks(step))
+        axes.set_xlabel("in the order of the program")
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         return inline(made, number, "what the IPU and its links do in the course of a step")
@@ -210,8 +224,7 @@ def pipeline_picture(timeline: Timeline, number: int) -> str:
             span, colour = (task.begin, task.end - task.begin), task.kind if task.kind in _COMPUTING else "move"
             axes.broken_barh([span], (row - 0.4, 0.8), facecolor=COLOURS[colour], edgecolor="none")
         _label(axes, timeline, ipus, end)
-        ticks = [end * part / 4 for part in range(5)]
-        axes.set_xticks(ticks, [format_seconds(tick) if tick else "0" for tick in ticks])
+        axes.set_xticks(*_time_ticks(end))
         axes.set_yticks(range(len(ipus)), [f"IPU {ipu}" for ipu in ipus])
         axes.invert_yaxis()
         axes.set_xlim(0, end)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._base.chrome import Chrome
-from tensorflow_ipu._base.units import format_bytes, format_seconds
+from tensorflow_ipu._base.units import format_bytes, format_seconds, round_ticks, tick_label
 from tensorflow_ipu.pipelining.report.cost import PlanCost, Span, StageCosts, plan_cost, timeline
 from tensorflow_ipu.pipelining.schedule.plan import (
     Backward,
@@ -261,6 +261,7 @@ def _draw(axes: Axes, plan: Plan, steps: _Steps, longest: float, scale: float) -
     rows = {ipu: row for row, ipu in enumerate(plan.ipus)}
     end = steps[-1][2]
     axes.set_xlim(0, longest)
+    axes.set_xticks(round_ticks(longest, most=10))
     axes.set_ylim(len(rows), 0)
     for row in rows.values():
         draw_bubble(axes, 0, end, row)
@@ -323,7 +324,7 @@ def _caption(axes: Axes, heading: str, cost: PlanCost, drawn: Plan, end: float, 
     time = f"{cost.time:.4g}"
     if seconds:
         time = f"{format_seconds(cost.time)}, {format_seconds(cost.time_per_micro_batch)} a micro-batch"
-        axes.xaxis.set_major_formatter(lambda at, _: format_seconds(at))
+        axes.xaxis.set_major_formatter(lambda at, _: tick_label(format_seconds(at)))
     figures = [f"time {time}", f"utilisation {cost.utilisation:.0%}"]
     figures += [f"recompute {cost.recompute_share:.0%}"] * bool(cost.recompute_share)
     figures += [f"transfers {cost.transfer_share:.0%}"] * bool(cost.transfer_share)
