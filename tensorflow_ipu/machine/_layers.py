@@ -70,7 +70,7 @@ class Layers:
         """What users know an operation by, given its kind where that is known."""
         path = tuple(_parts(name))
         layer, end = self._layer(path)
-        rest = [part.replace("_grad", "") for part in path[end or len(layer) :]]
+        rest = [part.replace("_grad", "") for part in path[end or len(layer) :] if part]
         if end and len(layer) > 1 and layer[0] == self._model:
             layer = layer[1:]
         operation = "/".join(part for part, _ in itertools.groupby(rest)) or kind or "value"
@@ -85,7 +85,9 @@ def _without_part(name: str) -> str:
 
 
 def _parts(name: str) -> list[str]:
-    return [part for part in _without_part(name).split("/") if part and not _INTERNAL.match(part)]
+    """The parts of a name that are the user's; the last one is empty if the operation's own is not."""
+    *scopes, operation = _without_part(name).split("/")
+    return [*(part for part in scopes if not _INTERNAL.match(part)), "" if _INTERNAL.match(operation) else operation]
 
 
 def layers_of(report: Report) -> Layers:
@@ -102,7 +104,7 @@ def name_in(layers: Layers, row: OperationTime) -> str:
 
 def plain_name(name: str) -> str:
     """A name by itself, without what TensorFlow and XLA make up."""
-    return "/".join(_parts(name)) or name.rsplit("/", 1)[-1]
+    return "/".join(filter(None, _parts(name))) or name.rsplit("/", 1)[-1]
 
 
 def shortened(name: str, width: int) -> str:

@@ -313,7 +313,9 @@ class Walk:
 
     def _branches(self, operation: HloInstruction, frame: Frame, count: int) -> list[OperationTime]:
         branches = [self._computation(frame.enter(operation, called), count) for called in operation.called]
-        self.notes[f"branch `{plain_name(operation.title)}`: taken to run the slowest of its {len(branches)} ways"] = None
+        self.notes[f"branch `{plain_name(operation.title)}`: taken to run the slowest of its {len(branches)} ways"] = (
+            None
+        )
         return max(branches, key=lambda rows: sum(row.seconds for row in rows), default=[])
 
     def _call(self, operation: HloInstruction, count: int) -> list[OperationTime]:

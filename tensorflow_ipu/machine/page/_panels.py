@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
@@ -243,7 +242,15 @@ def _operations(report: Report) -> str:
     whole = sum(each.seconds for each in found) or 1.0
     several = report.ipus_per_replica > 1
     heads = [("operation", ""), ("kind", ""), *([("IPU", "n")] if several else []), ("times", "n"), ("a run", "n")]
-    heads += [("share", "n"), ("at the peak", "n"), ("bound", ""), ("FLOP", "n"), ("shape", ""), ("tiles", ""), ("line", "")]
+    heads += [
+        ("share", "n"),
+        ("at the peak", "n"),
+        ("bound", ""),
+        ("FLOP", "n"),
+        ("shape", ""),
+        ("tiles", ""),
+        ("line", ""),
+    ]
     alive: dict[str, int] = {}
     for name, size in (each for memory in report.memories for each in memory.largest):
         alive[name] = alive.get(name, 0) + size
@@ -256,6 +263,8 @@ def _operations(report: Report) -> str:
     bodies = []
     left = _MOST_ROWS
     for group, members in sorted(of_groups.items(), key=lambda item: -sum(each.seconds for each in item[1])):
+        if left <= 0:
+            break
         size = sum(size for name, size in alive.items() if groups[known[name].layer] == group)
         sums = _group(group or "in no layer", members, size, whole, several)
         rows = [_row(each, str(known[each.name]), alive.pop(each.name, 0), whole, several) for each in members[:left]]
@@ -271,9 +280,9 @@ def _operations(report: Report) -> str:
 def _group(name: str, members: Sequence[OperationTime], size: int, whole: float, several: bool) -> list[str]:
     """The row of a layer: its sums."""
     seconds, flops = (sum(getattr(each, part) for each in members) for part in ("seconds", "flops"))
-    bounds = Counter[str]()
+    bounds: dict[str, float] = {}
     for each in members:
-        bounds[each.bound] += each.seconds
+        bounds[each.bound] = bounds.get(each.bound, 0.0) + each.seconds
     return [
         f'<td class="name"><button aria-expanded="true">{escape(name)}</button></td>',
         f"<td>{len(members)} operation{'s' * (len(members) > 1)}</td>",
@@ -282,7 +291,7 @@ def _group(name: str, members: Sequence[OperationTime], size: int, whole: float,
         _time_cell(seconds),
         _number(seconds / whole, f"{seconds / whole:.1%}"),
         _size(size) if size else "<td></td>",
-        bounds.most_common(1)[0][0],
+        max(bounds, key=lambda bound: bounds[bound]),
         _number(flops, count_text(flops) if flops else ""),
         *(["<td></td>"] * 3),
     ]
