@@ -116,7 +116,7 @@ demo: $(STAMPS)/examples
 
 # The theme's makers announce a successor at each build.
 docs: $(STAMPS)/docs
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "Open site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "Open site/index.html"
 
 names: $(STAMPS)/environment
 	@$(BIN)/python build_tools/names.py

@@ -207,7 +207,7 @@ class Options(griffe.Extension):
             attr.docstring = griffe.Docstring(ast.literal_eval(str(value.arguments[1])), parent=attr)
             attr.value = value.arguments[0]
         elif isinstance(value, griffe.ExprCall) and str(value.function) == "Subcategory":
-            link = "[its attributes](../configuration.html#attributes)"
+            link = "[its attributes](../configuration.md#attributes)"
             attr.docstring = griffe.Docstring(f"A category: {link} begin with `{attr.name}.`", parent=attr)
 
     def on_class_members(self, *, cls: griffe.Class, **_: Any) -> None:
