@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from tensorflow_ipu._base import tracepoints
+from tensorflow_ipu._base.page import TextView, small_page, table
 from tensorflow_ipu._base.tracepoints import KEPT, Sample, Summary
 from tensorflow_ipu._native.library import native
 
@@ -87,6 +88,8 @@ def clear_metrics() -> None:
 def metrics_report() -> str:
     """All metrics and counters that are not 0, and why each program was traced, as text for people to read.
 
+    A notebook shows it as tables.
+
     Metric: InfeedWaitTime
       TotalSamples: 40
       Accumulator: 812.40ms
@@ -98,6 +101,7 @@ def metrics_report() -> str:
     """
     now = _read(KEPT)
     lines: list[str] = []
+    times, counts, traces = [], [], []
     for name in sorted(now.metrics):
         count, total, latest = _since(name, now.metrics[name])
         if count == 0:
@@ -105,14 +109,28 @@ def metrics_report() -> str:
         lines += [f"Metric: {name}", f"  TotalSamples: {count}", f"  Accumulator: {_text(total)}"]
         if latest:
             lines.append(f"  Percentiles: {'; '.join(_percentiles(latest))}")
+        middle, most = (_percentiles(latest)[at].partition("=")[2] if latest else "" for at in (4, -1))
+        times.append((name, count, _text(total), middle, most))
     for name in sorted([*now.counters, *now.levels]):
         value = counter_value(name)
         if value:
             lines += [f"Counter: {name}", f"  Value: {value}"]
+            counts.append((name, f"{value:,}"))
     for trace in list(tracepoints.traces):
         if trace.end > _cleared_at:
             lines += [f"Trace: {trace.function}, {_text(trace.duration)}", f"  Reason: {trace.reason}"]
-    return "\n".join(lines) or "Nothing was traced or run yet."
+            traces.append((trace.function, trace.reason, _text(trace.duration)))
+
+    def made() -> str:
+        tables = (
+            (times, ("times", "count", "in all", "median", "99 %"), 4),
+            (counts, ("counters", ""), 1),
+            (traces, ("traces", "why", "time"), 1),
+        )
+        shown = (table(heads, rows, numbers) for rows, heads, numbers in tables if rows)
+        return small_page("Metrics", "" if lines else "Nothing was traced or run yet.", *shown)
+
+    return TextView("\n".join(lines) or "Nothing was traced or run yet.", made)
 
 
 def times_between(begin: int, end: int) -> dict[str, list[Sample]]:

@@ -1,11 +1,12 @@
-"""What all reports share: how they are saved and read, and how their pages look."""
+"""What all reports share: how they are saved and read, how their pages look, and how notebooks show those."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -81,7 +82,80 @@ def page(title: str, head: str, panels: str, looks: str, script: str = "") -> st
     return _PAGE.substitute(title=title, head=head, panels=panels, looks=_LOOKS + looks, script=script)
 
 
-class SavedReport:
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], numbers: int = 0) -> str:
+    """A table of text, whose last columns, so many, are numbers."""
+
+    def line(cells: Sequence[object], tag: str) -> str:
+        kinds = [""] * (len(cells) - numbers) + [' class="n"'] * numbers
+        return "".join(f"<{tag}{kind}>{prose(str(cell))}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+
+    head = f"<thead><tr>{line(heads, 'th')}</tr></thead>" if any(heads) else ""
+    body = "\n".join(f"<tr>{line(row, 'td')}</tr>" for row in rows)
+    return f'<div class="scrolls"><table>{head}<tbody>{body}</tbody></table></div>'
+
+
+def folded(summary: str, content: str) -> str:
+    """What a click on its summary shows."""
+    return f"<details><summary>{prose(summary)}</summary>{content}</details>"
+
+
+def small_page(title: str, said: str, *content: str) -> str:
+    """The page of an object: what it is, a sentence on it, and elements below each other."""
+    head = f"<h1>{escape(title)}</h1>\n" + f"<p>{prose(said)}</p>" * bool(said)
+    return page(escape(title), head, "\n".join(content), "")
+
+
+# As in a frame: without the margins of a window, and less loud than the heading of a notebook.
+_FRAMED = (
+    "main { padding: 2px 1px 10px; max-width: none; } h1 { font-size: 1.1rem; } body { background: var(--card); }\n"
+)
+_MOST_HIGH = 640
+_FRAME = Template("""\
+<iframe srcdoc="$page" style="width: 100%; height: 320px; border: 0"
+ onload="this.style.height = Math.min($most, this.contentDocument.body.offsetHeight + 2) + 'px'"></iframe>""")
+
+
+@functools.singledispatch
+def page_of(value: object) -> str:
+    """The page of an object, of those whose classes know nothing of pages."""
+    raise NotImplementedError(type(value).__name__)
+
+
+class PageView:
+    """What a notebook shows as a page."""
+
+    def _page(self) -> str:
+        """The page."""
+        return page_of(self)
+
+    def _repr_html_(self) -> str | None:
+        """The page in a frame of its own, so that neither its styles nor the notebook's reach the other."""
+        try:
+            text = self._page()
+        except ImportError:  # Pictures need matplotlib. Without, a notebook shows the line of text.
+            return None
+        return _FRAME.substitute(page=escape(text.replace("</style>", f"{_FRAMED}</style>", 1)), most=_MOST_HIGH)
+
+
+class TextView(PageView, str):
+    """Text that a notebook shows as a page, and IPython line by line."""
+
+    _made: Callable[[], str]
+
+    def __new__(cls, text: str, made: Callable[[], str]) -> Self:
+        """Takes the text, and what makes the page."""
+        self = super().__new__(cls, text)
+        self._made = made
+        return self
+
+    def _page(self) -> str:
+        return self._made()
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        printer.text(str(self))
+
+
+class SavedReport(PageView):
     """A report that is saved as JSON, and read again, or saved as a page for a browser."""
 
     _SCHEMA: ClassVar[int]
@@ -93,10 +167,6 @@ class SavedReport:
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Self:
         """The report that `to_dict` gave, of this schema."""
-        raise NotImplementedError
-
-    def _page(self) -> str:
-        """The report as a page."""
         raise NotImplementedError
 
     @classmethod

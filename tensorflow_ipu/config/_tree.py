@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_origin, overload
 
 from tensorflow_ipu._base.checks import Faults
+from tensorflow_ipu._base.page import PageView, folded, small_page, table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -271,7 +272,7 @@ class Subcategory(Generic[C]):
         return AttributeMetadata(name=prefix + self.name, doc=self.__doc__ or "", depth=prefix.count(".") + 1)
 
 
-class Category:
+class Category(PageView):
     """A node of the tree: its `Option`s and `Subcategory`s are its attributes, and it takes no others."""
 
     __hash__ = None  # type: ignore[assignment]  # Mutable, so what is equal now need not be equal later.
@@ -385,12 +386,26 @@ class Category:
         return "\n".join(f"{name} = {show(getattr(at, option.name))}" for name, option, at in options_of(self))
 
     def __repr__(self) -> str:
-        changed = (
-            f"{name.removeprefix(prefix_of(self))}={show(getattr(at, option.name))}"
-            for name, option, at in options_of(self)
-            if option.canonical(getattr(at, option.name)) != option.canonical(option.default)
-        )
+        changed = (f"{name.removeprefix(prefix_of(self))}={value}" for name, value, *_ in self._told(changed=True))
         return f"{type(self).__name__}({', '.join(changed)})"
+
+    def _told(self, changed: bool) -> Iterator[tuple[str, str, str, str]]:
+        """Name, value, default and meaning of the attributes that differ from their defaults, or of the others."""
+        for name, option, at in options_of(self):
+            value = getattr(at, option.name)
+            if (option.canonical(value) != option.canonical(option.default)) == changed:
+                yield name, show(value), show(option.default), option.__doc__ or ""
+
+    def _page(self) -> str:
+        found, rest = list(self._told(changed=True)), list(self._told(changed=False))
+        rows = [(f"`{name}`", f"`{value}`", f"`{default}`", doc) for name, value, default, doc in found]
+        others = [(f"`{name}`", f"`{value}`", doc) for name, value, _, doc in rest]
+        return small_page(
+            type(self).__name__,
+            "" if found else "All is as by default.",
+            table(("differs from the default", "value", "default", ""), rows) if found else "",
+            folded(f"{len(rest)} as by default", table(("", "value", ""), others)),
+        )
 
     def _refuse(self, name: str) -> NoReturn:
         raise UnknownAttributeError(f"`{name}` is not an attribute of {_title(self)}{did_you_mean(name, _names(self))}")

@@ -11,7 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from tensorflow_ipu import metrics
 from tensorflow_ipu._base.checks import is_number
+from tensorflow_ipu._base.page import PageView, small_page, table
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.replicas import in_function
@@ -84,12 +86,28 @@ class Feed:
             )
 
 
-class Queue:
+class Queue(PageView):
     """What infeed and outfeed queues have in common: the feed that they own, or the state that they were passed as."""
 
     _device: str
     _feed: Feed | None
     _handle: tf.Tensor | None
+    _name: str
+
+    def _described(self) -> dict[str, object]:
+        """What a notebook shows of this kind of queue, by what it is."""
+        raise NotImplementedError
+
+    def _page(self) -> str:
+        kind = self._name.partition("_")[0].capitalize()
+        counters = {"Elements": "elements so far", "Bytes": "bytes so far", "Ready": "elements that are ready"}
+        counts = {what: metrics.counter_value(f"{kind}{name}:{self._name}") for name, what in counters.items()}
+        described = {
+            "device": f"`{self._device}`",
+            **self._described(),
+            **{what: f"{n:,}" for what, n in counts.items() if n},
+        }
+        return small_page(f"{type(self).__name__} {self._name}", "", table(("", ""), list(described.items())))
 
     def _state(self) -> tf.Tensor:
         """The resource that names the queue to the program being traced."""

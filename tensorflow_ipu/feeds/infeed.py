@@ -276,6 +276,14 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             )
         return self._element.pack(tensors)
 
+    def _described(self) -> dict[str, object]:
+        begun = "yes" if self._feed is None or self._initialized else "no: access its `initializer`"
+        return {
+            "elements": f"`{self._element.nested}`",
+            "is initialized": begun,
+            "`prefetch_depth`": self._prefetch_depth,
+        }
+
     def __repr__(self) -> str:
         return f"<IPUInfeedQueue {self._name} on {self._device}, elements {self._element.nested}>"
 

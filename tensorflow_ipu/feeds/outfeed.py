@@ -429,6 +429,10 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         """Iterates over the elements that are there."""
         return IPUOutfeedQueueIterator(self)
 
+    def _described(self) -> dict[str, object]:
+        layout = self._current_layout()
+        return {"elements": "not known yet" if layout is None else f"`{layout.nested}`", "keeps": self._mode.name}
+
     def __repr__(self) -> str:
         return f"<IPUOutfeedQueue {self._name} on {self._device}, mode {self._mode.name}>"
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
+from tensorflow_ipu._base.page import PageView, small_page, table
+from tensorflow_ipu._base.units import format_bytes
 from tensorflow_ipu.machine._comparison import count_text
 from tensorflow_ipu.machine._memory import DOES_NOT_FIT, FITS, MAY_FIT
 
@@ -53,7 +55,7 @@ class NotAsked:
 
 
 @dataclass(frozen=True)
-class Suggestions(Sequence[Suggestion]):
+class Suggestions(PageView, Sequence[Suggestion]):
     """What would help, in order: a sequence of suggestions.
 
     Attributes:
@@ -73,6 +75,16 @@ class Suggestions(Sequence[Suggestion]):
 
     def __len__(self) -> int:
         return len(self.suggestions)
+
+    def __repr__(self) -> str:
+        best = f": first {self[0].change} (x {self[0].speed:.2f}, {self[0].verdict})" if self else ""
+        return f"<{len(self)} suggestion{'s' * (len(self) != 1)}{best}; {len(self.not_asked)} not asked>"
+
+    def _page(self) -> str:
+        rows = [(each.change, f"x {each.speed:.2f}", format_bytes(each.memory), each.verdict) for each in self]
+        found = table(("each change alone", "speed", "memory", ""), rows, numbers=3) if rows else ""
+        others = table(("not asked", "why"), [(each.change, each.why) for each in self.not_asked])
+        return small_page("What would help", "" if rows else "Nothing that was asked.", found, others)
 
 
 def changed(change: str, before: Report, after: Report, samples: float = 1.0) -> Suggestion:
@@ -246,7 +258,7 @@ class Timeline:
     passes: int
     bubble: float
     shown: int
-    tasks: tuple[TaskTime, ...]
+    tasks: tuple[TaskTime, ...] = field(repr=False)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Timeline:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tensorflow_ipu._base.page import TextView
 from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.machine._layers import layers_of, name_in, shortened
 from tensorflow_ipu.machine._memory import Memory
@@ -230,8 +231,17 @@ def _renamed(times: dict[str, float], gone: Sequence[str], new: Sequence[str]) -
 
 
 def compare_reports(before: Report, after: Report) -> str:
-    """Returns a table of what changed between two reports: time by part, memory, and the operations that changed most."""
-    return "\n".join(_lines(before, after))
+    """Returns a table of what changed between two reports: time by part, memory, and the operations that changed most.
+
+    A notebook shows the text as the panel of a page.
+    """
+
+    def made() -> str:
+        from tensorflow_ipu.machine.page import comparison_page  # With the package, few programs ask.
+
+        return comparison_page(before, after)
+
+    return TextView("\n".join(_lines(before, after)), made)
 
 
 def _lines(before: Report, after: Report) -> Iterator[str]:

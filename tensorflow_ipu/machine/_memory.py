@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu.machine._costs import FREE
@@ -65,8 +65,8 @@ class Memory:
     stash: int = 0
     feeds: int = 0
     off_chip: int = 0
-    largest: tuple[tuple[str, int], ...] = ()
-    liveness: tuple[tuple[int, int], ...] = ()
+    largest: tuple[tuple[str, int], ...] = field(default=(), repr=False)
+    liveness: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     @property
     def always(self) -> int:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.page import SavedReport
+from tensorflow_ipu._base.units import format_seconds
 from tensorflow_ipu.machine import _advice, _hlo, _memory
 from tensorflow_ipu.machine._advice import (
     NotAsked,
@@ -206,6 +207,14 @@ class Report(SavedReport):
                 tuple(NotAsked(**each) for each in values.get("not_asked", ())),
             ),
         )
+
+    def __repr__(self) -> str:
+        from tensorflow_ipu.machine._comparison import machine_text
+
+        ipus = f", {self.replicas} x {self.ipus_per_replica} IPUs" if self.replicas * self.ipus_per_replica > 1 else ""
+        memory = f"{self.memory.verdict} ({self.memory.high / self.memory.capacity:.0%} of the memory)"
+        step = format_seconds(self.step_seconds)
+        return f"<Report of {self.program} on {machine_text(self)}{ipus}: {memory}, {step} a step>"
 
     def _page(self) -> str:
         from tensorflow_ipu.machine.page import page  # matplotlib, which takes a while.

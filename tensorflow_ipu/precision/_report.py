@@ -317,6 +317,12 @@ class PrecisionReport(SavedReport):
             None if trial is None else Trial(**{**trial, "single": tuple(trial["single"])}),
         )
 
+    def __repr__(self) -> str:
+        found = sum(row.total.infinite > 0 for row in self.rows)
+        steps = f"{self.steps} step{'s' * (self.steps != 1)}"
+        scale = scale_text(self.scales.advised)
+        return f"<PrecisionReport of {self.program}, {steps}: {found} of {len(self.rows)} tensors overflow, loss scale {scale}>"
+
     def _page(self) -> str:
         from tensorflow_ipu.precision import _page
 

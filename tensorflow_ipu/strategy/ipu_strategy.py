@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base import environment, progress
 from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu._base.page import PageView, small_page, table
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.config import _state
@@ -47,7 +48,7 @@ def _other_strategies_explained() -> Iterator[None]:
         ) from exc
 
 
-class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
+class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, PageView):
     """Places variables on an IPU device and runs whole functions on it.
 
     Inside `scope()`, variables (and with them Keras models and optimizers) are made on the IPU device, with initial values
@@ -271,6 +272,26 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy):
         return dataset_fn(tf.distribute.InputContext())
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
+    def __repr__(self) -> str:
+        ipus = self.extended.ipus
+        name = type(self).__name__.removesuffix("V1")
+        return f"<{name} on {self.extended.ipu_device[-len('/device:IPU:0') :]}: {ipus} IPU{'s' * (ipus > 1)}>"
+
+    def _page(self) -> str:
+        extended = self.extended
+        configured = _state.options_of_device(extended.ordinal) is not None
+        rows = (
+            ("device", f"`{extended.ipu_device}`"),
+            ("IPUs", f"{extended.ipus}{'' if configured else ', as no system is configured'}"),
+            ("replicas of a program without pipelines, in all", extended.ipus * extended.workers),
+            ("workers", extended.workers),
+            ("this thread is in its scope", "yes" if tf.distribute.get_strategy() is self else "no"),
+            ("kernels of the host", "where they are faster" if extended.host_kernels else "none"),
+            ("`iter(dataset)` is for programs", "yes" if self._enable_dataset_iterators else "no"),
+            ("`fit` and the like run on the device", "yes" if self._enable_keras_extensions else "no"),
+        )
+        return small_page(repr(self)[1:-1], "", table(("", ""), rows))
 
     @property
     def supports_loss_scaling(self) -> bool:

@@ -10,7 +10,7 @@ from tensorflow_ipu.machine.page._panels import LOOKS, SCRIPT, comparison, panel
 if TYPE_CHECKING:
     from tensorflow_ipu.machine._report import Report
 
-__all__ = ["page"]
+__all__ = ["comparison_page", "page"]
 
 
 def page(report: Report, before: Report | None = None) -> str:
@@ -18,3 +18,9 @@ def page(report: Report, before: Report | None = None) -> str:
     title, head = summary(report)
     changes = [] if before is None else [comparison(before, report)]
     return whole.page(title, head, "\n".join([*changes, *panels(report)]), LOOKS, SCRIPT)
+
+
+def comparison_page(before: Report, after: Report) -> str:
+    """Writes what changed from one report to another as HTML."""
+    title, head = summary(after)
+    return whole.page(title, head, comparison(before, after), LOOKS)

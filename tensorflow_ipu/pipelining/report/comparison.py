@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tensorflow_ipu._base import progress
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
+from tensorflow_ipu._base.page import PageView, folded, small_page, table
 from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, StageCosts, plan_cost
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
@@ -19,6 +20,7 @@ from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES, o
 if TYPE_CHECKING:
     from tensorflow_ipu.machine import Machine, System
 
+_SHOWN = 12  # So many candidates in a notebook.
 _ALL_MAPPINGS = 64  # Of more contiguous mappings than that, only the most even ones are tried.
 
 
@@ -40,11 +42,13 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(PageView):
     """What `compare_plans` found: the candidates, the best first, and why it is the best, or why none can be run."""
 
     candidates: tuple[Candidate, ...]
     reason: str
+    _stage_costs: StageCosts = field(default=None, repr=False, compare=False)
+    _machine: System | None = field(default=None, repr=False, compare=False)
 
     @property
     def best(self) -> Candidate | None:
@@ -55,6 +59,33 @@ class Comparison:
     def best_of(self, schedule: PipelineSchedule) -> Candidate | None:
         """The best one of a schedule; None if none of it can be run."""
         return next((one for one in self.candidates if one.schedule is schedule and not one.refused), None)
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.candidates)} candidates: {self.reason.partition(';')[0]}>"
+
+    def _page(self) -> str:
+        from tensorflow_ipu.pipelining.report.picture import picture_of
+
+        run = [one for one in self.candidates if not one.refused]
+        rows = [
+            (
+                one.label,
+                f"{cost.time:.4g}" if self._machine is None else format_seconds(cost.time),
+                f"{cost.bubble_share:.0%}",
+                format_bytes(cost.peak_bytes) if cost.peak_bytes else "",
+            )
+            for one in run[:_SHOWN]
+            if (cost := one.cost)
+        ]
+        content = [table(("", "a pass", "bubble", "memory"), rows, numbers=3)] if rows else []
+        best = [found.cost.plan for each in PipelineSchedule if (found := self.best_of(each)) and found.cost]
+        if best:
+            content.append(picture_of(best, self._stage_costs, machine=self._machine))
+        refused = [(one.label, one.refused) for one in self.candidates if one.refused]
+        more = f" Of {len(run)} candidates, the {_SHOWN} fastest:" if len(run) > _SHOWN else ""
+        if refused:
+            content.append(folded(f"{len(refused)} that cannot be run", table(("", "why"), refused)))
+        return small_page("Comparison of plans", f"{self.reason}.{more}", *content)
 
 
 def compare_plans(
@@ -107,7 +138,8 @@ def compare_plans(
         for mode in _modes(schedule, training, recompute)
     ]
     candidates.sort(key=_rank)
-    return Comparison(tuple(candidates), _reason(candidates, bytes_per_ipu, system is not None))
+    reason = _reason(candidates, bytes_per_ipu, system is not None)
+    return Comparison(tuple(candidates), reason, stage_costs, system)
 
 
 def contiguous_mappings(weights: Sequence[float], ipus: int) -> list[tuple[int, ...]]:
@@ -266,7 +298,7 @@ class Divisible(Protocol):
 
 
 @dataclass(frozen=True)
-class Balance:
+class Balance(PageView):
     """A proposal for the stages of a pipeline, with costs, and the `assignment` for `set_pipeline_stage_assignment`."""
 
     names: tuple[str, ...]
@@ -276,28 +308,50 @@ class Balance:
     capacity: int
     recompute: bool
     assignment: list[Any]
+    _machine: System | None = field(default=None, repr=False, compare=False)
 
     @property
     def fits(self) -> bool:
         """Whether each IPU has the memory for its stage."""
         return self.cost.peak_bytes <= self.capacity
 
-    def __str__(self) -> str:
+    @property
+    def _said(self) -> str:
         plan = self.cost.plan
-        lines = [
+        return (
             f"{plan.stages} stages, one an IPU, {plan.micro_batches} micro-batches"
             + (", with recomputation" if self.recompute else "")
             + f": {self.cost.time_per_micro_batch * 1e6:.4g} us a micro-batch, bubble {self.cost.bubble_share:.0%}"
-        ]
+        )
+
+    def _rows(self) -> Iterator[tuple[int, str, str, str, str]]:
+        """Of each stage: its number, time, memory, the share of it, and what it has."""
         for stage, (cost, ipu) in enumerate(zip(self.costs, self.cost.ipus, strict=True)):
             names = [name for name, of in zip(self.names, self.stages, strict=True) if of == stage]
             what = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}, {len(names)} pieces"
-            room = f"{format_bytes(ipu.on_chip_bytes)}, {ipu.on_chip_bytes / self.capacity:.0%} of the memory"
-            again = self.recompute and stage < plan.stages - 1  # The last one has its activations at hand.
-            lines.append(f"  stage {stage}: {_time(cost, again) * 1e6:.4g} us, {room}: {what}")
-        if not self.fits:
-            lines.append("  it does not fit: no split that was tried does")
-        return "\n".join(lines)
+            again = self.recompute and stage < self.cost.plan.stages - 1  # The last one has its activations at hand.
+            time = f"{_time(cost, again) * 1e6:.4g} us"
+            yield stage, time, format_bytes(ipu.on_chip_bytes), f"{ipu.on_chip_bytes / self.capacity:.0%}", what
+
+    def __repr__(self) -> str:
+        return f"<Balance: {self._said}{'' if self.fits else '; it does not fit'}>"
+
+    def __str__(self) -> str:
+        lines = [self._said]
+        lines += [
+            f"  stage {at}: {time}, {size}, {share} of the memory: {what}"
+            for at, time, size, share, what in self._rows()
+        ]
+        return "\n".join(lines if self.fits else [*lines, "  it does not fit: no split that was tried does"])
+
+    def _page(self) -> str:
+        from tensorflow_ipu.pipelining.report.picture import picture_of
+
+        heads = ("layers", "stage", "a micro-batch", "memory", "of an IPU")
+        rows = [(what, *figures) for *figures, what in self._rows()]
+        said = self._said if self.fits else f"{self._said}; it does not fit: no split that was tried does"
+        picture = picture_of([self.cost.plan], self.costs, machine=self._machine)
+        return small_page("Balance of a pipeline", f"{said}.", table(heads, rows, numbers=4), picture)
 
 
 def balance(
@@ -359,6 +413,7 @@ def balance(
             capacity=system.machine.bytes,
             recompute=again,
             assignment=list(stages) if pieces.assigned is None else pieces.assigned(stages),
+            _machine=system,
         )
 
     with progress.of(f"dividing {len(pieces.costs)} pieces among {ipus} stages"):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._base.chrome import Chrome
+from tensorflow_ipu._base.page import page_of, small_page
 from tensorflow_ipu._base.units import format_bytes, format_seconds, round_ticks, tick_label
 from tensorflow_ipu.pipelining.report.cost import PlanCost, Span, StageCosts, plan_cost, timeline
 from tensorflow_ipu.pipelining.schedule.plan import (
@@ -163,6 +167,15 @@ def draw_plans(
       ImportError: matplotlib is missing.
       ValueError: There is no plan, or not one title a plan.
     """
+    _figure(plans, stage_costs, titles, machine).savefig(str(path))
+
+
+def _figure(
+    plans: Sequence[Plan],
+    stage_costs: StageCosts,
+    titles: Sequence[str] | None,
+    machine: System | Machine | str | None,
+) -> Figure:
     if not plans:
         raise ValueError("`plans` is empty; give at least one plan")
     if titles is not None and len(titles) != len(plans):
@@ -189,11 +202,29 @@ def draw_plans(
         axes = figure.add_axes((_LEFT / width, top / height, rows_width / width, rows / height))
         _draw(axes, plan, found, longest, rows_width / longest)
         _sections(axes, found, rows_width / longest, plan.section("steady").repeat)
-        heading = titles[number] if titles else _heading(plan)
+        heading = titles[number] if titles else plan.heading
         _caption(axes, heading, cost, short, found[-1][2], machine is not None)
         top -= _BELOW
     legend.draw(width, height)
-    figure.savefig(str(path))
+    return figure
+
+
+def picture_of(
+    plans: Sequence[Plan], stage_costs: StageCosts = None, *, machine: System | Machine | str | None = None
+) -> str:
+    """The picture of `draw_plans` as an element of a page."""
+    written = io.BytesIO()
+    _figure(plans, stage_costs, None, machine).savefig(written, format="png")
+    words = escape("; ".join(plan.heading for plan in plans))
+    source = base64.b64encode(written.getvalue()).decode()
+    return f'<img alt="{words}" style="max-width: 100%" src="data:image/png;base64,{source}">'
+
+
+@page_of.register
+def _(plan: Plan) -> str:
+    return small_page(
+        f"Plan {plan.name}", f"{plan.heading}. Boxes are as long as `plan_cost` has it by default.", picture_of([plan])
+    )
 
 
 def _matplotlib() -> tuple[type[Figure], type[FigureCanvasAgg]]:
@@ -243,17 +274,6 @@ def _shortest_forward(steps: Sequence[_Steps], longest: float) -> float:
         if isinstance(span.instruction, Forward)
     )
     return max(min(lengths, default=longest), longest / 1000)
-
-
-def _heading(plan: Plan) -> str:
-    words = [
-        f"{plan.name}: {plan.stages} {'phase' if plan.phased else 'stage'}{'s' * (plan.stages > 1)}",
-        f"{plan.micro_batches} micro-batch{'es' * (plan.micro_batches > 1)}",
-        "training" if plan.training else "inference",
-    ]
-    if plan.recomputation:
-        words.append(plan.recomputation.name)
-    return ", ".join(words)
 
 
 def _draw(axes: Axes, plan: Plan, steps: _Steps, longest: float, scale: float) -> None:

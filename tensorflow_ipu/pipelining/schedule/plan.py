@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from tensorflow_ipu._base.page import PageView
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PipelineSchedule, RecomputationMode
 
 if TYPE_CHECKING:
@@ -268,7 +269,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(PageView):
     """One pass of a pipeline, from the first micro-batch to the update: what is checked, drawn, costed and executed.
 
     Attributes:
@@ -428,6 +429,19 @@ class Plan:
     def phased(self) -> bool:
         """Whether its stages are phases, of which each has its IPUs for itself."""
         return self.liveness is not None
+
+    @property
+    def heading(self) -> str:
+        """What it is, in a line."""
+        words = [
+            f"{self.name}: {self.stages} {'phase' if self.phased else 'stage'}{'s' * (self.stages > 1)}",
+            f"{self.micro_batches} micro-batch{'es' * (self.micro_batches > 1)}",
+            "training" if self.training else "inference",
+        ]
+        return ", ".join([*words, self.recomputation.name] if self.recomputation else words)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.heading}>"
 
     def __str__(self) -> str:
         from tensorflow_ipu.pipelining.schedule.text import plan_text
