@@ -26,6 +26,8 @@ _MAIN = threading.main_thread()
 _MAIN_IDENT = _MAIN.ident
 # Those that programs have handlers for, other than SIGINT. Each is asked for at each run.
 _SIGNALS = tuple(map(int, (SIGALRM, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2)))
+# Whose handler, in a cell of Jupyter that awaits, only tells the event loop, which stands still while a program runs.
+_OF_CELLS = "ipykernel.ipkernel"
 _pipe: int | None = None
 _stand_in: int | None = None  # The thread that runs a program for the main one.
 
@@ -62,13 +64,14 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
     if threading.current_thread() is not _MAIN:
         return program()
     on_interrupt = _signal.getsignal(SIGINT)
+    raises = on_interrupt is default_int_handler or getattr(on_interrupt, "__module__", "") == _OF_CELLS
     others = map(
         callable, map(_signal.getsignal, _SIGNALS)
     )  # Maps, since each run asks: a loop costs four times as much.
-    handled = (on_interrupt is not default_int_handler and callable(on_interrupt)) or any(others)
+    handled = (not raises and callable(on_interrupt)) or any(others)
     if handled and not gradients.is_watched():  # Else tapes, which are this thread's, would miss the program.
         return _run_beside(program)
-    if on_interrupt is not default_int_handler:
+    if not raises:
         return program()
     pressed = False
 
@@ -95,7 +98,7 @@ def run_interruptibly(program: Callable[[], _T]) -> _T:
             try:
                 native.ipu_interrupt_disarm()
             finally:
-                _signal.signal(SIGINT, default_int_handler)
+                _signal.signal(SIGINT, on_interrupt)
         if pressed:
             raise KeyboardInterrupt from None
 
