@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.cli import reports
+from tensorflow_ipu.cli import precision as command
 from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.precision import PrecisionReport, TensorRow
 from tensorflow_ipu.precision._figures import figures_of
@@ -262,8 +262,8 @@ def test_page_is_whole(vanishing, tmp_path, read_page):
 
 def test_command_shows_a_saved_report(vanishing, tmp_path, capsys):
     vanishing.save(tmp_path / "a.json")
-    assert reports.precision([str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")]) == 0
+    assert command.main([str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")]) == 0
     assert capsys.readouterr().out == f"{vanishing}\n"
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
-    assert reports.precision([str(tmp_path / "missing.json")]) == 2
+    assert command.main([str(tmp_path / "missing.json")]) == 2
     assert "missing.json" in capsys.readouterr().err

@@ -37,9 +37,9 @@ def main(arguments: Sequence[str]) -> int:
     for path in paths:
         if path.suffix != ".py" and (other := kind_of(path)):
             made.exit(WRONG, f"{made.prog}: `{path}` {other}\n")
+        if path.is_dir() and not any(path.rglob("*.py")):
+            made.exit(WRONG, f"{made.prog}: there is no Python file in `{path}`\n")
     projects = _reading.of_all(paths)
-    if not projects:
-        made.exit(WRONG, f"{made.prog}: there is no Python file in `{'`, `'.join(map(str, paths))}`\n")
     missing = dict.fromkeys(found for project in projects for found in _reading.missing(project))
     needs = dict.fromkeys(need for project in projects for need in _keras_reading.needs(project))
     of_keras_2 = [need for need in needs if need.weight is not _keras_reading.Weight.BRIDGED]

@@ -14,8 +14,6 @@ from types import ModuleType
 from tensorflow_ipu.cli.parsers import COMMANDS
 
 _SPELLINGS = {"--check": "check", "--list": "list"}
-# Here the end of the output is the end of a user's script.
-_OF_SCRIPTS = ("run-script", "run")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,13 +22,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:
         _complete()
     name = _SPELLINGS.get(words[0], words[0]) if words else ""
-    if name not in COMMANDS:
-        return _module("run-script").main(words)
-    if name in _OF_SCRIPTS:
-        return _module(name).main(words[1:])
     try:
         try:
-            return _module(name).main(words[1:])
+            return _module(name).main(words[1:]) if name in COMMANDS else _module("run-script").main(words)
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # Whoever reads has read enough. Python itself would complain as it ends.

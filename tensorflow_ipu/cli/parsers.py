@@ -25,6 +25,7 @@ COMMANDS = {
     "pipeline": "plans a pipeline, draws it, says what it costs",
     "report": "shows a saved report of what a real machine would make of a program, or compares two",
     "precision": "shows a saved report of what float16 makes of a model",
+    "info": "shows devices, versions, the processor, caches and which variables act: for oneself or for an issue",
 }
 CONSOLE = "tensorflow-ipu"
 
@@ -73,7 +74,8 @@ def split(words: Sequence[str], valued: Iterable[str], switches: Iterable[str] =
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
         own.append(rest.pop(0))
         if rest and (own[-1] in valued or (own[-1] in switches and rest[0] in YES_NO)):
-            own.append(rest.pop(0))
+            # In one word, as the value may look like an option.
+            own[-1] += ("=" if own[-1].startswith("--") else "") + rest.pop(0)
     return own, rest
 
 

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str]) -> int:
 def _show(options: argparse.Namespace) -> None:
     from tensorflow_ipu.precision import PrecisionReport
 
-    report = load(PrecisionReport, options.report)
+    report = load(PrecisionReport, options.report, "precision")
     show_json(report.to_dict()) if options.json else show(str(report))
     if options.html is not None:
         report.save(options.html)

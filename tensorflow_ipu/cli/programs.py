@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
@@ -83,4 +84,6 @@ def _module(name: str) -> tuple[Path, list[Path], str]:
     if spec is None or not (spec.origin or "").endswith(".py"):
         raise ValueError(f"the module `{name}` is no Python file")
     file = Path(spec.origin or "")
-    return file, [file.parents[package.count(".") + 1] if package else file.parent], package
+    folder = file.parents[package.count(".") + 1] if package else file.parent
+    # What is installed beside it is not read: that may be much.
+    return file, [] if str(folder) in sysconfig.get_paths().values() else [folder], package

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tensorflow_ipu._base.page import SavedReport
-from tensorflow_ipu.cli.parsers import WRONG, add_json, kind_of, make_parser, show, show_json
+from tensorflow_ipu.cli.parsers import WRONG, add_json, kind_of, make_parser, program, show, show_json
 
 _EXAMPLES = """\
 examples:
@@ -58,13 +58,13 @@ def run(made: argparse.ArgumentParser, arguments: Sequence[str], show_all: Calla
     return 0
 
 
-def load(kind: type[SavedReport], path: Path) -> SavedReport:
-    """Reads a report; of another file, the error says what shows that."""
+def load(kind: type[SavedReport], path: Path, command: str = "report") -> SavedReport:
+    """Reads a report for a command; of another file, the error says what shows that."""
     try:
         return kind.load(path)
     except ValueError:
         other = kind_of(path)
-        if not other or "schema" in other:
+        if not other or f"{program()} {command} " in other:
             raise
         raise ValueError(f"`{path}` {other}") from None
 

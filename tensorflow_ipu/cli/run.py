@@ -151,15 +151,11 @@ def _hosts(text: str) -> list[str]:
             found.append(host.strip())
             continue
         for each in ranges[2].split(","):
-            first, _, last = each.partition("-")
-            if not (
-                first.isdigit()
-                and (last or first).isdigit()
-                and int(last or first) - int(first) < environment.MOST_IPUS
-            ):
+            ends = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", each)
+            if ends is None:
                 raise ValueError(f"`--hosts` has `{host}`, which is no host; write numbers as in `a[0-2,4]`")
-            numbers = range(int(first), int(last or first) + 1)
-            found += [f"{ranges[1]}{number:0{len(first)}}{ranges[3]}" for number in numbers]
+            numbers = range(int(ends[1]), int(ends[2] or ends[1]) + 1)
+            found += [f"{ranges[1]}{number:0{len(ends[1])}}{ranges[3]}" for number in numbers]
     return found
 
 

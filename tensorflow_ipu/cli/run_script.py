@@ -82,7 +82,10 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as exc:
         made.error(str(exc)) if not words else made.exit(WRONG, f"{made.prog}: {exc}\n")
     if script.interpreter:  # Options of Python need a Python of their own.
-        os.execv(sys.executable, [sys.executable, *script.interpreter, "-m", "tensorflow_ipu", *own, *script.words])
+        os.execv(
+            sys.executable,
+            [sys.executable, *script.interpreter, "-m", "tensorflow_ipu", "run-script", *own, *script.words],
+        )
     emulations: Path | None = chosen.emulations
     if emulations is not None and not emulations.is_file():
         made.exit(WRONG, f"{made.prog}: `--emulations={emulations}` names no Python file\n")

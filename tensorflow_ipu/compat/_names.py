@@ -24,6 +24,29 @@ COMPANIONS = ("popart", "popef", "poptorch", "pva")
 YIELDING = ("horovod", _companion_names.TENSORFLOW_ADDONS)
 
 
+# What functions of 2020 set, which were in `utils` before there was `IPUConfig`.
+OLD_OPTIONS = {
+    "auto_select_ipus": "auto_select_ipus",
+    "create_ipu_config": "",
+    "select_ipus": "select_ipus",
+    "set_compilation_options": "compilation_poplar_options",
+    "set_convolution_options": "convolutions",
+    "set_experimental_multi_replica_distribution_options": "experimental.multi_replica_distribution",
+    "set_floating_point_behaviour_options": "floating_point_behaviour",
+    "set_gcl_options": "gcl_poplar_options",
+    "set_io_tile_options": "io_tiles",
+    "set_ipu_connection_type": "device_connection",
+    "set_ipu_model_options": "ipu_model",
+    "set_ipu_options": "",
+    "set_matmul_options": "matmuls",
+    "set_norm_options": "norms",
+    "set_optimization_options": "optimizations",
+    "set_pooling_options": "pooling",
+    "set_recomputation_options": "allow_recompute",
+    "set_serialization_options": "serialization_output_folder",
+}
+
+
 def module_exists(name: str) -> bool:
     """Whether there is an old module of this full name."""
     return name in MODULES or name in ALIASES
@@ -95,6 +118,9 @@ def missing_name(module: str, name: str) -> str | None:
 
 def _hints(module: str, name: str) -> str:
     full = ALIASES.get(module, module)
+    if name in OLD_OPTIONS and full.startswith(_ipu_names.IPU):
+        what = f"`IPUConfig().{OLD_OPTIONS[name]}`" if OLD_OPTIONS[name] else "`IPUConfig` and its attributes"
+        return f"; it became {what}, which `configure_ipu_system()` applies: docs/configuration.md"
     near = difflib.get_close_matches(name, [*MODULES[full].names, *_children(full)], n=1)
     hint = f"; did you mean `{near[0]}`?" if near else ""
     note = MODULES[full].note

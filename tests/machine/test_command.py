@@ -1,11 +1,12 @@
 """The command `report`: shows what was saved, compares two, and says what is wrong with a file."""
 
+import json
 import subprocess
 import sys
 
 import pytest
 
-from tensorflow_ipu.cli import reports
+from tensorflow_ipu.cli import report as command
 from tensorflow_ipu.machine import Memory, OperationTime, Report, compare_reports, system_of
 
 MIB = 2**20
@@ -36,10 +37,10 @@ def saved(report, tmp_path):
 
 
 def test_one_is_shown_again_and_two_are_compared(report, saved, capsys):
-    assert reports.machine([saved("a.json")]) == 0
+    assert command.main([saved("a.json")]) == 0
     assert capsys.readouterr().out == f"{report()}\n"
     after = {"seconds": 2e-3, "data": 1300, "machine": "Bow"}
-    assert reports.machine([saved("a.json"), saved("b.json", **after)]) == 0
+    assert command.main([saved("a.json"), saved("b.json", **after)]) == 0
     said = capsys.readouterr().out
     assert said == f"{compare_reports(report(), report(**after))}\n"
     rows = {line[:50].strip(): line[50:].split() for line in said.splitlines()}
@@ -53,6 +54,19 @@ def test_one_is_shown_again_and_two_are_compared(report, saved, capsys):
     assert "exchange" not in said
 
 
+def test_figures_are_json_for_other_programs(report, saved, capsys):
+    assert command.main([saved("a.json"), "--json"]) == 0
+    assert Report.from_dict(json.loads(capsys.readouterr().out)) == report()
+    assert command.main([saved("a.json"), saved("b.json", seconds=2e-3), "--json"]) == 0
+    changes = json.loads(capsys.readouterr().out)
+    assert changes["figures"][0] == {
+        "name": "time of a step",
+        "before": pytest.approx(1e-4),
+        "after": pytest.approx(2e-4),
+    }
+    assert [each["name"] for each in changes["operations"]] == ["MatMul (dot)"]
+
+
 def test_layers_that_were_numbered_anew_are_the_same_and_what_is_in_one_alone_is_told(report):
     said = compare_reports(report(name="while/dense_1/MatMul_1"), report(2e-3, name="while/dense_4_2/MatMul_1"))
     assert said.splitlines()[-1].split() == ["dense/MatMul_1", "(dot)", "100", "us", "200", "us", "+100%"]
@@ -64,13 +78,13 @@ def test_layers_that_were_numbered_anew_are_the_same_and_what_is_in_one_alone_is
 def test_a_page_is_written_of_one_or_of_both(saved, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     page = tmp_path / "out.html"
-    assert reports.machine([saved("a.json"), "--html", str(page)]) == 0
+    assert command.main([saved("a.json"), "--html", str(page)]) == 0
     assert 'id="comparison"' not in page.read_text(encoding="utf-8")
-    assert reports.machine([saved("a.json"), saved("b.json", data=200), "--html", str(page)]) == 0
+    assert command.main([saved("a.json"), saved("b.json", data=200), "--html", str(page)]) == 0
     text = page.read_text(encoding="utf-8")
     assert 'id="comparison"' in text
     assert "+100%" in text
-    assert reports.machine([saved("a.json"), "--html", str(tmp_path / "out.txt")]) == 2
+    assert command.main([saved("a.json"), "--html", str(tmp_path / "out.txt")]) == 2
     assert "must end in `.html`" in capsys.readouterr().err
 
 
@@ -82,13 +96,15 @@ def test_a_page_is_written_of_one_or_of_both(saved, tmp_path, capsys):
         ("[]", "is no report: it holds no object"),
         ('{"schema": 1}', "the report has schema 1, and this version of the package reads schema"),
         ('{"schema": 2}', "this is no report: it has no '"),
+        ('{"schema": 1, "loss_scale": 1, "rows": []}', "is a report of float16; `python -m tensorflow_ipu precision "),
+        ('{"traceEvents": []}', "is a trace; open it at https://ui.perfetto.dev"),
     ],
 )
 def test_a_file_that_is_no_report_is_named(saved, tmp_path, capsys, content, message):
     path = tmp_path / "b.json"
     if content is not None:
         path.write_text(content)
-    assert reports.machine([saved("a.json"), str(path)]) == 2
+    assert command.main([saved("a.json"), str(path)]) == 2
     said = capsys.readouterr()
     assert f"`{path}`" in said.err
     assert message in said.err
