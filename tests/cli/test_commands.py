@@ -130,6 +130,7 @@ def test_every_command_has_help_with_its_statuses_and_the_page_has_all_options(h
     page = (ROOT / "docs" / "command_line.md").read_text()
     whole = whole_parser()
     commands = next(action.choices for action in whole._actions if action.choices and "run" in action.choices)
+    assert isinstance(commands, dict)
     assert list(commands) == list(COMMANDS)
     for name, made in commands.items():
         assert f"## {name}" in page.lower().replace("`", "")
