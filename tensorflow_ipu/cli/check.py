@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,7 +56,10 @@ def main(arguments: Sequence[str]) -> int:
     status = int(bool(missing or unreadable) or lacks_keras_2)
     if options.json:
         names = ("unreadable", "missing", "keras_2_alone", "keras_2_bridged", "recorded")
-        places = [[_plain(found) for found in section] for section in sections.values()]
+        places = [
+            [{"path": found.path, "line": found.line, "message": found.message} for found in section]
+            for section in sections.values()
+        ]
         show_json({**dict(zip(names, places, strict=True)), "keras_2_installed": run_script.has_keras_2()})
         return status
     for title, found in sections.items():
@@ -68,7 +70,3 @@ def main(arguments: Sequence[str]) -> int:
     elif not status:
         show("Nothing is missing with Keras 2, which such scripts get." if of_keras_2 else "Nothing is missing.")
     return status
-
-
-def _plain(found: _reading.Found) -> dict[str, str | int]:
-    return {field.name: getattr(found, field.name) for field in dataclasses.fields(_reading.Found)}

@@ -47,12 +47,14 @@ def _complete() -> None:
 
 def whole_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    whole = argparse.ArgumentParser(parents=[_module("run-script").options()], add_help=False)
+    whole = argparse.ArgumentParser(parents=[_module("run-script").parser()], add_help=False)
     commands = whole.add_subparsers()
     # The first word may be a script, too.
     commands.completer = lambda prefix, **_: [*COMMANDS, *_scripts(prefix)]  # pyright: ignore[reportAttributeAccessIssue]
     for name in COMMANDS:
-        commands.add_parser(name, parents=[_module(name).parser()], add_help=False)
+        made = commands.add_parser(name, parents=[_module(name).parser()], add_help=False)
+        if name.startswith("run"):
+            made.add_argument("program", nargs="*")
     return whole
 
 

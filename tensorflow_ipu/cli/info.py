@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -22,8 +22,6 @@ from tensorflow_ipu.cli.parsers import add_json, make_parser, show, show_json
 from tensorflow_ipu.config._checks import multi_ipu
 from tensorflow_ipu.machine import GC200, system_of
 
-Values = Mapping[str, object]
-
 
 def parser() -> argparse.ArgumentParser:
     """The parser of its command line."""
@@ -33,10 +31,8 @@ def parser() -> argparse.ArgumentParser:
         " caches, and which variables of the environment act. TensorFlow is not started.",
         "0",
     )
-    words = (
-        "for an issue: as Markdown, with short paths, without names of users and hosts and without values of variables"
-    )
-    made.add_argument("--report", action="store_true", help=f"{words} that others read")
+    words = "for an issue: as Markdown, without names of users and hosts and without values that may be secrets"
+    made.add_argument("--report", action="store_true", help=words)
     add_json(made)
     return made
 
@@ -56,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def everything(private: bool = False) -> dict[str, Values]:
+def everything(private: bool = False) -> dict[str, dict[str, object]]:
     """All that is shown, by section; with `private`, without values of variables that may hold secrets."""
     return {
         "versions": _versions(),
@@ -69,7 +65,7 @@ def everything(private: bool = False) -> dict[str, Values]:
     }
 
 
-def text_of(sections: Mapping[str, Values]) -> str:
+def text_of(sections: Mapping[str, Mapping[str, object]]) -> str:
     """The sections as text."""
     lines = list[str]()
     for title, values in sections.items():
@@ -123,12 +119,16 @@ def _library() -> dict[str, object]:
         content = library.read_bytes()
     except (OSError, ValueError) as exc:
         return {"file": str(library), "state": f"cannot be read: {exc}"}
-    is_whole = hashlib.sha256(content).hexdigest() == built.pop("sha256", "")
+    state = "as it was built"
+    if hashlib.sha256(content).hexdigest() != built.pop("sha256", ""):
+        state = "not the one that was built: install the package again"
+    elif re.findall(r"\d+", built.get("tensorflow", "")) != re.findall(r"\d+", str(_versions()["tensorflow"])):
+        state = "for another TensorFlow than is installed"
     return {
         "file": str(library),
         "size_bytes": len(content),
         **{f"built {'by' if name == 'compiler' else 'for'} {name}": version for name, version in built.items()},
-        "state": "as it was built" if is_whole else "not the one that was built: install the package again",
+        "state": state,
     }
 
 
@@ -272,15 +272,11 @@ def _effect(name: str) -> str:
     if name in _OF_TENSORFLOW:
         return "read by TensorFlow"
     if name not in ACTING:
-        return f"nothing reads it{_near(name, ACTING)}"
+        near = difflib.get_close_matches(name, ACTING, n=1, cutoff=0.8)
+        return f"nothing reads it; did you mean `{near[0]}`?" if near else "nothing reads it"
     words, check = ACTING[name]
     try:
-        more = check()
+        told = check()
+        return words or str(told)
     except (ValueError, AttributeError, TypeError) as exc:
         return f"wrong: {exc}"
-    return words or str(more)
-
-
-def _near(name: str, names: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
-    return f"; did you mean `{near[0]}`?" if near else ""

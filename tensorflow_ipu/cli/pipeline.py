@@ -158,15 +158,12 @@ def _compare(options: argparse.Namespace) -> int:
 def _write(options: argparse.Namespace, plans: list[Plan], stage_costs: list[StageCost]) -> None:
     if options.png:
         draw_plans(plans, options.png, stage_costs, machine=options.machine)
-        _said(options, f"picture: {options.png}")
+        if not options.json:
+            show(f"picture: {options.png}")
     if options.trace:
         write_trace(plans[0], options.trace, stage_costs, machine=options.machine)
-        _said(options, f"trace: {options.trace}")
-
-
-def _said(options: argparse.Namespace, line: str) -> None:
-    if not options.json:
-        show(line)
+        if not options.json:
+            show(f"trace: {options.trace}")
 
 
 def _plan(options: argparse.Namespace) -> Plan:

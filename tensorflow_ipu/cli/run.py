@@ -52,13 +52,7 @@ _SWITCHES = (*_IGNORED_SWITCHES, *_GIVEN, "--print-topology")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of options and the program."""
-    made = _options()
-    made.add_argument("program", nargs="*", metavar="SCRIPT", help="the Python file to run, and its arguments")
-    return made
-
-
-def _options() -> argparse.ArgumentParser:
+    """The parser of options; the program is what follows them."""
     made = make_parser(
         "run",
         _DESCRIPTION,
@@ -103,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     """Executes a command line."""
     valued = (*_COUNTS, *_VALUES, *_MPI, *_IGNORED, "--executable-cache-path")
     own, words = split(arguments, valued, _SWITCHES)
-    made = _options()
+    made = parser()
     options = made.parse_args(own)
     named = {name for name, value in vars(options).items() if value != made.get_default(name)}
     if named <= {"keras", "force", "emulations"}:
@@ -134,7 +128,7 @@ def _variables(options: argparse.Namespace, named: set[str]) -> dict[str, str]:
                 break
     rest = [word for word in (*_IGNORED, *_IGNORED_SWITCHES) if word[2:].replace("-", "_") in named] + rest
     if rest:
-        print(f"{_options().prog}: without a meaning here: `{'`, `'.join(rest)}`", file=sys.stderr)  # noqa: T201
+        print(f"{parser().prog}: without a meaning here: `{'`, `'.join(rest)}`", file=sys.stderr)  # noqa: T201
     if options.executable_cache_path:
         flag = f"--executable_cache_path={shlex.quote(os.path.abspath(options.executable_cache_path))}"
         flags = found.get(environment.FLAGS_VARIABLE, environment.text_of(environment.FLAGS_VARIABLE, None))

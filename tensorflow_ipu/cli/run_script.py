@@ -34,14 +34,7 @@ _END += "docs/porting.md and docs/command_line.md have more."
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of options and the program."""
-    made = options()
-    made.add_argument("program", nargs="*", metavar="SCRIPT", help="the Python file to run, and its arguments")
-    return made
-
-
-def options() -> argparse.ArgumentParser:
-    """The parser of options."""
+    """The parser of options; the program is what follows them."""
     commands = [f"  {name:12}{text}" for name, text in COMMANDS.items()]
     examples = "\n".join(["commands, of which each has `--help`:", *commands, "", _END])
     statuses = "that of the script, and 1 where it ends by an error"
@@ -66,7 +59,7 @@ def options() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Executes a command line."""
-    made = options()
+    made = parser()
     own, words = split(arguments, ("--keras", "--emulations"))
     chosen, unknown = made.parse_known_args(own)
     if unknown:
