@@ -16,6 +16,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
@@ -26,7 +27,7 @@ PACKAGE = "tensorflow_ipu"
 _BESIDE = ("multi_worker_strategy", "strategy")
 # A link of a page in docs/ to a file or folder outside of it.
 _OUTSIDE = re.compile(r"\]\(\.\./(examples/\w+|benchmarks/[\w-]+|CHANGELOG)(?:\.py|\.md|/README\.md|/)?(?=[)#])")
-
+_IDENTIFIER = re.compile(r"[a-z]_[a-z]|[a-z][A-Z]|[A-Z]{2}[a-z]")
 _SOURCE_STYLE = "<style>:root { color-scheme: light dark } :target { background: #fd06 }</style>"
 
 
@@ -141,19 +142,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, content=text))
     for file in sorted((ROOT / "examples" / "notebooks").glob("*.ipynb")):
         files.append(File(f"notebooks/{file.name}", str(ROOT / "examples"), config.site_dir, config.use_directory_urls))
-    config.nav = [_expanded(entry, files) for entry in config.nav or ()]
+    config.nav = [part for entry in config.nav or () for part in _expanded(entry, files)]
     return files
 
 
-def _expanded(entry: Any, files: Files) -> Any:
-    """An entry of the navigation with all pages in the place of a pattern, such as `examples/*`."""
+def _expanded(entry: Any, files: Files) -> list[Any]:
+    """An entry of the navigation with all pages in the place of a pattern, such as `examples/*`; nothing if there are none."""
     if isinstance(entry, dict):
-        return {title: _expanded(below, files) for title, below in entry.items()}
-    if isinstance(entry, list):
-        return [part for below in entry for part in _as_list(_expanded(below, files))]
-    if "*" in entry:
-        return [file.src_uri for file in files if fnmatch(file.src_uri, entry)]
-    return entry
+        [(title, below)] = entry.items()
+        found = [part for one in _as_list(below) for part in _expanded(one, files)]
+        return [{title: found if isinstance(below, list) or "*" in below else below}] if found else []
+    return [file.src_uri for file in files if fnmatch(file.src_uri, entry)] if "*" in entry else [entry]
 
 
 def _as_list(entry: Any) -> list[Any]:
@@ -177,12 +176,39 @@ def _title(page: str) -> str:
     return (ROOT / "docs" / page).read_text().partition("\n")[0].removeprefix("# ").partition(":")[0]
 
 
+@cache
+def _names() -> dict[str, str]:
+    """Where the pages may link to: places in the reference by `ipu.feeds.set_wait_limit`, `feeds.set_wait_limit` and so on."""
+    found: dict[str, set[str]] = {}
+    for name, module in modules().items():
+        for member, path in public(module).items():
+            full = f"ipu.{name}.{member}".replace("..", ".")
+            short = full.removeprefix("ipu.")
+            # One word alone has to be no word of a language, and `keras` is Keras.
+            is_told = "." in short and not short.startswith("keras")
+            for spelling in (full, *[short] * is_told, *[member] * bool(_IDENTIFIER.search(member))):
+                found.setdefault(spelling, set()).add(_place(path) or "")
+    return {name: places.pop() for name, places in found.items() if len(places) == 1 and "" not in places}
+
+
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Leads a notebook's links to pages of docs/ to the pages of the site; its headings have no second sign of a link."""
-    if not page.file.src_uri.endswith(".ipynb"):
-        return html
-    html = re.sub(r'<a class="anchor-link".*?</a>', "", html)
-    return re.sub(r'href="\.\./\.\./docs/(\w+)\.md', r'href="../\1.html', html)
+    """Has names in the text lead to the reference, and a notebook's links to the pages of the site."""
+    if page.file.src_uri.endswith(".ipynb"):
+        html = re.sub(r'<a class="anchor-link".*?</a>', "", html)
+        return re.sub(r'href="\.\./\.\./docs/(\w+)\.md', r'href="../\1.html', html)
+
+    def link(code: re.Match[str]) -> str:
+        place = _names().get(code.group(1).removesuffix("()"))
+        target = place and get_relative_url(f"reference/{place.replace('.md', '.html')}", page.url)
+        return f'<a href="{target}">{code.group()}</a>' if target else code.group()
+
+    parts = re.split(r"(<(h\d|pre|a)\b.*?</\2>)", html, flags=re.DOTALL)
+    # Of three parts each the first is text; the others are what is left alone, and its tag.
+    return "".join(
+        re.sub(r"<code>([\w.]+(?:\(\))?)</code>", link, part) if number % 3 == 0 else part
+        for number, part in enumerate(parts)
+        if number % 3 < 2
+    )
 
 
 def on_post_build(config: MkDocsConfig) -> None:
