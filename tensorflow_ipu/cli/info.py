@@ -20,7 +20,6 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.units import format_bytes
 from tensorflow_ipu.cli.parsers import add_json, make_parser, show, show_json
 from tensorflow_ipu.config._checks import multi_ipu
-from tensorflow_ipu.machine import GC200, system_of
 
 
 def parser() -> argparse.ArgumentParser:
@@ -90,7 +89,8 @@ def anonymous(text: str) -> str:
     return re.sub(rf"(?<![\w.-]){re.escape(platform.node())}(?![\w.-])", "HOST", text) if platform.node() else text
 
 
-def _version(*names: str) -> str:
+def version_of(*names: str) -> str:
+    """The version of the first of some distributions that is installed."""
     for name in names:
         with suppress(metadata.PackageNotFoundError):
             version = metadata.version(name)
@@ -100,12 +100,12 @@ def _version(*names: str) -> str:
 
 def _versions() -> dict[str, object]:
     return {
-        "tensorflow_ipu": _version("tensorflow-ipu"),
-        "tensorflow": _version("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
-        "keras": _version("keras", "keras-nightly"),
-        "tf_keras": _version("tf_keras", "tf_keras-nightly"),
+        "tensorflow_ipu": version_of("tensorflow-ipu"),
+        "tensorflow": version_of("tensorflow", "tensorflow-cpu", "tf-nightly", "tf-nightly-cpu"),
+        "keras": version_of("keras", "keras-nightly"),
+        "tf_keras": version_of("tf_keras", "tf_keras-nightly"),
         "tf.keras is": f"Keras {2 if environment.uses_keras_2() else 3}",
-        "numpy": _version("numpy"),
+        "numpy": version_of("numpy"),
         "python": platform.python_version(),
         "glibc": platform.libc_ver()[1],
     }
@@ -151,6 +151,10 @@ def _devices() -> dict[str, object]:
 
 
 def _machine() -> dict[str, object]:
+    try:
+        from tensorflow_ipu.machine import GC200, system_of
+    except ImportError as exc:  # Here is where a broken installation is looked into.
+        return {"wrong": str(exc)}
     system = system_of(GC200)
     return {
         "name": system.name,

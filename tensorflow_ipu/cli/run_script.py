@@ -65,9 +65,9 @@ def main(arguments: Sequence[str]) -> int:
     if unknown:
         made.error(f"unrecognized arguments: {' '.join(unknown)}{meant(unknown[0])}")
     if chosen.version:
-        import tensorflow_ipu
+        from tensorflow_ipu.cli.info import version_of
 
-        show(f"tensorflow-ipu {tensorflow_ipu.__version__}")
+        show(f"tensorflow-ipu {version_of('tensorflow-ipu')}")
         return 0
     try:
         script = program_of(words)
