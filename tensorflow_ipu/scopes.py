@@ -123,7 +123,10 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
 def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: str | None = None) -> Iterator[None]:
     """Sets an attribute on the instructions of the program that the operations inside become.
 
-    `restore_to` is its value for operations after the block, where it had none before; it stays unset if omitted.
+    Args:
+      attribute_name: The name of the attribute.
+      attribute_value: Its value.
+      restore_to: Its value for operations after the block, where it had none before; it stays unset if omitted.
 
     Raises:
       TypeError: An argument is no string.
@@ -157,7 +160,10 @@ def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[Non
 def partials_type(override_type: DTypeLike) -> contextlib.AbstractContextManager[None]:
     """Says in which type products and convolutions of float16 inside, and their gradients, are summed up.
 
-    It is `tf.float16` or `tf.float32`, and goes before `partialsType` of `IPUConfig`. `IPUStrategy.report` reckons with it.
+    It goes before `partialsType` of `IPUConfig`. `IPUStrategy.report` reckons with it.
+
+    Args:
+      override_type: `tf.float16` or `tf.float32`.
 
     Raises:
       ValueError: It is another type.
@@ -192,9 +198,12 @@ def poplar_options(options: Mapping[str, str]) -> Iterator[None]:
 
 
 def available_memory(proportion: float) -> contextlib.AbstractContextManager[None]:
-    """Says which share of a tile's memory, from 0 to 1, each operation inside may take besides: `poplar_options` in short.
+    """Says which share of a tile's memory each operation inside may take besides: `poplar_options` in short.
 
     The machine's libraries take 0.6 where nothing is said. Less makes products slower, and lets more else stay on the chip.
+
+    Args:
+      proportion: The share, from 0 to 1.
 
     Raises:
       ValueError: It is no such number.

@@ -80,10 +80,15 @@ def repeat(
     infeed_queue: IPUInfeedQueue | None = None,
     use_while_v1: bool = True,
 ) -> Nested:
-    """Repeats `body` `n` times; see `while_loop` for the other arguments, for the result, and for what is raised.
+    """Repeats `body` `n` times; see `while_loop` for the result, and for what is raised.
 
-    `n` is an int of 64 bits or an integer scalar; there are no iterations for 0 or less. The gradient of a loop needs a
-    number that is known when the program is traced.
+    Args:
+      n: An int of 64 bits or an integer scalar; there are no iterations for 0 or less. The gradient of a loop needs a
+        number that is known when the program is traced.
+      body: As for `while_loop`.
+      inputs: The first carried values, as for `while_loop`.
+      infeed_queue: The queue that `body` takes one element an iteration from.
+      use_while_v1: Accepted, as for `while_loop`.
 
     Raises:
       ValueError: `n` is no scalar, or does not fit into 64 bits; or as for `while_loop`.

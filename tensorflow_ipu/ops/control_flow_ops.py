@@ -22,8 +22,12 @@ def barrier(
 ) -> list[tf.Tensor]:
     """The same tensors, each of which is there only once all of them are.
 
-    In a program no computation of what comes in is moved after, or merged with that of what goes out. Gradients go through
-    a barrier too with `insert_barrier_for_gradients`; else straight through.
+    In a program no computation of what comes in is moved after, or merged with that of what goes out.
+
+    Args:
+      tensors: A list or tuple of tensors.
+      insert_barrier_for_gradients: Whether gradients go through a barrier too; else straight through.
+      name: A name for the operation.
 
     Raises:
       TypeError: `insert_barrier_for_gradients` is no bool, or `tensors` is no list or tuple.

@@ -58,10 +58,15 @@ def cross_replica_broadcast(
     replica_group_size: int | ReplicaGroups | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Gives all replicas the tensor of one of them, numbers or booleans; see `cross_replica_sum` for the groups.
+    """Gives all replicas the tensor of one of them.
 
-    The gradient of that one is the sum of the upstream gradients of all, and zero for the others. `root` is its rank in its
-    group; without groups, its index.
+    The gradient of that one is the sum of the upstream gradients of all, and zero for the others.
+
+    Args:
+      x: A tensor of numbers or booleans.
+      root: The rank of the one in its group; without groups, its index.
+      replica_group_size: The groups, as of `cross_replica_sum`.
+      name: A name for the operation.
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.

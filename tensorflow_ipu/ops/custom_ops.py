@@ -276,8 +276,12 @@ def compile_user_operation(
 ) -> str:
     """Compiles C++ files to a library for `cpu_user_operation`, by g++ or what the variable `CXX` names.
 
-    `sources` is the path of a file, or several, and `flags` are further ones for the compiler. The library lives as long as
-    the process.
+    Args:
+      sources: The path of a file, or several.
+      flags: Further flags for the compiler.
+
+    Returns:
+      The path of the library, which lives as long as the process.
 
     Raises:
       ValueError: There is no compiler, or it does not compile the files: the message has its words.

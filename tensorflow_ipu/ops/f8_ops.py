@@ -218,10 +218,15 @@ def f8_conv_1d(
 ) -> tf.Tensor:
     """Convolves sequences of eight bits, a float16 result. Sums are of float32.
 
-    `inputs` are a `QuarterTensor`, or a tensor, of shape [batch, width, channels], or [batch, channels, width] with the
-    `data_format` "NCW", as is the result; `filters` likewise, of shape [width, channels in, channels out]. `strides` say
-    by how much the filter moves on, and `dilations` how far its elements are apart. `padding` is "SAME", "VALID" or a
-    list of pairs.
+    Args:
+      inputs: A `QuarterTensor`, or a tensor, of shape [batch, width, channels], or [batch, channels, width] with the
+        `data_format` "NCW", as is the result.
+      filters: Likewise, of shape [width, channels in, channels out].
+      strides: By how much the filter moves on.
+      padding: "SAME", "VALID" or a list of pairs.
+      data_format: "NWC" or "NCW".
+      dilations: How far the elements of the filter are apart.
+      name: A name for the operation.
 
     Raises:
       ValueError: `data_format` is another.

@@ -23,9 +23,17 @@ def normalise_image(
 ) -> tf.Tensor:
     """Normalises three channels of images and adds a fourth one of zeros, with which convolutions are faster on IPUs.
 
-    Each channel becomes `(image * scale - channel_offsets) * channel_scales`, by three offsets, three scales, and a
-    number that is not 0. Images [..., 3] have two dimensions or more, and are uint8, float16 or float32; the result [...,
-    4] has their type, float16 for uint8.
+    Each channel becomes `(image * scale - channel_offsets) * channel_scales`.
+
+    Args:
+      image: Images [..., 3] of two dimensions or more: uint8, float16 or float32.
+      channel_offsets: Three numbers.
+      channel_scales: Three numbers.
+      scale: A number that is not 0.
+      name: A name for the operation.
+
+    Returns:
+      Images [..., 4] of the same type, float16 for uint8.
 
     Raises:
       TypeError: `image` has another type.

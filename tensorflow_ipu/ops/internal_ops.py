@@ -26,9 +26,15 @@ __all__ = ["fifo", "get_current_iteration_counter", "print_tensor", "remap", "re
 def print_tensor(input: TensorLike, name: str = "") -> tf.Operation | None:  # noqa: A002  (Graphcore's name.)
     """Prints `name: ` and all elements of a tensor to stderr, each time that the program comes by, in its order.
 
-    The name is the tensor's own if empty. On a device of several replicas, `replica 0: ` or the like is before each line.
-    Outside of a program it prints as `tf.print` does. It returns the operation that prints, which runs whether or not
-    anything depends on it; None in eager execution.
+    On a device of several replicas, `replica 0: ` or the like is before each line. Outside of a program it prints as
+    `tf.print` does.
+
+    Args:
+      input: The tensor.
+      name: What is printed before it; the tensor's own name if empty.
+
+    Returns:
+      The operation that prints, which runs whether or not anything depends on it; None in eager execution.
 
     Raises:
       TypeError: `name` is no string.
@@ -79,8 +85,13 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
     """What was put in `depth` calls ago, zeros at first: a delay line, whose state lasts from run to run.
 
     Each call in a program has a queue of its own, which begins anew when the program is traced anew, and each replica has
-    its own values. No gradient goes through. With a `depth` below 1, `x` comes out at once. `offload`, whether hardware
-    keeps the queue off the chip, is checked: the host has one memory.
+    its own values. No gradient goes through.
+
+    Args:
+      x: The tensor that is put in, of a known shape.
+      depth: After how many calls it comes out; below 1, at once.
+      offload: Whether hardware keeps the queue off the chip. Checked: the host has one memory.
+      name: A name for the operation.
 
     Raises:
       RuntimeError: It is called outside of a program.

@@ -28,13 +28,24 @@ def serialized_matmul(
 ) -> tf.Tensor:
     """Multiplies matrices of one type, of rank 2 or more, as `tf.matmul` does, in parts one after the other.
 
-    After their transpositions `a` has the shape [..., m, k], `b` [..., k, n], and the product [..., m, n].
-    `serialization_factor` is the number of parts, and divides the dimension that is split:
+    The dimension that is split:
 
         serialization_dimension   is split   the parts are
         "a_columns"               m          concatenated
         "a_rows_b_columns"        k          summed up
         "b_rows"                  n          concatenated
+
+    Args:
+      a: A tensor of shape [..., m, k], after its transposition.
+      b: A tensor of shape [..., k, n], after its transposition.
+      serialization_factor: The number of parts; it divides the dimension that is split.
+      serialization_dimension: Which dimension is split, as above.
+      transpose_a: Whether to transpose `a` first.
+      transpose_b: Whether to transpose `b` first.
+      name: A name for the operation.
+
+    Returns:
+      The product, of shape [..., m, n].
 
     Raises:
       ValueError: The factor is below 1 or does not divide that dimension, the dimension has another name, a rank is
@@ -83,8 +94,14 @@ def serialized_matmul(
 def segment_sum(data: TensorLike, segment_ids: TensorLike, num_segments: int, name: str | None = None) -> tf.Tensor:
     """Sums the rows of each segment up, as `tf.math.segment_sum` does, for a number of segments that is known.
 
-    `data` has the shape [rows, ...]; `segment_ids` are integers [rows] that ascend, from 0 to `num_segments - 1`. The
-    result has the shape [num_segments, ...] and the type of `data`; segments without a row are zero.
+    Args:
+      data: A tensor of shape [rows, ...].
+      segment_ids: Integers [rows] that ascend, from 0 to `num_segments - 1`.
+      num_segments: How many segments there are.
+      name: A name for the operation.
+
+    Returns:
+      A tensor of shape [num_segments, ...] and the type of `data`; segments without a row are zero.
 
     Raises:
       ValueError: A shape is not known, `num_segments` is below 1, or `segment_ids` is not as long as `data`.

@@ -177,9 +177,14 @@ def ctc_loss_v2(
 ) -> tf.Tensor:
     """A loss [batch] of connectionist temporal classification for each sequence of logits: `tf.nn.ctc_loss` of dense labels.
 
-    `labels` are integers [batch, the longest], filled up with anything, and `logits` [time, batch, classes]; `label_length`
-    and `logit_length` are integers [batch]. A negative `blank_index` counts from the last class. `out_dtype` is the type of
-    the result; None for that of `logits`.
+    Args:
+      labels: Integers [batch, the longest], filled up with anything.
+      logits: Floats [time, batch, classes].
+      label_length: Integers [batch].
+      logit_length: Integers [batch].
+      blank_index: The class that stands for no label; a negative one counts from the last class.
+      out_dtype: The type of the result; None for that of `logits`.
+      name: A name for the operation.
 
     Raises:
       ValueError: `out_dtype` is float16 while `logits` is not, there is no such class, or how many there are is not known.
@@ -265,8 +270,13 @@ def ctc_beam_search_decoder(
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Finds the most probable sequences of labels for logits, by a search that keeps the best few at each step.
 
-    `logits` are [time, batch, classes], `logits_lengths` integers [batch]. `beam_width` sequences are kept from step to
-    step, and the best `top_paths` returned. A negative `blank_index` counts from the last class.
+    Args:
+      logits: Floats [time, batch, classes].
+      logits_lengths: Integers [batch]: how many steps of each sequence count.
+      beam_width: How many sequences are kept from step to step.
+      top_paths: How many of them, the best, are returned.
+      blank_index: The class that stands for no label; a negative one counts from the last class.
+      name: A name for the operation.
 
     Returns:
       The logarithm of the probability of each path, float [batch, top_paths], the best first; the length of each, int32
@@ -411,7 +421,10 @@ def _advance(beams: _Beams, probs: tf.Tensor, blank: int) -> _Beams:
 def gelu(x: TensorLike, approximate: bool = True, name: str | None = None) -> tf.Tensor:
     """The Gaussian error linear unit (https://arxiv.org/abs/1606.08415) of a tensor of floating-point numbers.
 
-    By the hyperbolic tangent if `approximate`; else by the error function.
+    Args:
+      x: The tensor.
+      approximate: Whether by the hyperbolic tangent; else by the error function.
+      name: A name for the operation.
     """
     with tf.name_scope(name or "gelu"):
         x = tf.convert_to_tensor(x, name="x")
@@ -437,7 +450,10 @@ def swish(x: TensorLike, name: str | None = None) -> tf.Tensor:
 def softmax(x: TensorLike, stable: bool = False, name: str | None = None) -> tf.Tensor:
     """The softmax over the last dimension of a tensor of floating-point numbers, of rank 1 or more.
 
-    `stable` says whether large numbers may occur; the emulator is prepared for them either way.
+    Args:
+      x: The tensor.
+      stable: Whether large numbers may occur; the emulator is prepared for them either way.
+      name: A name for the operation.
 
     Raises:
       TypeError: `stable` is no bool.
@@ -449,7 +465,11 @@ def softmax(x: TensorLike, stable: bool = False, name: str | None = None) -> tf.
 def multi_conv(func: Callable[..., Any] | None = None, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """Decorates a function whose convolutions are to run at the same time. They compute the same with and without.
 
-    Both `@multi_conv` and `@multi_conv(options=...)` are right. `options`, for hardware, are checked, and not used.
+    Both `@multi_conv` and `@multi_conv(options=...)` are right.
+
+    Args:
+      func: The function.
+      options: Options of the machine's library: checked, and not used.
 
     Raises:
       TypeError: `options` is no dict.

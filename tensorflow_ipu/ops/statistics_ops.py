@@ -17,7 +17,12 @@ __all__ = ["fixed_width_bins", "histogram", "histogram_normalize", "histogram_up
 def fixed_width_bins(inputs: TensorLike, n_bins: int) -> tf.Tensor:
     """Numbers at equal distances from the smallest of `inputs`, floats, to the largest, as levels of a histogram.
 
-    `n_bins` says how many, 1 or more; a histogram of them has one bin more. They are of the type of `inputs` and ascend.
+    Args:
+      inputs: Floats.
+      n_bins: How many levels there are, 1 or more; a histogram of them has one bin more.
+
+    Returns:
+      The levels, [n_bins], of the type of `inputs`, ascending.
 
     Raises:
       ValueError: `n_bins` is below 1.
@@ -37,9 +42,16 @@ def fixed_width_bins(inputs: TensorLike, n_bins: int) -> tf.Tensor:
 def histogram(inputs: TensorLike, levels: TensorLike, absolute_of_input: bool = False) -> tf.Tensor:
     """Counts how many of `inputs`, float16 or float32 of rank 1, are between two levels each.
 
-    With n `levels`, which ascend, there are n + 1 bins: below the first level, from each level to the next, and from the
-    last on. What equals a level is in the bin above it; NaN is in the first. The counts are float32 [n + 1], exact below
-    2 to the power of 24. With `absolute_of_input`, the sign of `inputs` is ignored.
+    With n levels there are n + 1 bins: below the first level, from each level to the next, and from the last on. What
+    equals a level is in the bin above it; NaN is in the first.
+
+    Args:
+      inputs: Numbers, float16 or float32, of rank 1.
+      levels: Numbers that ascend, of rank 1.
+      absolute_of_input: Whether the sign of `inputs` is ignored.
+
+    Returns:
+      The counts, float32 [n + 1], exact below 2 to the power of 24.
 
     Raises:
       ValueError: `inputs` has another type or rank, or `levels` another rank.
