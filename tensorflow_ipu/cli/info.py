@@ -68,7 +68,7 @@ def text_of(sections: Mapping[str, Mapping[str, object]]) -> str:
     """The sections as text."""
     lines = list[str]()
     for title, values in sections.items():
-        lines += ["", title, *(f"  {_text(name, value)}" for name, value in values.items())]
+        lines += ["", title, *([f"  {_text(name, value)}" for name, value in values.items()] or ["  none"])]
     return "\n".join(lines[1:])
 
 
