@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -116,16 +117,15 @@ def _example(file: Path) -> str:
 
 def _listing() -> str:
     """All names of the SDK as a table, with a filter."""
-    command = [sys.executable, "-m", PACKAGE, "--list"]
-    lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[:-1]
+    command = [sys.executable, "-m", PACKAGE, "list", "--json"]
+    listed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     rows = ["| name in the SDK | state | here |", "| --- | --- | --- |"]
-    for line in lines:
-        name, state, words = re.split(r"\s{2,}", line, maxsplit=2)
+    for name, state, words in (entry.values() for entry in json.loads(listed)):
         if place := _place(words):
-            words = f"[`{words.replace(PACKAGE, 'ipu', 1)}`](reference/{place})"
-        elif words.startswith(f"{PACKAGE}."):
-            words = "the same name, with the compatibility layer"
-        rows.append(f"| `{name}` | {state} | {words} |")
+            here = f"[`{words.replace(PACKAGE, 'ipu', 1)}`](reference/{place})"
+        else:
+            here = "the same name, with the compatibility layer" if words.startswith(f"{PACKAGE}.") else words
+        rows.append(f"| `{name}` | {state} | {here} |")
     return "\n".join(['<input id="names-filter" type="search" placeholder="Filter, such as: ctc loss">\n', *rows])
 
 
