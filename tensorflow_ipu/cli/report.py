@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from tensorflow_ipu._base.page import SavedReport
 from tensorflow_ipu.cli.parsers import WRONG, add_json, kind_of, make_parser, program, show, show_json
@@ -58,7 +59,10 @@ def run(made: argparse.ArgumentParser, arguments: Sequence[str], show_all: Calla
     return 0
 
 
-def load(kind: type[SavedReport], path: Path, command: str = "report") -> SavedReport:
+_Report = TypeVar("_Report", bound=SavedReport)
+
+
+def load(kind: type[_Report], path: Path, command: str = "report") -> _Report:
     """Reads a report for a command; of another file, the error says what shows that."""
     try:
         return kind.load(path)
@@ -75,8 +79,6 @@ def _show(options: argparse.Namespace) -> None:
 
     loaded = [load(Report, path) for path in (options.report, options.other) if path is not None]
     after, before = loaded[-1], loaded[0]
-    assert isinstance(before, Report)
-    assert isinstance(after, Report)
     if options.json and options.other is None:
         show_json(after.to_dict())
     elif options.json:

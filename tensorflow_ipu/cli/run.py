@@ -39,7 +39,18 @@ in one line. docs/distributed.md has more."""
 
 # Options that have a value, which may be a word of its own.
 _COUNTS = ("--instances", "--num-instances", "-n", "--replicas", "--num-replicas", "--ipus-per-replica")
-_VALUES = ("--hosts", "--host", "-H", "--port", "--timeout", "--keras", "--emulations", "--only-output-from-instance")
+_ONLY = "--only-output-from-instance"
+_VALUES = (
+    "--hosts",
+    "--host",
+    "-H",
+    "--port",
+    "--timeout",
+    "--keras",
+    "--emulations",
+    "--executable-cache-path",
+    _ONLY,
+)
 _MPI = ("--mpi-global-args", "--mpi-local-args")
 # Options of `poprun` that say what only a machine of IPUs has, with a value, and with one or none.
 _IGNORED = ("--num-ilds", "--host-subnet", "--vipu-server-host", "--vipu-server-port", "--vipu-server-timeout")
@@ -74,7 +85,7 @@ def parser() -> argparse.ArgumentParser:
     add("--port", metavar="P", type=_port, help=f"{words} free ones, and with `--hosts` it is {DEFAULT_PORT}")
     words = "after how many seconds a worker gives up waiting for the others, where the script does not say;"
     add("--timeout", metavar="S", type=_seconds, help=f"{words} {environment.DEFAULT_TIMEOUT:g} by default")
-    add("--only-output-from-instance", metavar="I", type=int, help="show what this worker writes alone, from 0")
+    add(_ONLY, metavar="I", type=int, help="show what this worker writes alone, from 0")
     words = "keep compiled programs in this folder, as by `TF_POPLAR_FLAGS`"
     add("--executable-cache-path", metavar="FOLDER", help=words)
     words = "options of `mpirun`, of which `-x NAME=VALUE` sets a variable of all processes"
@@ -95,8 +106,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Executes a command line."""
-    valued = (*_COUNTS, *_VALUES, *_MPI, *_IGNORED, "--executable-cache-path")
-    own, words = split(arguments, valued, _SWITCHES)
+    own, words = split(arguments, (*_COUNTS, *_VALUES, *_MPI, *_IGNORED), _SWITCHES)
     made = parser()
     options = made.parse_args(own)
     named = {name for name, value in vars(options).items() if value != made.get_default(name)}
@@ -104,18 +114,18 @@ def main(arguments: Sequence[str]) -> int:
         return run_script.main(arguments)
     try:
         program = program_of(words)
-        variables = _variables(options, named)
         hosts = _hosts(options.hosts or "localhost")
-        if {"localhost", LOOPBACK, socket.gethostname()}.issuperset(hosts):
-            return _run(options, program, variables)
-        return _print_hosts(options, hosts, program, variables)
+        is_here = {"localhost", LOOPBACK, socket.gethostname()}.issuperset(hosts)
+        ignored = [*_IGNORED, *_IGNORED_SWITCHES, *[_ONLY] * (not is_here)]
+        variables = _variables(options, [each for each in ignored if each[2:].replace("-", "_") in named])
+        return _run(options, program, variables) if is_here else _print_hosts(options, hosts, program, variables)
     except ValueError as exc:
         made.exit(WRONG, f"{made.prog}: {exc}\n") if words else made.error(str(exc))
 
 
-def _variables(options: argparse.Namespace, named: set[str]) -> dict[str, str]:
-    """The variables that options of `poprun` set; names those that have no meaning here."""
-    found, rest = dict[str, str](), list[str]()
+def _variables(options: argparse.Namespace, ignored: list[str]) -> dict[str, str]:
+    """The variables that options of `poprun` set; says which have no meaning here, of which some are known."""
+    found = dict[str, str]()
     for option in _MPI:
         words = list(getattr(options, option[2:].replace("-", "_")))
         while words:
@@ -124,11 +134,10 @@ def _variables(options: argparse.Namespace, named: set[str]) -> dict[str, str]:
             if value:
                 found[name] = value
             elif not name and word not in _GIVEN:
-                rest.append(f"{word}` in `{option}")
+                ignored.append(f"{word}` in `{option}")
                 break
-    rest = [word for word in (*_IGNORED, *_IGNORED_SWITCHES) if word[2:].replace("-", "_") in named] + rest
-    if rest:
-        print(f"{parser().prog}: without a meaning here: `{'`, `'.join(rest)}`", file=sys.stderr)  # noqa: T201
+    if ignored:
+        print(f"{parser().prog}: without a meaning here: `{'`, `'.join(ignored)}`", file=sys.stderr)  # noqa: T201
     if options.executable_cache_path:
         flag = f"--executable_cache_path={shlex.quote(os.path.abspath(options.executable_cache_path))}"
         flags = found.get(environment.FLAGS_VARIABLE, environment.text_of(environment.FLAGS_VARIABLE, None))

@@ -243,7 +243,9 @@ def test_lines_of_poprun_are_taken_as_they_stand(monkeypatch, here, tmp_path):
     assert here("run", "-n", 2, "--only-output-from-instance", 1, "-m", "json.tool")[::2] == (0, "")
     assert (started[1][0][0][-2:], started[1][2]) == (["-m", "json.tool"], 1)
     assert "from 0 to 1" in here("run", "-n", 2, "--only-output-from-instance", 2, "train.py")[2]
-    assert here("run", "--host", "a[0-2,04]", "train.py")[1].count(", on a0") == 2
+    _, out, err = here("run", "--host", "a[0-2,04]", "--only-output-from-instance=0", "train.py")
+    assert out.count(", on a0") == 2
+    assert err.endswith(" run: without a meaning here: `--only-output-from-instance`\n")
     assert "write numbers as in `a[0-2,4]`" in here("run", "--host", "a[0-]", "train.py")[2]
 
 
