@@ -15,7 +15,7 @@ import tensorflow_ipu as ipu
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-SIZE = 1180, 2350
+SIZE = 1180, 2840
 COLOURS = 96  # Enough for what is flat, and a fifth of the size.
 
 

@@ -32,7 +32,15 @@ PAGES = ("index.html", "how_do_i.html", "keras.html", "names.html", "reference/f
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]  # `--quiet` loses warnings.
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--site-dir",
+        str(folder),
+    ]  # `--quiet` loses warnings.
     # The theme's makers announce a successor, in colours.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONSAFEPATH": ""}
     built = subprocess.run(command, cwd=ROOT, env=environment, check=False, capture_output=True, text=True, timeout=300)

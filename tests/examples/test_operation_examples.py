@@ -20,11 +20,6 @@ PRINTED = {
         "the loss halved: True",
         "eight bits cost at most a sixteenth of the largest weight: True",
     ],
-    "functions": ["the same loss and gradients: True"],
-    "second_start": [
-        "30.0 {'ExecutablesStored': 1, 'ExecutablesLoaded': 0}",
-        "30.0 {'ExecutablesStored': 0, 'ExecutablesLoaded': 1}",
-    ],
     "old_code": ["Nothing is missing.", "gelu(1) = 0.841"],
     "application": [
         "inputs: scale (), weights (2, 2)",
@@ -51,6 +46,18 @@ PRINTED = {
 @pytest.mark.parametrize("name", PRINTED)
 def test_example_prints_what_it_claims(run_example, name):
     assert run_example(name) == PRINTED[name]
+
+
+def test_functions_are_shared_and_a_second_start_loads_what_the_first_compiled(run_example, read_line):
+    plain, outlined, same = run_example("functions")
+    operations, _ = read_line(r"plain: (\d+) operations, nothing shared; compiled in (\S+) s", plain)
+    fewer, _ = read_line(r"outlined: (\d+) operations, 48 calls of 2 functions; compiled in (\S+) s", outlined)
+    assert 2 * int(fewer) < int(operations)
+    assert same == "the same loss and gradients: True"
+    first, second, times = run_example("second_start")
+    words = r"\{'ExecutablesStored': (\d), 'ExecutablesLoaded': (\d)\} traced in \S+ s, ready and run in \S+ s"
+    assert [read_line(words, line) for line in (first, second)] == [("1", "0"), ("0", "1")]
+    read_line(r"cold (\S+) s, warm (\S+) s: \d+ times as fast", times)
 
 
 def test_each_example_has_a_test_that_runs_it():

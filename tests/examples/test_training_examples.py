@@ -8,6 +8,8 @@ import sys
 import numpy as np
 import pytest
 
+from tensorflow_ipu import compat
+
 
 def test_digits_learns_to_read_in_ten_epochs_and_draws_the_curve(run_example, read_line, tmp_path):
     folder = tmp_path / "elsewhere"
@@ -99,14 +101,14 @@ def test_precision_report_advises_a_scale_and_layers(run_example, tmp_path):
         assert (tmp_path / f"{name}.html").read_text().startswith("<!doctype html>")
 
 
-def test_two_processes_learn_what_one_learns_and_the_command_has_the_old_modules(
+def test_two_processes_learn_what_one_learns_and_popdist_is_there_for_scripts_that_ask(
     run_example, source_of, read_line, tmp_path
 ):
-    script = tmp_path / "script.py"
-    many_hosts = str(source_of("many_hosts"))
-    script.write_text(f"import popdist, runpy\npopdist.init()\nrunpy.run_path({many_hosts!r})\n")
+    both = tmp_path / "both.py"  # One start of two processes for two examples.
+    paths = [str(source_of(name)) for name in ("popdist_digits", "many_hosts")]
+    both.write_text(f"import runpy\nfor path in {paths}:\n    runpy.run_path(path)\n")
     done = subprocess.run(
-        [sys.executable, "-m", "tensorflow_ipu", "run", "--instances", "2", "--replicas", "4", script],
+        [sys.executable, "-m", "tensorflow_ipu", "run", "--num-instances", "2", "--num-replicas", "4", both],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -114,14 +116,50 @@ def test_two_processes_learn_what_one_learns_and_the_command_has_the_old_modules
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    instances, workers = (
+        [line for line in sorted(done.stdout.splitlines()) if word in line] for word in ("instance", "worker")
+    )
     pattern = r"(?:\[(\d)\] )?worker (\d) of (\d), 4 replicas: loss (\S+), sum of weights (\S+)"
     [line] = run_example("many_hosts")
     *_, alone_loss, alone_sum = read_line(pattern, line)
-    lines = [read_line(pattern, line) for line in sorted(done.stdout.splitlines())]
+    lines = [read_line(pattern, line) for line in workers]
     assert [line[:3] for line in lines] == [("0", "0", "2"), ("1", "1", "2")]
     for *_, loss, total in lines:
         assert abs(float(loss) - float(alone_loss)) < 0.001
         assert abs(float(total) - float(alone_sum)) < 0.1
+    pattern = r"\[(\d)\] instance (\d) of 2, 4 replicas: loss (\S+) to (\S+), accuracy (\S+)"
+    compat.install()
+    try:
+        [alone] = run_example("popdist_digits")
+    finally:
+        compat.uninstall()
+    for number, line in enumerate(instances):
+        *numbers, first, last, accuracy = read_line(pattern, line)
+        assert numbers == [str(number)] * 2
+        found = [first, last, accuracy]
+        expected = re.findall(r"\d\.\d+", alone)
+        assert [float(each) for each in found] == pytest.approx([float(each) for each in expected], abs=0.01)
+        assert float(last) < 0.2 * float(first)
+
+
+def test_a_training_that_was_stopped_goes_on_with_the_same_numbers(run_example, read_line):
+    lines = run_example("resume")
+    epochs = [read_line(r"epoch (\d): loss (\S+)", line) for line in lines if line.startswith("epoch")]
+    assert [number for number, _ in epochs] == list("0123450123345")
+    assert lines[10:12] == ["stopped before epoch 3 was saved", "goes on after epoch 2"]
+    assert lines[-1] == "the same numbers: True"
+    assert float(epochs[5][1]) < 0.2 * float(epochs[0][1])
+
+
+def test_bert_is_asked_whether_it_fits_a_pod(run_example, read_line):
+    small = ["--layers", "4", "--width", "64", "--tokens", "8", "--words", "100", "--batch", "1"]
+    *ipus, times = (lines := run_example("bert_pod4", *small))[:5]
+    found = [read_line(r"IPU (\d): fits, (\d+)% to (\d+)% of its memory", line) for line in ipus]
+    assert [number for number, _, _ in found] == list("0123")
+    read_line(r"\d\.\d+ ms a micro-batch, [\d,]+ sequences a second", times)
+    advice = lines[5:]
+    assert advice
+    assert all(re.match(r"x \d\.\d\d, \d+% of memory, fits: ", line) for line in advice)
 
 
 def test_sharding_trains_an_autoencoder_and_tells_its_ipus_apart(run_example, read_line):
