@@ -8,9 +8,9 @@
 #include <type_traits>
 
 #include "tensorflow_ipu/kernels/core/half.h"
+#include "tensorflow_ipu/kernels/core/processor.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
+#if IPU_X86
 #define IPU_AVX2 __attribute__((target("avx2,fma,f16c")))
 #define IPU_AVX512 __attribute__((target("avx512f,avx2,fma,f16c")))
 #endif
@@ -65,7 +65,7 @@ inline void PlainTile(const float* left, const float* right, int64_t depth, int6
   }
 }
 
-#if defined(__x86_64__)
+#if IPU_X86
 
 IPU_AVX2 inline __m256 RoundedToHalves(__m256 value, Overflow overflow) {
   const __m256 rounded = _mm256_cvtph_ps(_mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
@@ -187,7 +187,7 @@ Instructions& Chosen() {
 }
 
 TileOf TileFor(Instructions instructions) {
-#if defined(__x86_64__)
+#if IPU_X86
   if (instructions == Instructions::kAvx512) return Avx512Tile;
   if (instructions == Instructions::kAvx2) return Avx2Tile;
 #endif
@@ -205,7 +205,7 @@ void Widen(const float* from, int64_t count, float* to) {
   std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-#if defined(__x86_64__)
+#if IPU_X86
 IPU_AVX2 void WidenByInstruction(const uint16_t* from, int64_t count, float* to) {
   for (; count >= 8; count -= 8, from += 8, to += 8) {
     _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
@@ -432,7 +432,7 @@ class Worker {
 
   static auto Widening() {
     void (*widen)(const T*, int64_t, float*) = Widen;
-#if defined(__x86_64__)
+#if IPU_X86
     if constexpr (std::is_same_v<T, uint16_t>) {
       if (Chosen() != Instructions::kPlain) widen = WidenByInstruction;
     }
@@ -458,7 +458,7 @@ class Worker {
 }  // namespace
 
 Instructions BestInstructions() {
-#if defined(__x86_64__)
+#if IPU_X86
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (avx2 && __builtin_cpu_supports("avx512f")) return Instructions::kAvx512;
   if (avx2) return Instructions::kAvx2;

@@ -1,16 +1,12 @@
 #include "tensorflow_ipu/kernels/core/reduction.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <cstring>
 #include <type_traits>
 
-#if defined(__SSE2__)
-#include <immintrin.h>
-#else
-#include <cfenv>
-#endif
-
 #include "tensorflow_ipu/kernels/core/half.h"
+#include "tensorflow_ipu/kernels/core/processor.h"
 
 namespace tensorflow_ipu::core {
 
@@ -181,7 +177,7 @@ void ReduceBooleans(Reduction reduction, const Step& step, const std::vector<con
 // not depend on the thread.
 class Ieee754Floats {
  public:
-#if defined(__SSE2__)
+#if IPU_X86
   // `fesetenv` also loads the x87 state, which takes as long as the rest of a small reduction.
   Ieee754Floats() : before_(_mm_getcsr()) { _mm_setcsr(kDefault); }
   ~Ieee754Floats() { _mm_setcsr(before_); }
@@ -197,7 +193,7 @@ class Ieee754Floats {
   Ieee754Floats& operator=(const Ieee754Floats&) = delete;
 
  private:
-#if defined(__SSE2__)
+#if IPU_X86
   static constexpr unsigned kDefault = 0x1f80;  // Round to nearest, keep subnormals, trap nothing.
   const unsigned before_;
 #else

@@ -3,6 +3,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "tensorflow_ipu/kernels/core/processor.h"
+
 namespace tensorflow_ipu::core {
 
 namespace {
@@ -30,7 +32,7 @@ template <typename Signed, typename Word>
   return largest_of(words + i, count - i) >= bound;
 }
 
-#if defined(__x86_64__)
+#if IPU_X86
 template <typename Signed, typename Word>
 __attribute__((target("avx2"))) bool HasByAvx2(Word limit, const Word* words, int64_t count) {
   return Has<Signed>(limit, words, count);
@@ -39,7 +41,7 @@ __attribute__((target("avx2"))) bool HasByAvx2(Word limit, const Word* words, in
 
 template <typename Signed, typename Word>
 bool HasByBest(Word limit, const Word* words, int64_t count) {
-#if defined(__x86_64__)
+#if IPU_X86
   static const bool knows_avx2 = __builtin_cpu_supports("avx2") != 0;
   if (knows_avx2) return HasByAvx2<Signed>(limit, words, count);
 #endif

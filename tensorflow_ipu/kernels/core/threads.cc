@@ -116,6 +116,10 @@ thread_local std::chrono::nanoseconds spin_limit{0};
 void FlushSubnormalFloats() {
 #if defined(__x86_64__)
   __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+#elif defined(__aarch64__)
+  uint64_t control = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  asm volatile("msr fpcr, %0" : : "r"(control | uint64_t{1} << 24));
 #endif
 }
 

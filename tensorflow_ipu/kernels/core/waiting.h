@@ -19,6 +19,8 @@ inline std::atomic<bool> main_thread_runs{false};
 inline void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
 #endif
 }
 

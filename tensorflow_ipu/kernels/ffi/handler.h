@@ -24,10 +24,10 @@ const XLA_FFI_Api* GetXlaFfiApi();
 
 namespace tensorflow_ipu {
 
-// The layout of the frame. Check `xla/ffi/api/c_api.h` before you allow a new version of the API. Version 0.4, of
-// TensorFlow 2.22, has the same frame as 0.2.
-static_assert(XLA_FFI_API_MAJOR == 0 && (XLA_FFI_API_MINOR == 2 || XLA_FFI_API_MINOR == 4),
-              "The frame of a call is read as versions 0.2 and 0.4 have it.");
+// The layout of the frame. Check `xla/ffi/api/c_api.h` before you allow a new version of the API. Versions 0.1 of
+// TensorFlow 2.20, 0.2 of 2.21 and 0.4 of 2.22 have the same frame.
+static_assert(XLA_FFI_API_MAJOR == 0 && (XLA_FFI_API_MINOR == 1 || XLA_FFI_API_MINOR == 2 || XLA_FFI_API_MINOR == 4),
+              "The frame of a call is read as versions 0.1, 0.2 and 0.4 have it.");
 
 struct Memory {
   void* data;

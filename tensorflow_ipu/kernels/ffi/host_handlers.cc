@@ -22,6 +22,7 @@
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
+#include "tensorflow_ipu/kernels/host/releases.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
@@ -209,7 +210,7 @@ ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs a
 IPU_DEFINE_HANDLER(kInstantiate, kInstantiate, Instantiate, "node", "name", "in_stashes");
 IPU_DEFINE_HANDLER(kRun, kExecute, Run, "node", "name", "in_stashes");
 
-XLA_FFI_REGISTER_TYPE(ffi::GetXlaFfiApi(), "ipu_kernel_of_call", &KernelOfCall::id, ffi::MakeTypeInfo<KernelOfCall>());
+IPU_REGISTER_STATE("ipu_kernel_of_call", KernelOfCall);
 
 // By name: later versions of the API have more stages.
 XLA_FFI_Handler_Bundle Stages() {

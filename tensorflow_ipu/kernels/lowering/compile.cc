@@ -53,6 +53,7 @@ class AsyncValueAllocator;
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/device/ipu_device.h"
+#include "tensorflow_ipu/kernels/host/releases.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "tensorflow_ipu/kernels/precision/rewrite.h"
 #include "xla/client/client_library.h"
@@ -151,7 +152,7 @@ std::string NameOfExecutable(const std::string& text, const std::string& key) {
 std::string WithoutFeatures(std::string serialized) {
   xla::cpu::CompilationResultProto executable;
   if (!executable.ParseFromString(serialized)) return serialized;
-  executable.mutable_target_machine_options()->clear_features();
+  ClearProcessorFeatures(executable);
   return executable.SerializeAsString();
 }
 

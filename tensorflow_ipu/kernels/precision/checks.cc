@@ -11,8 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "tensorflow_ipu/kernels/host/releases.h"
 #include "tensorflow_ipu/kernels/precision/emit.h"
 #include "tensorflow_ipu/kernels/precision/rounding.h"
+#include "xla/hlo/ir/hlo_casting_utils.h"
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
 
@@ -85,13 +87,12 @@ bool AddsUp(const xla::HloInstruction& reduction) {
 Faults Shown(const xla::HloInstruction& by, int64_t operand) {
   if (!IsFloat(by.shape()) || xla::ShapeUtil::IsZeroElementArray(by.shape())) return 0;
   const HloOpcode opcode = by.opcode();
-  if (xla::HloPredicateIsOp<
-          HloOpcode::kAbs, HloOpcode::kAcos, HloOpcode::kAcosh, HloOpcode::kAdd, HloOpcode::kAsin, HloOpcode::kAsinh,
-          HloOpcode::kAtanh, HloOpcode::kBroadcast, HloOpcode::kCbrt, HloOpcode::kCeil, HloOpcode::kConcatenate,
-          HloOpcode::kConvert, HloOpcode::kCopy, HloOpcode::kCos, HloOpcode::kCosh, HloOpcode::kDot, HloOpcode::kFloor,
-          HloOpcode::kLog, HloOpcode::kLog1p, HloOpcode::kMultiply, HloOpcode::kNegate, HloOpcode::kReshape,
-          HloOpcode::kReverse, HloOpcode::kRoundNearestAfz, HloOpcode::kRoundNearestEven, HloOpcode::kSin,
-          HloOpcode::kSinh, HloOpcode::kSqrt, HloOpcode::kSubtract, HloOpcode::kTan, HloOpcode::kTranspose>(&by))
+  if (xla::HloPredicateIsOp<IPU_INVERSE_AND_HYPERBOLIC, HloOpcode::kAbs, HloOpcode::kAdd, HloOpcode::kBroadcast,
+                            HloOpcode::kCbrt, HloOpcode::kCeil, HloOpcode::kConcatenate, HloOpcode::kConvert,
+                            HloOpcode::kCopy, HloOpcode::kCos, HloOpcode::kDot, HloOpcode::kFloor, HloOpcode::kLog,
+                            HloOpcode::kLog1p, HloOpcode::kMultiply, HloOpcode::kNegate, HloOpcode::kReshape,
+                            HloOpcode::kReverse, HloOpcode::kRoundNearestAfz, HloOpcode::kRoundNearestEven,
+                            HloOpcode::kSin, HloOpcode::kSqrt, HloOpcode::kSubtract, HloOpcode::kTranspose>(&by))
     return kBoth;
   if (xla::HloPredicateIsOp<HloOpcode::kAtan2, HloOpcode::kErf, HloOpcode::kExp, HloOpcode::kExpm1,
                             HloOpcode::kLogistic, HloOpcode::kRsqrt, HloOpcode::kTanh>(&by))

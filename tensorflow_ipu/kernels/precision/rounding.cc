@@ -8,6 +8,7 @@
 
 #include "absl/log/check.h"
 #include "absl/strings/str_split.h"
+#include "tensorflow_ipu/kernels/host/releases.h"
 #include "xla/hlo/ir/hlo_module.h"
 
 namespace tensorflow_ipu::precision {
@@ -100,12 +101,11 @@ bool IsMarked(const xla::HloInstruction& operation, std::string_view as) {
 
 // Elementwise operations that compute; others move, compare or select.
 bool ComputesElements(const xla::HloInstruction& operation) {
-  return xla::HloPredicateIsOp<
-      HloOpcode::kAcos, HloOpcode::kAcosh, HloOpcode::kAdd, HloOpcode::kAsin, HloOpcode::kAsinh, HloOpcode::kAtan2,
-      HloOpcode::kAtanh, HloOpcode::kCbrt, HloOpcode::kCos, HloOpcode::kCosh, HloOpcode::kDivide, HloOpcode::kErf,
-      HloOpcode::kExp, HloOpcode::kExpm1, HloOpcode::kLog, HloOpcode::kLog1p, HloOpcode::kLogistic,
-      HloOpcode::kMultiply, HloOpcode::kPower, HloOpcode::kRemainder, HloOpcode::kRsqrt, HloOpcode::kSin,
-      HloOpcode::kSinh, HloOpcode::kSqrt, HloOpcode::kSubtract, HloOpcode::kTan, HloOpcode::kTanh>(&operation);
+  return xla::HloPredicateIsOp<IPU_INVERSE_AND_HYPERBOLIC, HloOpcode::kAdd, HloOpcode::kAtan2, HloOpcode::kCbrt,
+                               HloOpcode::kCos, HloOpcode::kDivide, HloOpcode::kErf, HloOpcode::kExp, HloOpcode::kExpm1,
+                               HloOpcode::kLog, HloOpcode::kLog1p, HloOpcode::kLogistic, HloOpcode::kMultiply,
+                               HloOpcode::kPower, HloOpcode::kRemainder, HloOpcode::kRsqrt, HloOpcode::kSin,
+                               HloOpcode::kSqrt, HloOpcode::kSubtract, HloOpcode::kTanh>(&operation);
 }
 
 bool HasHalf(const xla::Shape& shape) { return shape.IsArray() && shape.element_type() == xla::F16; }
