@@ -4,7 +4,11 @@ import importlib as _importlib
 import sys as _sys
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu._base import environment as _environment
+from tensorflow_ipu._base import requirements as _requirements
+
+_requirements.check_python()
+
+from tensorflow_ipu._base import environment as _environment  # noqa: E402
 
 _environment.install_logging()
 
@@ -33,6 +37,9 @@ _HOLDERS = {
 # The command, `python -m tensorflow_ipu` or a file of this name, imports the package first, and may need no TensorFlow.
 _is_for_command = _sys.argv[:1] == ["-m"] and "tensorflow_ipu" in _sys.orig_argv
 _is_for_command = _is_for_command or "".join(_sys.argv[:1]).rpartition("/")[2] == "tensorflow-ipu"
+
+if not _is_for_command:
+    _requirements.check_tensorflow()
 
 if TYPE_CHECKING or not _is_for_command:
     from tensorflow_ipu import compiler, config, errors, feeds, keras, loops, ops, scopes

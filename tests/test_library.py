@@ -18,7 +18,12 @@ def build(tmp_path):
     """A library and the file that its build wrote beside it, for TensorFlow 2.21.0."""
     library, info = tmp_path / "libtensorflow_ipu.so", tmp_path / "build_info.json"
     library.write_bytes(b"any library")
-    info.write_text(json.dumps({"tensorflow": "2.21.0", "sha256": hashlib.sha256(b"any library").hexdigest()}))
+    record = {
+        "tensorflow": "2.21.0",
+        "supported": ["2.20", "2.21"],
+        "sha256": hashlib.sha256(b"any library").hexdigest(),
+    }
+    info.write_text(json.dumps(record))
     return library, info
 
 
@@ -40,7 +45,9 @@ def test_library_of_the_running_tensorflow_is_taken(build):
 def test_library_of_another_tensorflow_is_refused_with_both_ways_out(running, build):
     with pytest.raises(LibraryError, match="was built for TensorFlow `2.21.0`") as info:
         loader.check_build(*build, running)
-    for words in (f"TensorFlow `{running}` runs", "pip install", "make build", "tensorflow-cpu==2.21.0"):
+    fitting = {"2.20.0": "--no-deps tensorflow-ipu==0.1.0.220`", "2.21.1": "--no-deps tensorflow-ipu==0.1.0.221`"}
+    wheel = fitting.get(running, "There are wheels for 2.20 and 2.21 alone")
+    for words in (f"TensorFlow `{running}` runs", wheel, "make build", "`pip install tensorflow-cpu==2.21.0`"):
         assert words in str(info.value)
     assert isinstance(info.value, IpuError)
 

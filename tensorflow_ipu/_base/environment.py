@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tensorflow_ipu._base import requirements
+
 TRUE = frozenset({"1", "true", "yes", "on"})
 FALSE = frozenset({"0", "false", "no", "off"})
 
@@ -71,7 +73,7 @@ KERAS_VARIABLE = "TF_USE_LEGACY_KERAS"
 # `tf_keras` asks for the package `tensorflow`, which must not meet `tensorflow-cpu`.
 KERAS_2_COMES_BY = (
     "`pip install 'tensorflow-ipu[keras2]'` brings it; where TensorFlow is `tensorflow-cpu`, `pip install --no-deps"
-    " 'tf_keras~=2.21.0'`"
+    f" 'tf_keras~={requirements.tensorflow_release()}.0'`"
 )
 
 

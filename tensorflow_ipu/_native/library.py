@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib.metadata
 import json
 import logging
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -104,7 +106,8 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
     if plain_version(built) != plain_version(running):
         raise LibraryError(
             f"the kernel library was built for TensorFlow `{built}`, but TensorFlow `{running}` runs, and its C++"
-            f" interface differs from release to release. {_REBUILD}, or install `tensorflow-cpu=={built}`"
+            f" interface differs from release to release. {_fitting(running, record.get('supported', ()))}, or"
+            f" `pip install tensorflow-cpu=={built}`"
         )
     try:
         found = hashlib.sha256(library.read_bytes()).hexdigest()
@@ -115,6 +118,16 @@ def check_build(library: Path, build_info: Path, running: str) -> None:
             f"the kernel library `{library}` of {library.stat().st_size} bytes is not the one that was built: it was cut"
             f" short, overwritten or exchanged, and its SHA-256 is not the one in `{build_info.name}` beside it. {_REPAIR}"
         )
+
+
+def _fitting(running: str, supported: Sequence[str]) -> str:
+    """What to install beside a TensorFlow. The last number of a wheel's version says which release it is for."""
+    release = ".".join(running.split(".")[:2])
+    if release not in supported:
+        return f"There are wheels for {' and '.join(supported)} alone: build it in a checkout by `make build`"
+    version = importlib.metadata.version("tensorflow-ipu").rpartition(".")[0]
+    wheel = f"tensorflow-ipu=={version}.{release.replace('.', '')}"
+    return f"Take the wheel for it: `pip install --force-reinstall --no-deps {wheel}`, or `make build` in a checkout"
 
 
 def of_user(path: str) -> ctypes.CDLL:

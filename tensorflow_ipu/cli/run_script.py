@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import environment, requirements
 from tensorflow_ipu.cli.parsers import COMMANDS, WRONG, make_parser, meant, program, show, split
 from tensorflow_ipu.cli.programs import program_of
 from tensorflow_ipu.compat import _keras_reading, _reading
@@ -100,9 +100,10 @@ def main(arguments: Sequence[str]) -> int:
         if not chosen.force:
             return WRONG
     try:
+        requirements.check_tensorflow()
         from tensorflow_ipu import keras  # noqa: F401
         from tensorflow_ipu.compat import _script
-    except LibraryError as exc:
+    except (LibraryError, ModuleNotFoundError) as exc:
         made.exit(WRONG, f"{made.prog}: {exc}\n")
     if emulations is not None:
         runpy.run_path(str(emulations))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.metadata
 import sys
 
-from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import environment, requirements
 from tensorflow_ipu.errors import LibraryError
 
-# The releases whose private names `_keras3` knows; the extras in `pyproject.toml` have the same. Keras 3.15 is
+# The releases whose private names `_keras3` knows; the extras in `setup.py` have the same. Keras 3.15 is
 # not for Python 3.10, for which 3.12 is the last.
 FIRST, END = ((3, 12), (3, 13)) if sys.version_info < (3, 11) else ((3, 15), (3, 16))
-FIRST_2, END_2 = (2, 21), (2, 22)
+_MAJOR, _MINOR = map(int, requirements.tensorflow_release().split("."))
+FIRST_2, END_2 = (_MAJOR, _MINOR), (_MAJOR, _MINOR + 1)
 
 
 def check(version: str | None) -> None:

@@ -421,7 +421,7 @@ episode(slow_to_go, ["queue", "graph", "session"], deleted=False)
 episode(slow_to_go, ["graph", "session", "queue"], deleted=True)
 episode(stuck, ["session", "queue", "graph"], deleted=False)
 episode(stuck, ["graph", "queue", "session"], deleted=False)
-assert pumps() == 5, pumps()
+assert pumps() >= 5, pumps()  # Threads that TensorFlow 2.20 starts there have the name too.
 released.set()  # All sessions are gone, with their devices.
 until(lambda: pumps() == 0)
 print("sessions")
