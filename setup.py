@@ -1,5 +1,7 @@
 """The build of `tensorflow_ipu`: setuptools, and one command more, which builds the kernel library."""
 
+from __future__ import annotations
+
 import os
 import shutil
 from pathlib import Path
@@ -61,8 +63,43 @@ class BuildWheel(bdist_wheel):
         return "py3", "none", platform
 
 
+def extras(release: str) -> dict[str, list[str]]:
+    """What the extras install beside a release of TensorFlow."""
+    return {
+        # TensorFlow is an extra, since its CPU and GPU wheels are two packages that must not meet.
+        "cpu": [f"tensorflow-cpu~={release}.0", "tensorflow-ipu[keras]"],
+        "gpu": [f"tensorflow~={release}.0", "tensorflow-ipu[keras]"],
+        # `tf_keras` asks for the package `tensorflow`; beside `tensorflow-cpu` it is installed with `--no-deps`.
+        "keras2": [f"tf_keras~={release}.0"],
+        # As in `keras/_version.py`. Keras 3.12 is the last for Python 3.10.
+        "keras": ["keras>=3.12,<3.13; python_version < '3.11'", "keras>=3.15,<3.16; python_version >= '3.11'"],
+        "test": [
+            "argcomplete>=3.5",
+            "hypothesis>=6.100",
+            "ipykernel>=6.29",
+            "nbclient>=0.10",
+            "pyelftools>=0.31",
+            "pytest>=8.4",
+            "pytest-timeout>=2.3",
+            "pytest-xdist>=3.6",
+            "selenium>=4.30",  # Tests of the site, where Chromium and chromedriver are.
+            "setuptools>=77",  # Tests run `setup.py`, and a Python comes with what setuptools was when it was made.
+            "tensorboard>=2.20",
+            "tensorflow-probability>=0.25",  # Which programs of 2021 draw from.
+            "tensorflow-ipu[examples]",
+        ],
+        "examples": ["matplotlib>=3.8", "scikit-learn>=1.4", "tqdm>=4.66"],
+        "report": ["matplotlib>=3.8"],
+    }
+
+
 os.chdir(Path(__file__).resolve().parent)
+RELEASE = kernels.release()
 setup(
+    # The last number says which TensorFlow the kernels are for. PyPI takes no `0.1.0+tf2.21`; and by a number pip finds the
+    # wheel that fits a TensorFlow that is asked for with it.
+    version=f"0.1.0.{RELEASE.replace('.', '')}",
+    extras_require=extras(RELEASE),
     distclass=NativeDistribution,
     cmdclass={"build_kernels": BuildKernels, "build_py": BuildPackage, "bdist_wheel": BuildWheel},
 )

@@ -1,11 +1,16 @@
 """The build backend: setuptools, which asks for TensorFlow where kernels are built, thus not for a source archive."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 
 from setuptools import build_meta
 
 from build_tools.kernels import TENSORFLOW_REQUIREMENT
+
+# An older Python has no such TensorFlow. There pip goes on, and says what Python is needed.
+_TENSORFLOW = f"{TENSORFLOW_REQUIREMENT}; python_version >= '3.10'"
 
 build_editable = build_meta.build_editable
 build_sdist = build_meta.build_sdist
@@ -14,14 +19,12 @@ get_requires_for_build_sdist = build_meta.get_requires_for_build_sdist
 prepare_metadata_for_build_editable = build_meta.prepare_metadata_for_build_editable
 prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
 
-Settings = Mapping[str, Any] | None
 
-
-def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
+def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
     """Names what an isolated build of a wheel installs first."""
-    return [*build_meta.get_requires_for_build_wheel(config_settings), TENSORFLOW_REQUIREMENT]
+    return [*build_meta.get_requires_for_build_wheel(config_settings), _TENSORFLOW]
 
 
-def get_requires_for_build_editable(config_settings: Settings = None) -> list[str]:
+def get_requires_for_build_editable(config_settings: Mapping[str, Any] | None = None) -> list[str]:
     """Names what an isolated build of an editable install installs first."""
-    return [*build_meta.get_requires_for_build_editable(config_settings), TENSORFLOW_REQUIREMENT]
+    return [*build_meta.get_requires_for_build_editable(config_settings), _TENSORFLOW]

@@ -1,5 +1,7 @@
 """Builds the kernel library from its C++ sources against the installed TensorFlow, in parallel and incrementally."""
 
+from __future__ import annotations
+
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -11,12 +13,14 @@ import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-TENSORFLOW_REQUIREMENT = "tensorflow-cpu~=2.21.0"
-SUPPORTED_TENSORFLOW = "2.21"
+# The releases that the sources are written for; the last one is what a build installs that has none.
+SUPPORTED_TENSORFLOW = ("2.20", "2.21")
+TENSORFLOW_REQUIREMENT = f"tensorflow-cpu~={os.environ.get('TENSORFLOW', '') or SUPPORTED_TENSORFLOW[-1]}.0"
 HOW_TO_GET_TENSORFLOW = (
     f"`pip install '{TENSORFLOW_REQUIREMENT}'` installs one, as does the extra `tensorflow-ipu[cpu]`"
 )
@@ -24,7 +28,7 @@ HOW_TO_GET_A_COMPILER = "install one (`apt-get install g++` on Debian and Ubuntu
 
 # The ABI of TensorFlow's wheels. `tf.sysconfig.get_compile_flags()` says the same, after seconds of import.
 ABI_FLAGS = ("-D_GLIBCXX_USE_CXX11_ABI=1", "-DEIGEN_MAX_ALIGN_BYTES=64")
-COMPILE_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-DNDEBUG", *ABI_FLAGS, "-Wall", "-Wextra", "-Werror")
+COMPILE_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-pthread", "-DNDEBUG", *ABI_FLAGS, "-Wall", "-Wextra")
 
 # When our library is opened, `import tensorflow` has loaded these two, and the loader finds them by name. The run path
 # serves tools that look at our library alone; it is relative, since a wheel is installed elsewhere than it is built.
@@ -53,6 +57,11 @@ class TensorFlow:
     version: str
 
     @property
+    def release(self) -> str:
+        """The first two numbers of the version."""
+        return ".".join(self.version.split(".")[:2])
+
+    @property
     def include_flags(self) -> list[str]:
         """Its headers as system headers: their warnings are not ours, and they change with the version alone.
 
@@ -62,7 +71,16 @@ class TensorFlow:
         external = include / "external"
         folders = (include, external / "farmhash_archive" / "src", external / "highwayhash")
         search = [flag for folder in folders for flag in ("-isystem", str(folder))]
-        return [*search, f"-ffile-prefix-map={self.folder}=tensorflow"]
+        release = f"-DIPU_TENSORFLOW={self.release.replace('.', '')}"  # For `kernels/host/releases.h`.
+        return [*search, f"-ffile-prefix-map={self.folder}=tensorflow", release]
+
+
+def release() -> str:
+    """The release of TensorFlow that a wheel built here is for: of the installed one, else the newest."""
+    try:
+        return find_tensorflow().release
+    except KernelBuildError:
+        return SUPPORTED_TENSORFLOW[-1]
 
 
 def find_tensorflow() -> TensorFlow:
@@ -83,10 +101,10 @@ def find_tensorflow() -> TensorFlow:
         if "tensorflow" in (distribution.read_text("top_level.txt") or "").split()
     ]
     version = versions[0] if versions else "of an unknown version"
-    if not version.startswith(f"{SUPPORTED_TENSORFLOW}."):
+    if TensorFlow(folder, version).release not in SUPPORTED_TENSORFLOW:
         raise KernelBuildError(
-            f"the kernels are written for TensorFlow {SUPPORTED_TENSORFLOW}, and the one in `{folder}` is `{version}`: "
-            f"{HOW_TO_GET_TENSORFLOW}"
+            f"the kernels are written for TensorFlow {' and '.join(SUPPORTED_TENSORFLOW)}, and the one in `{folder}` is"
+            f" `{version}`: {HOW_TO_GET_TENSORFLOW}"
         )
     return TensorFlow(folder, version)
 
@@ -117,6 +135,14 @@ def find_compiler() -> Compiler:
             f"{answer.stderr}"
         )
     return Compiler(tuple(command), answer.stdout.partition("\n")[0])
+
+
+def is_on(variable: str) -> bool:
+    """Whether a variable of the build is set, to other than 0.
+
+    `WERROR` makes the compiler's warnings errors, `PORTABLE` links for older standard libraries (`build_tools/portable.py`).
+    """
+    return os.environ.get(variable, "") not in ("", "0")
 
 
 def jobs() -> int:
@@ -163,24 +189,25 @@ class Unit:
         """Whether the recipe made the object, after the last change of the source and of what it includes."""
         if not (self.object.is_file() and self._depfile.is_file() and self._stamp.is_file()):
             return False
-        if self._stamp.read_text() != self.recipe:
+        made_by, _, warnings = self._stamp.read_text().partition("\n")
+        if made_by != self.recipe or (warnings and is_on("WERROR")):
             return False
         _, _, inputs = self._depfile.read_text().replace("\\\n", " ").partition(": ")
         started = self._stamp.stat().st_mtime_ns
         return all(Path(name).is_file() and Path(name).stat().st_mtime_ns < started for name in shlex.split(inputs))
 
-    def compile(self) -> str:
-        """Makes the object. Returns what the compiler said against it: nothing, if the source compiles."""
+    def compile(self) -> tuple[bool, str]:
+        """Makes the object. Returns whether the source is without a fault, and in words what came of it."""
         self.object.parent.mkdir(parents=True, exist_ok=True)
         self._stamp.unlink(missing_ok=True)
         source = self._source()
         started = time.time_ns()
-        fault = run([*self.command, str(source), "-MMD", "-MF", str(self._depfile), "-o", str(self.object)])
-        if not fault:
-            self._stamp.write_text(self.recipe)
+        worked, said = run([*self.command, str(source), "-MMD", "-MF", str(self._depfile), "-o", str(self.object)])
+        if worked:
+            self._stamp.write_text(f"{self.recipe}\n{said}")
             os.utime(self._stamp, ns=(started, started))  # A file that was edited meanwhile is newer than this.
-        print(fault or f"{self.name} compiled in {(time.time_ns() - started) / 1e9:.1f} s", flush=True)
-        return fault
+            said += f"{self.name} compiled in {(time.time_ns() - started) / 1e9:.1f} s"
+        return worked and not (is_on("WERROR") and "warning:" in said), said
 
     def _source(self) -> Path:
         """What the compiler reads: the source itself, or one that includes all of them."""
@@ -193,13 +220,14 @@ class Unit:
         return all_of_them
 
 
-def run(command: list[str]) -> str:
-    """Runs one command of the build. Returns the command and its output if it failed, else nothing."""
+def run(command: list[str]) -> tuple[bool, str]:
+    """Runs one command of the build. Returns whether it worked, and what it said: with the command, if anything."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    return f"{shlex.join(command)}\n{done.stdout}" if done.returncode else ""
+    said = done.returncode or done.stdout
+    return done.returncode == 0, f"{shlex.join(command)}\n{done.stdout}" if said else ""
 
 
-def plan(tensorflow: TensorFlow, compiler: Compiler) -> list[Unit]:
+def plan(tensorflow: TensorFlow, compiler: Compiler, objects: Path) -> list[Unit]:
     """Lists what is to be compiled, in paths relative to the root of the source tree.
 
     The recipe leaves TensorFlow's place out, so that environments with the same TensorFlow share their objects.
@@ -212,21 +240,60 @@ def plan(tensorflow: TensorFlow, compiler: Compiler) -> list[Unit]:
             parts.setdefault(source if source.parent == STANDARD else source.parent, []).append(source)
     units = []
     for name, sources in parts.items():
-        made = OBJECTS / name.relative_to(KERNELS)
+        made = objects / name.relative_to(KERNELS)
         named = shlex.join([recipe, *map(str, sources)])  # A source that is deleted leaves the object.
         units.append(Unit(name, tuple(sources), made.with_suffix(".o"), command, named))
     return sorted(units, key=lambda unit: (unit.name != LONGEST, unit.name in unit.sources))
 
 
-def _record(info: dict[str, str]) -> dict[str, str]:
+def compile_units(units: Sequence[Unit], compiler: Compiler) -> None:
+    """Compiles, and says how far it is.
+
+    Raises:
+        KernelBuildError: a source does not compile, or does so with a warning where those are errors.
+    """
+    at_once = jobs()
+    print(f"compiling {len(units)} units, {at_once} at once: {compiler.version}", flush=True)
+    faults = 0
+    with ThreadPoolExecutor(at_once) as pool:
+        for number, done in enumerate(as_completed([pool.submit(unit.compile) for unit in units]), 1):
+            faultless, said = done.result()
+            faults += not faultless
+            print(f"{said} ({number} of {len(units)})", flush=True)
+    if faults:
+        raise KernelBuildError(f"{faults} of {len(units)} sources do not compile; the compiler's words are above")
+
+
+def link(units: Sequence[Unit], tensorflow: TensorFlow, compiler: Compiler, library: Path) -> None:
+    """Makes a library of the objects.
+
+    Raises:
+        KernelBuildError: it does not link.
+    """
+    flags = [*LINK_FLAGS, f"-L{tensorflow.folder}", *TENSORFLOW_LIBRARIES]
+    if is_on("PORTABLE"):
+        try:
+            from build_tools import portable
+        except ImportError as exc:
+            raise KernelBuildError("`PORTABLE` needs pyelftools: `pip install auditwheel` brings it") from exc
+        libraries = [tensorflow.folder / name.removeprefix("-l:") for name in TENSORFLOW_LIBRARIES]
+        flags += portable.link_flags(compiler.command, libraries, library.parent / "outline")
+    objects = [str(unit.object) for unit in units]
+    worked, said = run([*compiler.command, *objects, *flags, "-o", str(library)])
+    if not worked:
+        raise KernelBuildError(f"the kernels do not link:\n{said}")
+
+
+def _record(info: dict[str, object]) -> str:
     """What `build_info.json` says of the library as it is now: from what it was made, and the digest of its bytes."""
-    return {**info, "sha256": hashlib.sha256(LIBRARY.read_bytes()).hexdigest()}
+    whole = {**info, "sha256": hashlib.sha256(LIBRARY.read_bytes()).hexdigest()}
+    return json.dumps(whole, indent=2) + "\n"
 
 
-def _is_whole(info: dict[str, str]) -> bool:
+def _is_whole(info: dict[str, object]) -> bool:
     """Whether the library is there, as its record has it; what was cut short or exchanged is linked again."""
     try:
-        return bool(json.loads(BUILD_INFO.read_text()) == _record(info))
+        return BUILD_INFO.read_text() == _record(info)
     except (OSError, ValueError):
         return False
 
@@ -239,10 +306,12 @@ def build() -> None:
     """
     tensorflow = find_tensorflow()
     compiler = find_compiler()
-    units = plan(tensorflow, compiler)
-    info = {"tensorflow": tensorflow.version, "compiler": compiler.version, "python": platform.python_version()}
+    units = plan(tensorflow, compiler, OBJECTS / tensorflow.release)
+    info: dict[str, object] = {"tensorflow": tensorflow.version, "supported": SUPPORTED_TENSORFLOW}
+    info |= {"compiler": compiler.version, "python": platform.python_version()}
     objects = [str(unit.object) for unit in units]
-    recipe = shlex.join([*compiler.command, *objects, *LINK_FLAGS, *TENSORFLOW_LIBRARIES, json.dumps(info)])
+    portable = ["PORTABLE"] if is_on("PORTABLE") else []
+    recipe = shlex.join([*compiler.command, *objects, *LINK_FLAGS, *TENSORFLOW_LIBRARIES, *portable, json.dumps(info)])
 
     stamp = OBJECTS / "library.stamp"
     stale = [unit for unit in units if not unit.is_current()]
@@ -250,16 +319,10 @@ def build() -> None:
         print(f"{LIBRARY} is up to date", flush=True)
         return
     stamp.unlink(missing_ok=True)
-    with ThreadPoolExecutor(jobs()) as pool:
-        faults = [fault for fault in pool.map(Unit.compile, stale) if fault]
-    if faults:
-        raise KernelBuildError(f"{len(faults)} of {len(units)} sources do not compile; the compiler's words are above")
+    compile_units(stale, compiler)
     scratch = OBJECTS / LIBRARY.name
-    library_flags = (f"-L{tensorflow.folder}", *TENSORFLOW_LIBRARIES)
-    fault = run([*compiler.command, *objects, *LINK_FLAGS, *library_flags, "-o", str(scratch)])
-    if fault:
-        raise KernelBuildError(f"the kernels do not link:\n{fault}")
+    link(units, tensorflow, compiler, scratch)
     scratch.replace(LIBRARY)  # In one step: a process that has the old library open keeps it whole.
-    BUILD_INFO.write_text(json.dumps(_record(info), indent=2) + "\n")
+    BUILD_INFO.write_text(_record(info))
     stamp.write_text(recipe)
     print(f"{LIBRARY} linked", flush=True)

@@ -1,4 +1,4 @@
-"""Tries the package with the newest pre-releases of TensorFlow and Keras: `make test-next`.
+"""Tries the package with the newest pre-releases of TensorFlow and Keras, or with `TENSORFLOW=2.20`: `make test-next`.
 
 Everything happens in `build/next/`: a copy of the sources whose limits on versions are lifted, an environment of its own, a
 build, the tests of the seam, then all tests. What broke is printed by the function of the seam that it broke in, with how
@@ -25,8 +25,8 @@ _SEAM = re.compile(r"tensorflow_ipu/(_tensorflow/\w+|keras/_keras\w+)\.py:(\d+)(
 # In the place of those in `tests/conftest.py`, one of which later releases do not know: XLA ends the process then.
 _XLA_FLAGS = "--xla_cpu_parallel_codegen_split_count=1 --xla_backend_optimization_level=0"
 # Names of packages to try, best first: pre-releases of TensorFlow's CPU wheels have gone by several.
-TENSORFLOWS = os.environ.get("NEXT_TENSORFLOW", "tf-nightly-cpu tf-nightly tensorflow-cpu").split()
-KERAS = os.environ.get("NEXT_KERAS", "keras")
+RELEASE = os.environ.get("TENSORFLOW", "")
+TENSORFLOWS = (f"tensorflow-cpu=={RELEASE}.*",) if RELEASE else ("tf-nightly-cpu", "tf-nightly", "tensorflow-cpu")
 
 
 def main() -> None:
@@ -61,10 +61,10 @@ def _environment() -> tuple[str, str]:
     name = next((one for one in TENSORFLOWS if _pip("install", "--upgrade", "--pre", one, check=False)), None)
     if name is None:
         sys.exit(f"none of {', '.join(TENSORFLOWS)} can be installed for this Python")
-    _pip("install", "--upgrade", "--pre", KERAS)
+    _pip("install", "--upgrade", "--pre", "keras")
     _pip("install", "hypothesis>=6.100", "pytest>=8.4", "pytest-timeout>=2.3", "pytest-xdist>=3.6")
     _pip("install", "matplotlib>=3.8", "scikit-learn>=1.4", "tqdm>=4.66", "tensorboard>=2.20")
-    return _version(name), _version(KERAS)
+    return _version(name.partition("=")[0]), _version("keras")
 
 
 def _version(name: str) -> str:
@@ -77,7 +77,7 @@ def _lift_limits(tensorflow: str, keras: str) -> None:
     first, second = (".".join(version.split(".")[:2]) for version in (tensorflow, keras))
     major, minor = map(int, second.split("."))
     for name, pattern, value in (
-        ("build_tools/kernels.py", r"(?m)^SUPPORTED_TENSORFLOW = .*$", f'SUPPORTED_TENSORFLOW = "{first}"'),
+        ("build_tools/kernels.py", r"(?m)^SUPPORTED_TENSORFLOW = .*$", f'SUPPORTED_TENSORFLOW = ("{first}",)'),
         (
             "tensorflow_ipu/keras/_version.py",
             r"(?m)^FIRST, END = .*$",

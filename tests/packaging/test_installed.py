@@ -41,7 +41,7 @@ def test_wheel_is_for_one_platform_and_every_python(distribution):
     tags = [line.removeprefix("Tag: ") for line in wheel.splitlines() if line.startswith("Tag: ")]
     assert "Root-Is-Purelib: false" in wheel
     assert len(tags) == 1
-    assert tags[0].startswith("py3-none-linux_")
+    assert tags[0].startswith("py3-none-manylinux_2_")
 
 
 def test_library_is_built_for_the_tensorflow_that_is_installed_and_names_no_folder_of_the_machine(distribution):
@@ -50,12 +50,14 @@ def test_library_is_built_for_the_tensorflow_that_is_installed_and_names_no_fold
     assert b"$ORIGIN/../../tensorflow" in built
     assert str(Path(__file__).parents[2]).encode() not in built
     info = json.loads((kernels / "build_info.json").read_text())
-    assert sorted(info) == ["compiler", "python", "sha256", "tensorflow"]
+    assert sorted(info) == ["compiler", "python", "sha256", "supported", "tensorflow"]
     assert library.plain_version(info["tensorflow"]) == library.plain_version(tf.__version__)
 
 
-def test_tensorflow_and_keras_are_extras_of_the_releases_that_the_package_knows(distribution):
+def test_tensorflow_and_keras_are_extras_of_the_release_that_the_last_number_of_the_version_says(distribution):
     metadata = distribution.metadata
+    release = ".".join(tf.__version__.split(".")[:2])
+    assert distribution.version.endswith(f".{release.replace('.', '')}")
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist") or ()]
     assert [each.name for each in required if each.marker is None] == ["numpy"]
 
@@ -65,7 +67,7 @@ def test_tensorflow_and_keras_are_extras_of_the_releases_that_the_package_knows(
 
     for extra, name in (("cpu", "tensorflow-cpu"), ("gpu", "tensorflow")):
         ours = ("tensorflow-ipu", SpecifierSet(""), {"keras"})
-        assert of_extra(extra=extra) == [(name, SpecifierSet("~=2.21.0"), set()), ours]
+        assert of_extra(extra=extra) == [(name, SpecifierSet(f"~={release}.0"), set()), ours]
     for python, release in (("3.10", ">=3.12,<3.13"), ("3.11", ">=3.15,<3.16"), ("3.13", ">=3.15,<3.16")):
         assert of_extra(extra="keras", python_version=python) == [("keras", SpecifierSet(release), set())]
     assert set(metadata.get_all("Provides-Extra") or ()) == {

@@ -1,0 +1,52 @@
+"""Compiles and links the kernels for aarch64 against TensorFlow's wheel for it, with warnings as errors: `make cross-check`.
+
+Nothing is run: that needs such a machine. Debian's `g++-12-aarch64-linux-gnu` has the compiler.
+"""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from build_tools import kernels
+
+FOLDER = Path("build", "cross")
+PLATFORMS = ("manylinux_2_27_aarch64", "manylinux_2_17_aarch64")  # Of TensorFlow's wheels so far.
+
+
+def main() -> None:
+    """Compiles and links."""
+    os.environ["WERROR"] = "1"
+    os.environ.setdefault("CXX", "aarch64-linux-gnu-g++-12")
+    units = kernels.plan(tensorflow := _tensorflow(), compiler := kernels.find_compiler(), FOLDER / "objects")
+    kernels.compile_units([unit for unit in units if not unit.is_current()], compiler)
+    kernels.link(units, tensorflow, compiler, FOLDER / kernels.LIBRARY.name)
+    print(f"{len(units)} units compile and link for aarch64 with TensorFlow {tensorflow.version}: {compiler.version}")
+
+
+def _tensorflow() -> kernels.TensorFlow:
+    """The headers and libraries of the wheel, for the version that is installed here; downloaded once, some 280 MB."""
+    version = kernels.find_tensorflow().version
+    folder = FOLDER / version
+    if not folder.exists():
+        print("Downloading the wheel of TensorFlow for aarch64", flush=True)
+        command = [sys.executable, "-m", "pip", "--quiet", "download", "--no-deps", "--only-binary", ":all:"]
+        command += [word for platform in PLATFORMS for word in ("--platform", platform)]
+        subprocess.run([*command, "--dest", str(FOLDER), f"tensorflow=={version}"], check=True)
+        (wheel,) = FOLDER.glob(f"tensorflow-{version}-*.whl")
+        scratch = FOLDER / "unpacked"
+        with zipfile.ZipFile(wheel) as archive:
+            names = archive.namelist()
+            wanted = ("tensorflow/include/", "tensorflow/libtensorflow_")
+            archive.extractall(scratch, [name for name in names if name.startswith(wanted)])
+        wheel.unlink()
+        scratch.rename(folder)
+    return kernels.TensorFlow((folder / "tensorflow").absolute(), version)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except kernels.KernelBuildError as exc:
+        sys.exit(f"error: {exc}")
