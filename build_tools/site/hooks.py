@@ -10,7 +10,7 @@ import sys
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
@@ -34,79 +34,60 @@ _SOURCE_STYLE = "<style>:root { color-scheme: light dark } :target { background:
 
 @cache
 def _package() -> griffe.Module:
-    loaded = griffe.load(PACKAGE, search_paths=[ROOT], allow_inspection=False, resolve_aliases=True)
-    assert isinstance(loaded, griffe.Module)
-    return loaded
+    return cast(
+        "griffe.Module", griffe.load(PACKAGE, search_paths=[ROOT], allow_inspection=False, resolve_aliases=True)
+    )
 
 
-def public(module: griffe.Module) -> dict[str, str]:
-    """The names of a module's `__all__`, each with the path under which griffe finds it."""
-    # A name that is also that of the module which it is from: griffe has the module there.
-    doubled = {name for name in module.imports if module.imports[name] == f"{module.path}.{name}.{name}"}
-    names = [str(name) for name in module.exports or ()]
-    return {name: f"{module.path}.{name}.{name}" if name in doubled else f"{module.path}.{name}" for name in names}
+def _members(module: griffe.Module) -> dict[str, griffe.Object | griffe.Alias]:
+    """What a module's `__all__` names."""
+    found = {str(name): module[str(name)] for name in module.exports or ()}
+    # Where a function has the name of the module that it is from, griffe has the module.
+    return {name: one[name] if module.imports.get(name) == f"{one.path}.{name}" else one for name, one in found.items()}
 
 
 @cache
-def modules() -> dict[str, griffe.Module]:
-    """The public modules by their names below the package: what a list of names has, and the lists of those."""
+def _modules() -> dict[str, griffe.Module]:
+    """The public modules by their names below the package: those that its list has, and the lists of those."""
     found: dict[str, griffe.Module] = {}
 
-    def add(module: griffe.Module, name: str) -> None:
+    def add(name: str, module: griffe.Module) -> None:
         found[name] = module
-        for member, path in public(module).items():
-            target = _package()[path.removeprefix(f"{PACKAGE}.")]
-            if isinstance(target, griffe.Module) or (target.is_alias and target.is_module):
-                add(_package()[target.canonical_path.removeprefix(f"{PACKAGE}.")], f"{name}.{member}".lstrip("."))
+        for member, one in _members(module).items():
+            if one.is_module:
+                add(
+                    f"{name}.{member}".lstrip("."),
+                    cast("griffe.Module", one.final_target if isinstance(one, griffe.Alias) else one),
+                )
 
-    add(_package(), "")
-    for name in _BESIDE:
-        add(_package()[name], name)
+    for name in ("", *_BESIDE):
+        add(name, _package()[name] if name else _package())
     return found
 
 
 @cache
-def homes() -> dict[str, tuple[str, str]]:
-    """Where each public object is documented, the module and the path there, by the object's canonical path."""
-    found: dict[str, tuple[str, str]] = {}
+def _places() -> dict[str, str]:
+    """Where in the reference what is public is, by canonical paths."""
+    found = {module.path: f"{name}.md" for name, module in _modules().items() if name}
     # The deepest first: what a package takes from its modules is documented there.
-    for name, module in sorted(modules().items(), key=lambda item: (-item[0].count("."), item[0])):
-        for path in public(module).values() if name else ():
-            target = _package()[path.removeprefix(f"{PACKAGE}.")]
-            if not target.is_module:
-                found.setdefault(target.canonical_path, (name, path))
+    for name, module in sorted(_modules().items(), key=lambda item: (-item[0].count("."), item[0])):
+        for one in _members(module).values() if name else ():
+            found.setdefault(one.canonical_path, f"{name}.md#{one.path}")
     return found
-
-
-def _summary(docstring: griffe.Docstring | None) -> str:
-    return docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|") if docstring else ""
-
-
-def _place(path: str) -> str | None:
-    """Where in the reference the object of this path is, if it is public."""
-    if not path.startswith(f"{PACKAGE}."):
-        return None
-    try:
-        target = _package()[path.removeprefix(f"{PACKAGE}.")]
-        if target.is_module:
-            return f"{next(name for name, module in modules().items() if module.path == target.canonical_path)}.md"
-        return "{}.md#{}".format(*homes()[target.canonical_path])
-    except (KeyError, StopIteration):
-        return None
 
 
 def _rows(module: griffe.Module) -> str:
     rows = ["| name | what it is |", "| --- | --- |"]
-    for member, path in public(module).items():
-        docstring = _package()[path.removeprefix(f"{PACKAGE}.")].docstring
-        rows.append(f"| [`{member}`]({_place(path)}) | {_summary(docstring)} |")
+    for name, one in _members(module).items():
+        words = one.docstring.value.split("\n\n")[0].replace("\n", " ").replace("|", "\\|") if one.docstring else ""
+        rows.append(f"| [`{name}`]({_places()[one.canonical_path]}) | {words} |")
     return "\n".join(rows)
 
 
 def _reference(name: str, module: griffe.Module) -> str:
     text = module.docstring.value if module.docstring else ""
-    own = [path for path in public(module).values() if (name, path) in homes().values()]
-    return "\n\n".join([f"# `ipu.{name}`", text, _rows(module), *(f"::: {path}" for path in own)])
+    paths = [one.path for one in _members(module).values() if _places()[one.canonical_path] == f"{name}.md#{one.path}"]
+    return "\n\n".join([f"# `ipu.{name}`", text, _rows(module), *(f"::: {path}" for path in paths)])
 
 
 def _example(file: Path) -> str:
@@ -121,10 +102,11 @@ def _listing() -> str:
     listed = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     rows = ["| name in the SDK | state | here |", "| --- | --- | --- |"]
     for name, state, words in (entry.values() for entry in json.loads(listed)):
-        if place := _place(words):
-            here = f"[`{words.replace(PACKAGE, 'ipu', 1)}`](reference/{place})"
-        else:
-            here = "the same name, with the compatibility layer" if words.startswith(f"{PACKAGE}.") else words
+        here = words.replace(f"{PACKAGE}.", "ipu.", 1)
+        if here in _names():
+            here = f"[`{here}`](reference/{_names()[here]})"
+        elif here != words:
+            here = "the same name, with the compatibility layer"
         rows.append(f"| `{name}` | {state} | {here} |")
     return "\n".join(['<input id="names-filter" type="search" placeholder="Filter, such as: ctc loss">\n', *rows])
 
@@ -132,7 +114,7 @@ def _listing() -> str:
 @event_priority(100)  # Before the plugin that makes pages of notebooks.
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages."""
-    pages = {f"reference/{name}.md": _reference(name, module) for name, module in modules().items() if name}
+    pages = {f"reference/{name}.md": _reference(name, module) for name, module in _modules().items() if name}
     pages |= {f"examples/{file.stem}.md": _example(file) for file in sorted((ROOT / "examples").glob("*.py"))}
     for file in sorted((ROOT / "benchmarks").rglob("README.md")):
         name = "README" if file.parent.name == "benchmarks" else file.parent.name
@@ -178,17 +160,19 @@ def _title(page: str) -> str:
 
 @cache
 def _names() -> dict[str, str]:
-    """Where the pages may link to: places in the reference by `ipu.feeds.set_wait_limit`, `feeds.set_wait_limit` and so on."""
+    """Where pages may link to, by `ipu.feeds.set_wait_limit`, `feeds.set_wait_limit` and `set_wait_limit`."""
     found: dict[str, set[str]] = {}
-    for name, module in modules().items():
-        for member, path in public(module).items():
-            full = f"ipu.{name}.{member}".replace("..", ".")
-            short = full.removeprefix("ipu.")
-            # One word alone has to be no word of a language, and `keras` is Keras.
-            is_told = "." in short and not short.startswith("keras")
-            for spelling in (full, *[short] * is_told, *[member] * bool(_IDENTIFIER.search(member))):
-                found.setdefault(spelling, set()).add(_place(path) or "")
-    return {name: places.pop() for name, places in found.items() if len(places) == 1 and "" not in places}
+    for name, module in _modules().items():
+        for member, one in _members(module).items():
+            short = f"{name}.{member}".lstrip(".")
+            spellings = [f"ipu.{short}"]
+            if "." in short and not short.startswith("keras"):  # Which is Keras.
+                spellings.append(short)
+            if _IDENTIFIER.search(member):  # And no word of a language.
+                spellings.append(member)
+            for spelling in spellings:
+                found.setdefault(spelling, set()).add(_places()[one.canonical_path])
+    return {name: places.pop() for name, places in found.items() if len(places) == 1}
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
