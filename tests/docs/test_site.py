@@ -105,6 +105,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    timeout = 1.0  # Browsers open connections ahead of use, each of which holds a thread.
+
     def log_message(self, *arguments: object) -> None:
         pass
 
