@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from tensorflow_ipu._base import environment
+
 if TYPE_CHECKING:
     from tensorflow_ipu.machine._report import Report
     from tensorflow_ipu.machine._walk import OperationTime
 
-_NUMBER = re.compile(r"_\d+$")
+_REPEATED = re.compile(r".*/gradients/")
 _GRADIENT = re.compile(r"gradient_tape|gradients$")
 _INTERNAL = re.compile(
     r"(Stateful)?PartitionedCall|XLA_(Args|Retvals)|cluster_|__inference|jit_|Ipu|ipu_|gradient_tape"
@@ -19,7 +21,8 @@ _INTERNAL = re.compile(
 )
 _PART = re.compile(r"stage \d+[^/]* (forward|recompute|backward)/|update/")
 # Scopes of TensorFlow's functions within layers.
-_FUNCTIONS = re.compile(r"[A-Z]|.*_grad(_\d+)?$|(batchnorm|moments|einsum|stateless_|strided_slice|div_no_nan|truediv)")
+_FUNCTIONS = re.compile(r".*_grad(_\d+)?$|batchnorm|moments|einsum|stateless_|strided_slice|div_no_nan|truediv")
+_NUMBERED = re.compile(r"(.+)_(\d+)$")
 _DEPTHS, _FEW = 3, 4
 
 
@@ -37,20 +40,25 @@ class Layers:
     """The layers of a program, by the name scopes of its operations.
 
     Keras 3 enters the scope of a layer twice for each call, first to build it. So the operations of the layer `dense` are in
-    `dense_1`, those of a second call in `dense_3`, and none is in `dense`, by which its scopes are told from others.
+    `dense_1`, those of a second call in `dense_3`, and none is in `dense` and `dense_2`, by which its scopes are told from
+    others. A layer `dense_1` beside it has `dense_1_2`.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         """Takes the names of all operations of the program."""
-        paths = {tuple(_parts(name)) for name in names}
-        self._operations = paths
-        scopes = {path[:end] for path in paths for end in range(1, len(path))}
-        used = scopes | paths
-        self._layers = {
-            scope: _NUMBER.sub("", scope[-1])
-            for scope in scopes
-            if re.search(r"_\d*[13579]$", scope[-1]) and (*scope[:-1], _NUMBER.sub("", scope[-1])) not in used
-        }
+        paths = {tuple(_parts(name)): _is_gradient(name) for name in names}
+        self._operations = paths.keys()
+        # Of gradients, operations of the forward pass are scopes too.
+        scopes = {path[:end] for path, gradient in paths.items() if not gradient for end in range(1, len(path))}
+        used = scopes | paths.keys()
+        self._layers: dict[tuple[str, ...], str] = {}
+        for scope in () if environment.uses_keras_2() else sorted(scopes, key=len):
+            numbered = _NUMBERED.match(scope[-1])
+            if numbered is None or _FUNCTIONS.match(scope[-1]) or (scope[:-1] and scope[:-1] not in self._layers):
+                continue
+            name, number = numbered[1], int(numbered[2])
+            if (*scope[:-1], f"{name}_{number - 1}" if number > 1 else name) not in used:
+                self._layers[scope] = name
         found = {self._layer(path) for path in paths}
         outermost = {layer[0] for layer, _ in found if layer and _}
         self._model = outermost.pop() if len(outermost) == 1 else ""
@@ -62,7 +70,8 @@ class Layers:
             named = (self._layers.get(path[: at + 1], path[at]) for at in range(end))
             return tuple(named), end
         scopes = itertools.takewhile(
-            lambda at: path[:at] not in self._operations and not _FUNCTIONS.match(path[at - 1]), range(1, len(path))
+            lambda at: path[:at] not in self._operations and (at == 1 or not path[at - 1][:1].isupper()),
+            range(1, 1 + next((at for at, part in enumerate(path) if _FUNCTIONS.match(part)), len(path) - 1)),
         )
         return path[: len(list(scopes))], 0
 
@@ -76,12 +85,16 @@ class Layers:
         operation = "/".join(part for part, _ in itertools.groupby(rest)) or kind or "value"
         if "." in operation:  # XLA's own name, such as `fusion.12`.
             operation = kind or operation.partition(".")[0]
-        gradient = any(map(_GRADIENT.match, _without_part(name).split("/")))
-        return KnownAs(layer, f"{operation} (gradient)" if gradient else operation)
+        return KnownAs(layer, f"{operation} (gradient)" if _is_gradient(name) else operation)
 
 
 def _without_part(name: str) -> str:
-    return _PART.sub("", name.rsplit(";", 1)[-1], count=1)
+    """A name without the pass of a pipeline; of the loop of gradients of a loop, which repeats the name, the inner one."""
+    return _REPEATED.sub("gradients/", _PART.sub("", name.rsplit(";", 1)[-1], count=1))
+
+
+def _is_gradient(name: str) -> bool:
+    return any(map(_GRADIENT.match, _without_part(name).split("/")))
 
 
 def _parts(name: str) -> list[str]:
