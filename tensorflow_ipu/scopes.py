@@ -148,7 +148,10 @@ def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: st
 
 
 def stochastic_rounding(override: bool) -> contextlib.AbstractContextManager[None]:
-    """Says whether results of operations inside, and their gradients, are rounded to float16 at random, before `IPUConfig`.
+    """Says whether results of operations inside, and their gradients, are rounded to float16 at random.
+
+    Args:
+      override: Whether they are; it goes before `IPUConfig`.
 
     Raises:
       TypeError: `override` is no bool.

@@ -154,7 +154,11 @@ def load(path: FilePath) -> IPUConfig:
 
 
 def save(path: FilePath, config: IPUConfig | None = None) -> None:
-    """Writes a configuration, or without one that in force or all defaults, to a JSON file, an attribute a line.
+    """Writes a configuration to a JSON file, an attribute a line.
+
+    Args:
+      path: The file.
+      config: The configuration; if omitted that in force, or all defaults.
 
     Raises:
       OSError: The file cannot be written.

@@ -102,9 +102,18 @@ def compare_plans(
     """Tries all schedules, with mappings that give each IPU consecutive stages, and names the fastest that fits.
 
     All such mappings are tried for up to 7 stages; for more, the most even ones over 1, 2, 4, 8, ... and all IPUs. Of
-    equally fast candidates the best needs the least memory, then the fewest IPUs. There are `ipus` of `bytes_per_ipu`: if
-    omitted one a stage, of the memory of `machine` or any. If `recompute` is None, both are tried. All else, errors too,
-    is as for `pipeline_plan` and `plan_cost`.
+    equally fast candidates the best needs the least memory, then the fewest IPUs. Errors are those of `pipeline_plan` and
+    `plan_cost` too.
+
+    Args:
+      stages: The number of stages.
+      micro_batches: The number of micro-batches of a pass, as for `pipeline_plan`.
+      stage_costs: What each stage takes, as for `plan_cost`.
+      ipus: How many IPUs there are; one a stage if omitted.
+      training: Whether there are backward passes and updates.
+      recompute: Whether activations are computed again; both are tried if omitted.
+      bytes_per_ipu: The memory of an IPU; if omitted that of `machine`, or any.
+      machine: The machine, as for `plan_cost`.
 
     Raises:
       ValueError: `ipus` is less than 1.

@@ -144,8 +144,14 @@ def draw_plan(
 ) -> None:
     """Draws a plan: a row is an IPU, a box a task, whose letter is the stage, number and colour the micro-batch.
 
-    The ending of `path` names the format, such as `.png`. A long plan is drawn with fewer micro-batches, and says so; its
-    figures are those of the whole. Boxes are as long as `plan_cost` has it; with a machine, the axis is one of seconds.
+    A long plan is drawn with fewer micro-batches, and says so; its figures are those of the whole.
+
+    Args:
+      plan: The plan.
+      path: The file. Its ending names the format, such as `.png`.
+      stage_costs: What each stage takes, as for `plan_cost`, which says how long boxes are.
+      title: The title; one made of the plan if omitted.
+      machine: The machine, as for `plan_cost`: the axis is one of seconds.
 
     Raises:
       ImportError: matplotlib is missing.
@@ -430,8 +436,12 @@ def plan_trace(
 ) -> dict[str, Any]:
     """Makes a trace of one pass of a plan for `json.dump`, in Chrome's JSON format, with a track for each IPU.
 
-    `microseconds` is how many microseconds of the trace a unit of the stages' times is: if omitted 1,000, or the true
-    number with a machine. Other arguments are those of `plan_cost`.
+    Args:
+      plan: The plan.
+      stage_costs: What each stage takes, as for `plan_cost`.
+      microseconds: How many microseconds of the trace a unit of the stages' times is: if omitted 1,000, or the true
+        number with a machine.
+      machine: The machine, as for `plan_cost`.
     """
     if microseconds is None:
         microseconds = 1e3 if machine is None else 1e6

@@ -38,8 +38,12 @@ def serial_phases_plan(
 
         IPU 0   LF0 | F0 SF0 | LF1 F1 | B1 SB1 | LB0 B0 | U0 SU0 | ...
 
-    `device_mapping` has for each phase its IPU, or the list of IPUs of its concurrent stages; the same in each phase.
-    `repeat_count` passes of `micro_batches` each end with a weight update in training.
+    Args:
+      device_mapping: For each phase its IPU, or the list of IPUs of its concurrent stages; the same in each phase.
+      micro_batches: The number of micro-batches of a pass.
+      training: Whether a pass has backward phases, and ends with a weight update.
+      repeat_count: The number of passes.
+      liveness: When phases leave the chip.
 
     Raises:
       ValueError: A number is out of range, or a phase has other IPUs than the first.
