@@ -54,19 +54,17 @@ def make_model(layers: int, width: int, tokens: int, words: int) -> keras.Model:
 def main() -> None:
     """Prints the report on the model, with advice for which it is traced again."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--tokens", type=int, default=256)
-    parser.add_argument("--words", type=int, default=8192)
-    parser.add_argument("--batch", type=int, default=2, help="sequences of a micro-batch")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--width", type=int, default=3072)
+    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--words", type=int, default=4096)
+    parser.add_argument("--batch", type=int, default=4, help="sequences of a micro-batch")
     parser.add_argument("--machine", default="Bow Pod16")
     parser.add_argument("--save", metavar="FILE", help="where the report goes: .json, or .html for a browser")
     chosen = parser.parse_args()
     with ipu.IPUStrategy().scope():
         model = make_model(chosen.layers, chosen.width, chosen.tokens, chosen.words)
-    print(f"Traces a step of {chosen.layers} decoders of width {chosen.width}, which takes a while.", flush=True)
     report = model.ipu_report(chosen.batch, machine=chosen.machine)
-    print("Traces it anew for each change that might help: other batches, recomputation, stages.", flush=True)
     report.advice(retrace=True)
     print(report)
     if chosen.save:

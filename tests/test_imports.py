@@ -38,7 +38,7 @@ LAYERS = layers(
 # The rooms of a package, as its layers: a room may import from lower rooms, and from itself.
 ROOMS = {
     "pipelining": layers(
-        "schedule", "report stages", "weight_update", "options", "program", "prediction _pipeline parts", "__init__"
+        "schedule", "report stages", "weight_update", "options", "program", "prediction _pipeline", "parts", "__init__"
     ),
     "keras": layers(
         *("_version", "_keras3 _keras2_data", "_keras2", "_keras", "layers optimizers data", "options pipeline"),

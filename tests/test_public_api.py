@@ -43,7 +43,7 @@ PUBLIC = {
     """,
     "tensorflow_ipu.loops": "repeat while_loop",
     "tensorflow_ipu.machine": """
-        BOW GC2 GC200 Kept Machine Memory NotAsked OperationTime Report Setting Suggestion Suggestions SupplyAndDemand
+        BOW GC2 GC200 Kept Machine Memory NotAsked OperationTime Recipe Report Setting Suggestion Suggestions SupplyAndDemand
         System TaskTime Timeline advice_of_reading advice_on_state autosave changed compare_reports gather_seconds
         memory_of_parts report_of setting_of system_of systems told_apart
     """,

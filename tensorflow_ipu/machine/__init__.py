@@ -2,6 +2,7 @@
 
 from tensorflow_ipu.machine._advice import (
     NotAsked,
+    Recipe,
     Suggestion,
     Suggestions,
     SupplyAndDemand,
@@ -38,6 +39,7 @@ __all__ = [
     "Memory",
     "NotAsked",
     "OperationTime",
+    "Recipe",
     "Report",
     "Setting",
     "Suggestion",

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 from tensorflow_ipu._base.page import PageView, small_page, table
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 # A change is worth telling from these on: samples a second, and memory, as shares of what they were.
 _FASTER, _LEANER = 1.02, 0.97
+HALF = "float16 for all that is float32: weights, optimizer state, activations and data"
 _VERDICTS = (FITS, MAY_FIT, DOES_NOT_FIT)
 
 
@@ -55,16 +57,45 @@ class NotAsked:
 
 
 @dataclass(frozen=True)
+class Recipe:
+    """Changes that belong together.
+
+    Attributes:
+      steps: The changes in order, each with what it and those before it come to.
+      code: The changes as code to paste; empty where they are of the program's own text.
+      traced: Whether the last step is a report on the whole, traced anew, and not a sum of parts.
+      left: Why nothing fits, and what would; empty where the last step fits.
+    """
+
+    steps: tuple[Suggestion, ...]
+    code: str = ""
+    traced: bool = False
+    left: str = ""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the program fits with all changes."""
+        return bool(self.steps) and self.steps[-1].verdict == FITS
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
+        """The recipe whose fields JSON has held."""
+        return cls(**{**values, "steps": tuple(Suggestion(**each) for each in values["steps"])})
+
+
+@dataclass(frozen=True)
 class Suggestions(PageView, Sequence[Suggestion]):
     """What would help, in order: a sequence of suggestions.
 
     Attributes:
       suggestions: The changes that help.
       not_asked: Those whose effect is not known, each with the reason.
+      recipe: Changes that help together, where the program does not surely fit; None where there are none.
     """
 
     suggestions: tuple[Suggestion, ...] = ()
     not_asked: tuple[NotAsked, ...] = ()
+    recipe: Recipe | None = None
 
     @overload
     def __getitem__(self, at: int) -> Suggestion: ...
@@ -81,10 +112,18 @@ class Suggestions(PageView, Sequence[Suggestion]):
         return f"<{len(self)} suggestion{'s' * (len(self) != 1)}{best}; {len(self.not_asked)} not asked>"
 
     def _page(self) -> str:
-        rows = [(each.change, f"x {each.speed:.2f}", format_bytes(each.memory), each.verdict) for each in self]
-        found = table(("each change alone", "speed", "memory", ""), rows, numbers=3) if rows else ""
+        def told(heading: str, suggestions: Sequence[Suggestion]) -> str:
+            rows = [
+                (each.change, f"x {each.speed:.2f}", format_bytes(each.memory), each.verdict) for each in suggestions
+            ]
+            return table((heading, "speed", "memory", ""), rows, numbers=3) if rows else ""
+
+        found = told("each change alone", self)
+        if self.recipe is not None:
+            code = f"<pre>{escape(self.recipe.code)}</pre>"
+            found = told("all together, each after those above", self.recipe.steps) + code + found
         others = table(("not asked", "why"), [(each.change, each.why) for each in self.not_asked])
-        return small_page("What would help", "" if rows else "Nothing that was asked.", found, others)
+        return small_page("What would help", "" if found else "Nothing that was asked.", found, others)
 
 
 def changed(change: str, before: Report, after: Report, samples: float = 1.0) -> Suggestion:
@@ -94,18 +133,20 @@ def changed(change: str, before: Report, after: Report, samples: float = 1.0) ->
     )
 
 
-def gathered(report: Report, found: Iterable[Suggestion | NotAsked]) -> Suggestions:
+def gathered(report: Report, found: Iterable[Suggestion | NotAsked | Recipe]) -> Suggestions:
     """What of some advice helps, in order, and what could not be asked."""
     answers = list(found)
+    recipe = next((each for each in answers if isinstance(each, Recipe)), None)
     asked = [each for each in answers if isinstance(each, Suggestion)]
     not_asked = tuple(each for each in answers if isinstance(each, NotAsked))
     low = report.memory.high * _LEANER
     if report.memory.verdict == FITS:
         fits = [each for each in asked if each.verdict == FITS]
         helps = [a for a in fits if a.speed >= _FASTER or (a.memory <= low and a.speed > 1 / _FASTER)]
-        return Suggestions(tuple(sorted(helps, key=lambda each: -each.speed)), not_asked)
+        return Suggestions(tuple(sorted(helps, key=lambda each: -each.speed)), not_asked, recipe)
     lean = [each for each in asked if each.memory <= low]
-    return Suggestions(tuple(sorted(lean, key=lambda each: (_VERDICTS.index(each.verdict), each.memory))), not_asked)
+    order = sorted(lean, key=lambda each: (_VERDICTS.index(each.verdict), each.memory))
+    return Suggestions(tuple(order), not_asked, recipe)
 
 
 def advice_on_state(report: Report, updates: int) -> Iterator[Suggestion]:
@@ -139,8 +180,7 @@ _MORE = "more prefetch alone (`prefetch_depth`)"
 def advice_of_reading(report: Report, again: WhatIf, proportion: float | None) -> Iterator[Suggestion | NotAsked]:
     """What reading the program again tells."""
     if any("f32[" in each.shape for each in report.operations):
-        words = "float16 for all that is float32: weights, optimizer state, activations and data"
-        yield changed(words, report, again(halved=True))
+        yield changed(HALF, report, again(halved=True))
     yield from _on_data(report, again)
     if not any(each.plan for each in report.operations):
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from tensorflow_ipu.machine._memory import Memory
 from tensorflow_ipu.machine._walk import OperationTime
 
 if TYPE_CHECKING:
+    from tensorflow_ipu.machine._advice import Recipe, Suggestion
     from tensorflow_ipu.machine._report import Report
 
 PARTS = ("compute", "exchange", "sync", "links", "host")
@@ -85,20 +86,35 @@ def _text_lines(report: Report) -> Iterator[str]:
     yield ""
     yield from _table(report)
     advice = report.advice()
+    if advice.recipe is not None:
+        yield from _recipe(report, advice.recipe)
     if advice:
         yield ""
-        yield f"{'what would help, each alone':<{_CHANGE}} {'speed':>8} {'memory':>8}"
-        for each in advice:
-            share = each.memory / report.memory.capacity
-            first, *others = textwrap.wrap(each.change, _CHANGE)
-            yield f"{first:<{_CHANGE}} {f'x {each.speed:.2f}':>8} {share:>8.0%}  {each.verdict}"
-            yield from (f"  {line}" for line in others)
+        yield from _suggestions("what would help, each alone", report, advice)
     if advice.not_asked:
         yield ""
         yield "what would help, and was not asked"
         for each in advice.not_asked:
             text = f"{each.change}: {each.why}"
             yield from textwrap.wrap(text, _WIDTH, initial_indent="  * ", subsequent_indent="    ")
+
+
+def _suggestions(heading: str, report: Report, suggestions: Iterable[Suggestion]) -> Iterator[str]:
+    yield f"{heading:<{_CHANGE}} {'speed':>8} {'memory':>8}"
+    for each in suggestions:
+        share = each.memory / report.memory.capacity
+        first, *others = textwrap.wrap(each.change, _CHANGE)
+        yield f"{first:<{_CHANGE}} {f'x {each.speed:.2f}':>8} {share:>8.0%}  {each.verdict}"
+        yield from (f"  {line}" for line in others)
+
+
+def _recipe(report: Report, recipe: Recipe) -> Iterator[str]:
+    yield ""
+    yield from _suggestions("what would help together, each after those above", report, recipe.steps)
+    yield from textwrap.wrap(recipe.left, _WIDTH)
+    if recipe.code:
+        yield ""
+        yield from recipe.code.splitlines()
 
 
 def _memory(report: Report) -> Iterator[str]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+from tensorflow_ipu._base import progress
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.page import SavedReport
 from tensorflow_ipu._base.units import format_seconds
 from tensorflow_ipu.machine import _advice, _hlo, _memory
 from tensorflow_ipu.machine._advice import (
     NotAsked,
+    Recipe,
     Suggestion,
     Suggestions,
     SupplyAndDemand,
@@ -24,6 +27,7 @@ from tensorflow_ipu.machine._machine import Machine, System
 from tensorflow_ipu.machine._memory import Memory
 from tensorflow_ipu.machine._sharding import Placement
 from tensorflow_ipu.machine._walk import OperationTime, Walk
+from tensorflow_ipu.machine.recipe import recipe_of_reading
 
 # How far off predictions are: a step takes so many times as long as predicted, at least and at most. Against published
 # results, throughputs were predicted 10 percent too low to 38 percent too high (`benchmarks/machine-model`).
@@ -74,7 +78,7 @@ class Report(SavedReport):
     overlaps_host: bool
     timeline: Timeline | None = None
     given_advice: Suggestions | None = field(default=None, compare=False, repr=False)
-    asks: Callable[[Report, bool], Iterable[Suggestion | NotAsked]] | None = field(
+    asks: Callable[[Report, bool], Iterable[Suggestion | NotAsked | Recipe]] | None = field(
         default=None, compare=False, repr=False
     )
     again: WhatIf | None = field(default=None, compare=False, repr=False)
@@ -157,15 +161,24 @@ class Report(SavedReport):
         return batch_size * self.replicas / self.step_seconds if self.step_seconds else float("inf")
 
     def advice(self, retrace: bool = False) -> Suggestions:
-        """Changes of which each alone makes a step faster or the program leaner, by the same model.
+        """Changes of which each alone makes a step faster or the program leaner, by the same model; and a `recipe`.
 
-        Where the program may not fit, the leanest stand first, else the fastest. `retrace` traces reports of Keras models
-        anew as well: with other micro-batches, with recomputation, in more stages.
+        Where the program may not fit, the leanest stand first, else the fastest, and the recipe combines changes until it
+        does, those first that cost the least time. `retrace` traces reports of Keras models anew as well: with other
+        micro-batches, with recomputation, in more stages, and with all of the recipe.
         """
         if self.given_advice is None or retrace:
-            found = [] if self.asks is None else list(self.asks(self, retrace))
-            if self.timeline is not None:
-                found += _advice.advice_on_state(self, self.timeline.passes)
+            with progress.of(f"advice on `{self.program}`"):
+                found = [] if self.asks is None else list(self.asks(self, retrace))
+                updates = 1 if self.timeline is None else self.timeline.passes
+                if self.timeline is not None:
+                    found += _advice.advice_on_state(self, updates)
+                if (
+                    self.again is not None
+                    and self.fits is not True
+                    and not any(isinstance(one, Recipe) for one in found)
+                ):
+                    found += filter(None, [recipe_of_reading(self, self.again, updates)])
             object.__setattr__(self, "given_advice", _advice.gathered(self, found))  # A cache, in a frozen class.
         return Suggestions() if self.given_advice is None else self.given_advice
 
@@ -187,7 +200,8 @@ class Report(SavedReport):
         del values["asks"], values["again"], values["given_advice"]
         found = {"advice": advice.suggestions, "not_asked": advice.not_asked}
         told = {name: [dataclasses.asdict(each) for each in all_of] for name, all_of in found.items()}
-        return {"schema": self._SCHEMA, **values, **told}
+        recipe = None if advice.recipe is None else dataclasses.asdict(advice.recipe)
+        return {"schema": self._SCHEMA, **values, **told, "recipe": recipe}
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Report:
@@ -205,6 +219,7 @@ class Report(SavedReport):
             given_advice=Suggestions(
                 tuple(Suggestion(**each) for each in values.get("advice", ())),
                 tuple(NotAsked(**each) for each in values.get("not_asked", ())),
+                Recipe.from_dict(values["recipe"]) if values.get("recipe") else None,
             ),
         )
 
@@ -254,6 +269,7 @@ def report_of(
     """Predicts what a machine makes of a program."""
     asked = _Request(serialized, program, replicas, trip_counts, lines, assumptions, ipus, shards)
 
+    @functools.lru_cache(maxsize=8)  # A recipe reads what single changes have read.
     def again(
         *,
         system: System | None = None,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 import tensorflow as tf
@@ -20,6 +21,7 @@ from tensorflow_ipu.machine import (
     told_apart,
 )
 from tensorflow_ipu.machine._advice import gathered
+from tensorflow_ipu.machine.recipe import Effect, searched
 
 MIB = 2**20
 
@@ -180,3 +182,34 @@ def test_data_pass_one_after_the_other_where_queues_fetch_no_more_than_one(strat
     assert (one.overlaps_host, two.overlaps_host) == (False, True)
     assert by_change(one, "`prefetch_depth` of 2").speed == pytest.approx(one.step_seconds / two.step_seconds)
     assert not changes(two, "`prefetch_depth`")
+
+
+def test_changes_are_combined_by_what_they_save_for_the_time_they_cost():
+    sizes = {"free": 0.6, "cheap": 0.7, "dear": 0.5, "vain": 1.0}
+    slower = {"free": 1.0, "cheap": 1.1, "dear": 3.0, "vain": 1.0}
+    moves = {name: lambda made, name=name: None if name in made else (*made, name) for name in sizes}
+
+    def effect(made):
+        size = 1500 * MIB * math.prod(sizes[name] for name in made)
+        memory = Memory(round(size), 0, 0, 0, 0, GC200.bytes)
+        return Effect(1 / math.prod(slower[name] for name in made), memory)
+
+    assert [name for name, _ in searched((), moves, effect)] == ["free", "cheap"]
+    sizes["cheap"] = 0.95  # Which do not suffice, and are not needed once the dear one is there.
+    assert [name for name, _ in searched((), moves, effect)] == ["dear"]
+    sizes.update(free=0.9, cheap=0.9, dear=0.9)
+    assert [name for name, _ in searched((), moves, effect)] == ["free", "cheap", "dear"]
+
+
+def test_a_program_that_is_not_traced_anew_has_a_recipe_too(report, large):
+    recipe = report(tf.matmul, *large).advice().recipe
+    assert recipe.fits
+    assert [each.change.partition(" ")[0] for each in recipe.steps] == ["float16"]
+    recipe = report(tf.matmul, large[0], tf.TensorSpec([8192, 24576])).advice().recipe
+    assert [each.change.partition(" ")[0] for each in recipe.steps] == ["float16", "`availableMemoryProportion`"]
+    assert recipe.code.splitlines()[1:3] == [
+        'config.convolutions.poplar_options = {"availableMemoryProportion": "0.1"}',
+        'config.matmuls.poplar_options = {"availableMemoryProportion": "0.1"}',
+    ]
+    assert recipe.left.startswith("no combination surely fits: the fullest of 1 IPU of 897 MiB has variables")
+    assert report(tf.matmul, tf.TensorSpec([64, 64]), tf.TensorSpec([64, 64])).advice().recipe is None

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from tensorflow_ipu import machine
-from tensorflow_ipu.machine import Memory, NotAsked, OperationTime, Report, Suggestion, Suggestions, system_of
+from tensorflow_ipu.machine import Memory, NotAsked, OperationTime, Recipe, Report, Suggestion, Suggestions, system_of
 
 PANELS = ["assumptions", "memory", "time", "liveness", "host", "timeline", "operations"]
 MIB = 2**20
@@ -89,11 +89,13 @@ def test_a_pipeline_shows_its_plan_and_each_of_its_ipus(pipelined, tmp_path, rea
 
 def test_advice_has_a_panel_where_there_is_any(made, tmp_path):
     given = (Suggestion("`io_tiles` of <64>", 2.0, 450 * MIB, "may fit"),)
-    advice = Suggestions(given, (NotAsked("<others>", "of `a`"),))
+    recipe = Recipe(given, "model.set_it(a < b)", left="no combination surely fits")
+    advice = Suggestions(given, (NotAsked("<others>", "of `a`"),), recipe)
     text = text_of(dataclasses.replace(made, given_advice=advice), tmp_path)
     assert "&lt;others&gt;: of <code>a</code>" in text
     for words in ('id="advice"', "<code>io_tiles</code> of &lt;64&gt;", "x 2.00", '<td class="may-fit">may fit</td>'):
         assert words in text
+    assert '<p>no combination surely fits</p><pre class="scrolls">model.set_it(a &lt; b)</pre>' in text
 
 
 def test_a_report_of_nothing_is_a_page_and_what_is_alive_at_the_peak_is_folded(made, tmp_path, read_page):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,20 +17,20 @@ from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import batches
 from tensorflow_ipu.keras.data.elements import Elements
+from tensorflow_ipu.keras.model._recipes import MOST_STAGES, Layout, Recipes, Setting, plan_memory, recomputed
 from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.optimizers import update_memory
 from tensorflow_ipu.optimizers.parts import accumulators_of, bytes_of
-from tensorflow_ipu.pipelining.parts import Pieces, joined
+from tensorflow_ipu.pipelining.parts import Pieces, costs_of_passes, joined, passes_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
-    from tensorflow_ipu.machine import Machine, Memory, NotAsked, Report, Suggestion, System
+    from tensorflow_ipu.machine import Machine, NotAsked, Recipe, Report, Suggestion, System
 
-Asked = Iterator["Suggestion | NotAsked"]
-_MOST_STAGES = 64
+Asked = Iterator["Suggestion | NotAsked | Recipe"]
 _OPTION = "`gradient_accumulation_steps_per_replica`"
 
 
@@ -45,12 +45,15 @@ class Retracing:
     stages: int
     other: Callable[[float, int], Report]
     pieces: Callable[[], Pieces]
+    recipe: Callable[[Pieces | None], Recipe | None]
 
     def advice(self, retrace: bool) -> Asked:
         """All that takes another trace, or that it does."""
         if not retrace:
             words = "other micro-batches" + (", recomputation, more stages" if self.training else "")
             yield machine.NotAsked(words, "they take another trace of the model: `report.advice(retrace=True)` asks")
+            if self.training and self.report.fits is not True:
+                yield from filter(None, [self.recipe(None)])
             return
         yield from self._micro_batches()
         if not self.training:
@@ -63,42 +66,38 @@ class Retracing:
         if self.stages == 1:
             yield from self._recomputation(pieces)
         yield from self._more_stages(pieces)
+        if self.report.fits is not True:
+            yield from filter(None, [self.recipe(pieces)])
 
     def _micro_batches(self) -> Asked:
-        """Half and twice the micro-batch, for an update of as many samples where that can be."""
+        """Half the micro-batch, or twice where the model fits, for an update of as many samples where that can be."""
         size, steps = self.samples, self.steps
-        for samples, count in ((size // 2, 2 * steps), (2 * size, max(1, steps // 2))):
-            words = f"micro-batches of {samples} in place of {size}"
-            if not samples or (samples < size and size % 2):
-                yield machine.NotAsked(words, "a micro-batch is of whole samples")
-                continue
-            if self.training and count != steps:
-                words += f", and {_OPTION} of {count}"
-            try:
-                made = self.other(samples / size, count if self.training else steps)
-            except (ValueError, NotImplementedError) as exc:
-                yield machine.NotAsked(words, str(exc))
-                continue
-            except Exception as exc:  # TensorFlow's, where a schedule takes other multiples.
-                yield machine.NotAsked(words, str(exc).splitlines()[0])
-                continue
-            yield machine.changed(words, self.report, made, samples / size)
+        if self.report.fits:
+            samples, count = 2 * size, max(1, steps // 2)
+        else:
+            samples, count = size // 2, 2 * steps
+        words = f"micro-batches of {samples} in place of {size}"
+        if not samples or (samples < size and size % 2):
+            yield machine.NotAsked(words, "a micro-batch is of whole samples")
+            return
+        if self.training and count != steps:
+            words += f", and {_OPTION} of {count}"
+        try:
+            made = self.other(samples / size, count if self.training else steps)
+        except Exception as exc:  # TensorFlow's too, where a schedule takes other multiples.
+            yield machine.NotAsked(words, str(exc).splitlines()[0])
+            return
+        yield machine.changed(words, self.report, made, samples / size)
 
     def _recomputation(self, pieces: Pieces) -> Asked:
         """The model as stages that are all on one IPU, each recomputed from its input before its backward pass."""
-        count = min(len(pieces.costs), max(2, round(math.sqrt(len(pieces.costs)))))
-        cuts = pipelining.balance(list(pieces.costs), count, self.report.system, recompute=True)
-        mode = pipelining.RecomputationMode.RecomputeAndBackpropagateInterleaved
-        schedule = pipelining.PipelineSchedule.Sequential
-        plan = pipelining.pipeline_plan(
-            count, self.steps, schedule, device_mapping=[0] * count, recomputation_mode=mode
-        )
-        cost = pipelining.plan_cost(plan, cuts.costs, machine=self.report.system)
+        stages, cost = recomputed(pieces.costs, self.steps, self.report.system)
+        count = max(stages) + 1
         whole = joined(pieces.costs)
         once = self.steps * (whole.forward + (whole.backward or 0.0)) + whole.update
         words = (
             f"recomputation: {count} stages, all on IPU 0 (`device_mapping=[0] * {count}`, `PipelineSchedule.Sequential`,"
-            f" `RecomputationMode.{mode.name}`)"
+            " `RecomputationMode.RecomputeAndBackpropagateInterleaved`)"
         )
         yield self._planned(words, pieces, cost, more=(cost.time - once) / self.steps)
 
@@ -120,7 +119,7 @@ class Retracing:
             words += f"{recomputed} ({found.cost.plan.micro_batches} micro-batches; a replica then has {count} IPUs)"
             planned = self._planned(words, pieces, found.cost)
             yield planned
-            if planned.verdict == "fits" or count >= _MOST_STAGES:
+            if planned.verdict == "fits" or count >= MOST_STAGES:
                 return
             count *= 2
 
@@ -131,25 +130,9 @@ class Retracing:
         host = report.part_seconds("host") / report.steps
         alone = max(step, host) if report.overlaps_host else step + host
         seconds = alone if more is None else report.step_seconds + more
-        fullest = max((self._memory(pieces, ipu) for ipu in cost.ipus), key=lambda memory: memory.high)
+        memories = (plan_memory(report.memory, pieces.costs, self.stages, ipu) for ipu in cost.ipus)
+        fullest = max(memories, key=lambda memory: memory.high)
         return machine.Suggestion(words, report.step_seconds / seconds, fullest.high, fullest.verdict)
-
-    def _memory(self, pieces: Pieces, ipu: pipelining.IpuCost) -> Memory:
-        """The memory of an IPU by a plan, its data scaled down for a program of one stage, which keeps less than stages do."""
-        memory = self.report.memory
-        data = ipu.stash_bytes + ipu.link_bytes + ipu.temporary_bytes
-        if self.stages == 1:
-            whole = joined(pieces.costs)
-            data *= memory.data / (whole.activation_bytes + whole.temporary_bytes or 1.0)
-        return machine.Memory(
-            variables=round(ipu.weight_bytes),
-            constants=memory.constants,
-            data=round(data),
-            code_low=memory.code_low,
-            code_high=memory.code_high,
-            capacity=memory.capacity,
-            feeds=memory.feeds,
-        )
 
 
 # Of a model of more layers, stretches of them are a piece: each piece is compiled by itself.
@@ -186,7 +169,7 @@ def pieces_of(
             with extension.strategy.scope(), extension.strategy.extended.as_replica():
                 traced = program.get_concrete_function()
             (pipeline,) = pipelining.pipelines_of(traced)
-            costs = pipelining.predicted_stage_costs(pipeline, machine)
+            passes = passes_of(pipeline, machine)
     finally:
         options.pipelining = before
 
@@ -194,9 +177,13 @@ def pieces_of(
         with stages.staged([of_pieces[piece] for piece in of_layers]):
             return stages.get()
 
+    def read(halved: bool, proportion: float | None) -> tuple[pipelining.StageCost, ...]:
+        assert traced is not None  # It is read once more.
+        costs = costs_of_passes(pipeline, passes.again(halved=halved, proportion=proportion))
+        return tuple(joined([cost] if isinstance(cost, pipelining.StageCost) else cost) for cost in costs)
+
     first_names = [names[of_layers.index(piece)] for piece in range(count)]
-    flat = tuple(joined([cost] if isinstance(cost, pipelining.StageCost) else cost) for cost in costs)
-    return Pieces(tuple(first_names), flat, steps, assigned)
+    return Pieces(tuple(first_names), read(False, None), steps, assigned, read)
 
 
 # What the user calls a mode, and what Keras does.
@@ -348,12 +335,12 @@ class _Request:
             steps_per_update=self.extension.steps_per_update,
         )
 
-    def _advising(self, plain: Report) -> Callable[[Report, bool], Iterator[Suggestion | NotAsked]]:
+    def _advising(self, plain: Report) -> Callable[[Report, bool], Asked]:
         """Gives advice on the report, some of which takes another trace of the model."""
         extension, training = self.extension, self.mode == "train"
         steps = extension.steps_per_update if training else 1
 
-        def advise(report: Report, retrace: bool) -> Iterator[Suggestion | NotAsked]:
+        def advise(report: Report, retrace: bool) -> Asked:
             if plain.asks is not None:
                 found = plain.asks(report, retrace)
                 yield from (one for one in found if not (isinstance(one, machine_model.NotAsked) and one.of_models))
@@ -367,9 +354,34 @@ class _Request:
                 stages=extension.stages.check() if extension.stages.is_pipelined else 1,
                 other=self._other,
                 pieces=lambda: pieces_of(extension, self.machine, self.program),
+                recipe=lambda pieces: self._recipes(report, pieces, steps).recipe(),
             ).advice(retrace)
 
         return advise
+
+    def _recipes(self, report: Report, pieces: Pieces | None, steps: int) -> Recipes:
+        """Combines changes of a model in training."""
+        extension = self.extension
+        pipelined, options = extension.stages.is_pipelined, extension.options
+        group = options.pipelining if pipelined else options.accumulation
+        recomputes = pipelined and options.pipelining.recomputation_mode is not None
+        samples, stages = _parts(self.batch)[0].shape[0], report.ipus_per_replica
+        start = Setting(samples, steps, stages, recomputes, offload=not report.memory.optimizer)
+
+        def traced(layout: Layout) -> Report:
+            name = "pipelining" if layout.pipelined else "accumulation"
+            before = getattr(options, name)
+            staged = extension.stages.staged(layout.stages) if layout.stages else contextlib.nullcontext()
+            setattr(options, name, dataclasses.replace(before, **layout.options()))
+            try:
+                with staged:
+                    made = self._report(layout.setting.samples / samples)
+            finally:
+                setattr(options, name, before)
+            halved, proportion = layout.setting.halved, layout.setting.proportion
+            return made.again(halved=halved, proportion=proportion) if made.again and (halved or proportion) else made
+
+        return Recipes(report, start, pieces, traced if pieces else None, pipelined, group.changed())
 
 
 def _parts(batch: Nested) -> list[Any]:

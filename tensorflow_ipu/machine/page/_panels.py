@@ -22,6 +22,7 @@ from tensorflow_ipu.machine._layers import grouped, layers_of, name_in
 from tensorflow_ipu.machine.page import _pictures
 
 if TYPE_CHECKING:
+    from tensorflow_ipu.machine._advice import Suggestion
     from tensorflow_ipu.machine._report import Report
     from tensorflow_ipu.machine._walk import OperationTime
 
@@ -104,7 +105,7 @@ def _told(report: Report) -> str:
     return _panel("assumptions", heading, f'<ul class="told">{items}</ul>', wide=True)
 
 
-def _advice(report: Report) -> str:
+def _suggestions(report: Report, heading: str, suggestions: Sequence[Suggestion]) -> str:
     rows = [
         [
             prose(each.change),
@@ -112,12 +113,27 @@ def _advice(report: Report) -> str:
             _number(each.memory, f"{each.memory / report.memory.capacity:.0%}"),
             f'<td class="{each.verdict.replace(" ", "-")}">{each.verdict}</td>',
         ]
-        for each in report.advice()
+        for each in suggestions
     ]
-    table = _table([("each change alone", ""), ("speed", "n"), ("memory", "n"), ("", "")], rows) if rows else ""
+    heads = [(heading, ""), ("speed", "n"), ("memory", "n"), ("", "")]
+    return f'<div class="scrolls">{_table(heads, rows)}</div>' if rows else ""
+
+
+def _recipe(report: Report) -> str:
+    recipe = report.advice().recipe
+    if recipe is None:
+        return ""
+    table = _suggestions(report, "all together, each after those above", recipe.steps)
+    left = f"<p>{prose(recipe.left)}</p>" if recipe.left else ""
+    return table + left + (f'<pre class="scrolls">{escape(recipe.code)}</pre>' if recipe.code else "")
+
+
+def _advice(report: Report) -> str:
+    table = _suggestions(report, "each change alone", report.advice())
     others = "".join(f"<li>{prose(f'{each.change}: {each.why}')}</li>" for each in report.advice().not_asked)
     content = (
-        f'<div class="scrolls">{table}</div>' if rows else '<p class="soft">Nothing that was asked.</p>',
+        _recipe(report),
+        table or '<p class="soft">Nothing that was asked.</p>',
         f'<p class="soft">Not asked:</p><ul class="told">{others}</ul>' if others else "",
     )
     return _panel("advice", "What would help", *content, wide=True)

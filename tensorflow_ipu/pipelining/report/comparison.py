@@ -295,6 +295,8 @@ class Pieces:
     costs: tuple[StageCost, ...]
     micro_batches: int | None = None
     assigned: Callable[[Sequence[int]], list[Any]] | None = None
+    # Their costs in float16 or not, with another `availableMemoryProportion`.
+    read: Callable[[bool, float | None], Sequence[StageCost]] | None = None
 
 
 @runtime_checkable

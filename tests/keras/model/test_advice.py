@@ -35,6 +35,7 @@ def asked():
             "stages": 1,
             "other": lambda scale, steps: reported(scale * 30e-3, round(scale * 1200 * MIB)),
             "pieces": lambda: pieces,
+            "recipe": lambda pieces: None,
         }
         answers = list(Retracing(**{**given, **changes}).advice(retrace))
         return {each.change.split(":")[0].split(",")[0]: each for each in answers}
@@ -62,7 +63,7 @@ def test_other_micro_batches_are_for_as_many_samples_an_update(asked):
             raise ValueError("that is too large")
         return reported(0.6 * 30e-3, 600 * MIB)
 
-    answers = asked(other=other)
+    answers = {**asked(other=other), **asked(other=other, report=reported(30e-3, MIB))}  # Larger ones of what fits.
     half = answers["micro-batches of 8 in place of 16"]
     assert half.change.endswith("and `gradient_accumulation_steps_per_replica` of 8")
     assert half.speed == pytest.approx(0.5 * 31e-3 / 19e-3)
@@ -70,9 +71,10 @@ def test_other_micro_batches_are_for_as_many_samples_an_update(asked):
         "micro-batches of 32 in place of 16, and `gradient_accumulation_steps_per_replica` of 2", "that is too large"
     )
     assert calls == [(0.5, 8), (2.0, 2)]
-    odd = asked(samples=3, training=False, steps=1)
-    assert odd["micro-batches of 1 in place of 3"].why == "a micro-batch is of whole samples"
-    assert isinstance(odd["micro-batches of 6 in place of 3"], Suggestion)
+    odd = {"samples": 3, "training": False, "steps": 1}
+    assert asked(**odd)["micro-batches of 1 in place of 3"].why == "a micro-batch is of whole samples"
+    larger = asked(**odd, report=reported(30e-3, MIB))["micro-batches of 6 in place of 3"]
+    assert isinstance(larger, Suggestion)
 
 
 def test_recomputation_is_a_plan_of_stages_on_one_ipu(asked):

@@ -121,20 +121,20 @@ def test_wrong_arguments_and_models_are_refused_in_words(model, scoped):
 def test_a_model_in_stages_reports_its_pipeline(scoped, replicas):
     replicas(2)
     made = scoped(lambda: keras.Sequential([keras.Input([6]), keras.layers.Dense(4), keras.layers.Dense(3)]))
-    made.compile("sgd", SPARSE, steps_per_execution=8)
+    made.compile("sgd", SPARSE, steps_per_execution=16)
     made.set_pipeline_stage_assignment([0, 1])
-    made.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    made.set_pipelining_options(gradient_accumulation_steps_per_replica=8)
     report = made.ipu_report(8)
     assert report.ipus_per_replica == 2
     assert report.timeline is not None
-    assert (report.timeline.micro_batches, report.timeline.passes, report.steps) == (4, 2, 8)
+    assert (report.timeline.micro_batches, report.timeline.passes, report.steps) == (8, 2, 16)
     assert {row.part for row in rows(report, "dot")} >= {"stage 0 forward", "stage 1 backward"}
     answers = {each.change: each for each in report.asks(report, True)}
-    halved = answers["micro-batches of 4 in place of 8, and `gradient_accumulation_steps_per_replica` of 8"]
-    made.set_pipelining_options(gradient_accumulation_steps_per_replica=8)
-    smaller = made.ipu_report(4)
-    assert halved.speed == pytest.approx(0.5 * report.step_seconds / smaller.step_seconds)
-    assert halved.memory == smaller.memory.high
+    doubled = answers["micro-batches of 16 in place of 8, and `gradient_accumulation_steps_per_replica` of 4"]
+    made.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    larger = made.ipu_report(16)
+    assert doubled.speed == pytest.approx(2 * report.step_seconds / larger.step_seconds)
+    assert doubled.memory == larger.memory.high
     assert answers["4 stages, one an IPU, as `pipelining.balance` cuts them"].why == "the model has 2 layers"
 
 
