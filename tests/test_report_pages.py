@@ -104,6 +104,11 @@ addEventListener("load", () => {
     });
     for (const name of ["down", "aside", "cut"]) found[name] = found[name].map(words);
     found.last = page.querySelector(".sortable th:last-child")?.getBoundingClientRect().right ?? 0;
+    const filter = page.querySelector("input[type=search]");
+    filter.value = "no such layer";
+    filter.dispatchEvent(new Event("input"));
+    const rows = [...filter.closest(".card").querySelectorAll("tbody tr")];
+    found.left = rows.filter(row => row.checkVisibility()).map(words);
     return found;
   };
   document.title = JSON.stringify([...document.querySelectorAll("iframe")].map(measure));
@@ -130,6 +135,7 @@ def test_nothing_is_cut_and_the_page_alone_scrolls(name, tmp_path):
         assert found["sideways"] == 0
         assert found["cut"] == []
         assert found["down"] == []
+        assert found["left"] == []  # By the filter.
     assert desk["aside"] == tablet["aside"] == []
     assert desk["last"] < 1280
     assert all(each.startswith(("DIV of", "FIGURE of")) for each in phone["aside"])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 1500
 _MOST_IPUS = 8
 _MOST_ALIVE = 8  # The others are folded.
+_SHORT = 14  # Letters that stay in one line.
 
 
 def summary(report: Report) -> tuple[str, str]:
@@ -352,7 +353,7 @@ def _table(heads: Sequence[tuple[str, str]], *bodies: Sequence[Sequence[str]], s
 
 
 def _wrapped(text: str) -> str:
-    return f'<td class="wraps">{escape(text)}</td>'
+    return f"<td{' class=wraps' * (len(text) > _SHORT)}>{escape(text)}</td>"
 
 
 def _number(value: float, text: str) -> str:
