@@ -16,7 +16,7 @@ import tensorflow_ipu as ipu
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SIZE = 1180, 2840
-COLOURS = 96  # Enough for what is flat, and a fifth of the size.
+COLOURS = 192  # Enough for what is flat, and a quarter of the size.
 
 
 def make_report() -> ipu.machine.Report:
