@@ -73,10 +73,13 @@ def main():
         print(f"IPU {memory.ipu}: {memory.verdict}, {share} of its memory")
     rate = report.throughput(chosen.batch)
     print(f"{1e3 * report.step_seconds:.2f} ms a micro-batch, {rate:,.0f} sequences a second")
-    for each in report.advice():
+    recipe = report.advice().recipe  # There is one where the model may not fit.
+    for each in report.advice() if recipe is None else recipe.steps:
         print(
             f"x {each.speed:.2f}, {each.memory / report.memory.capacity:.0%} of memory, {each.verdict}: {each.change}"
         )
+    if recipe is not None:
+        print(recipe.code)
 
 
 if __name__ == "__main__":
