@@ -128,6 +128,9 @@ def machine_code(file):
     return found
 
 
+@pytest.mark.skipif(
+    tf.__version__.startswith("2.20."), reason="XLA of TensorFlow 2.20 repeats the code: docs/install.md"
+)
 def test_machine_code_hardly_grows_with_the_number_of_calls(run_script, tmp_path):
     # The tests' own `XLA_FLAGS` compile fast, and share no machine code.
     run_script(CALLS, str(tmp_path), env={"XLA_FLAGS": ""})

@@ -69,8 +69,10 @@ def test_program_without_host_work_is_what_plain_tensorflow_makes_of_it(strategy
         return loss
 
     def instructions(hlo):
-        # Without lines, and numbers of functions in the names of loops.
-        return re.sub(r", metadata=\{[^}]*\}|_\d+(?=_)", "", hlo.partition("\n")[2]).partition("\nFileNames")[0]
+        # Without lines, and numbers of functions in the names of loops. TensorFlow 2.20 numbers instructions otherwise.
+        text = re.sub(r", metadata=\{[^}]*\}|_\d+(?=_)", "", hlo.partition("\n")[2]).partition("\nFileNames")[0]
+        numbers: dict[str, str] = {}
+        return re.sub(r"(?<=\w)\.\d+\b", lambda found: numbers.setdefault(found[0], f".{len(numbers)}"), text)
 
     def made(weights):
         return tf.function(functools.partial(train, weights), jit_compile=True)

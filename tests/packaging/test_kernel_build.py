@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import importlib.machinery
 import importlib.util
@@ -15,6 +16,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tensorflow_ipu._base import requirements
 
 ROOT = Path(__file__).parents[2]
 
@@ -158,3 +161,46 @@ def test_compiler_that_does_not_start_or_is_missing_is_refused(kernels, monkeypa
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(kernels.KernelBuildError, match=r"`g\+\+` is not there: .*apt-get install g\+\+"):
         kernels.find_compiler()
+
+
+def test_warnings_fail_where_they_are_asked_to_and_a_build_says_how_far_it_is(tree, kernels, capsys, monkeypatch):
+    monkeypatch.delenv("WERROR", raising=False)
+    (tree / kernels.KERNELS / "core" / "two.cc").write_text("int Two() { int unused = 1; return 2; }\n")
+    kernels.build()
+    said = capsys.readouterr().out
+    assert "compiling 2 units" in said
+    assert "two.cc:1:17: warning: unused variable" in said
+    assert "(1 of 2)" in said
+    assert "(2 of 2)" in said
+    monkeypatch.setenv("WERROR", "1")
+    for _ in range(2):  # An object that was made with a warning is made again.
+        with pytest.raises(kernels.KernelBuildError, match="1 of 1 sources do not compile"):
+            kernels.build()
+    monkeypatch.setenv("WERROR", "0")
+    kernels.build()
+
+
+def test_older_python_is_told_which_one_is_needed(monkeypatch):
+    """By pip, which asks the backend, and by the import in a checkout; what they read first is in the words of 3.9."""
+    for name in ("setup.py", "build_tools/backend.py", "build_tools/kernels.py", "build_tools/__init__.py"):
+        ast.parse((ROOT / name).read_text(), feature_version=(3, 9))
+    for name in ("__init__.py", "__main__.py", "_base/__init__.py", "_base/requirements.py"):
+        ast.parse((ROOT / "tensorflow_ipu" / name).read_text(), feature_version=(3, 9))
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18))
+    for arguments, kind in ((["script.py"], ImportError), (["-m"], SystemExit)):
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(kind, match=r"needs Python 3\.10 to 3\.13, and `.*` is 3\.9"):
+            requirements.check_python()
+
+
+def test_workflows_run_commands_and_actions_that_are_there():
+    commands = []
+    for file in (ROOT / ".github" / "workflows").glob("*.yml"):
+        text = file.read_text()
+        commands += re.findall(r"- run: (\S.*)", text)
+        assert "publish" not in re.sub(r"(?m)#.*$", "", text)
+    goals = re.findall(r"(?m)^\.PHONY: (.*)$", (ROOT / "Makefile").read_text())[0].split()
+    assert ".ci/run" in commands
+    assert (
+        {"wheel", "docs"} <= {command.split()[1] for command in commands if command.startswith("make ")} <= set(goals)
+    )
