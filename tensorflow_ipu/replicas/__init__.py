@@ -36,7 +36,7 @@ from tensorflow_ipu.replicas._tracing import (
     tracing_program,
     with_states,
 )
-from tensorflow_ipu.replicas._uncompilable import why_stopped
+from tensorflow_ipu.replicas._uncompilable import refuse_shapes_of_data, why_stopped
 from tensorflow_ipu.replicas.tracebacks import hlo, user_lines
 
 __all__ = [
@@ -76,6 +76,7 @@ __all__ = [
     "placed_by_name",
     "placed_on",
     "power_of_2",
+    "refuse_shapes_of_data",
     "run",
     "run_interruptibly",
     "set_marker",

@@ -150,14 +150,14 @@ def _check(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) 
     known = _passed.get(id(program))
     is_known = known is not None and known[0]() is program and known[1] == device
     if known is None or not is_known:
-        known = _check_program(program, len(inputs), device)
+        known = _check_program(program, inputs, device)
     handles = known[2]
     if handles:
         _check_places([(program.inputs[at].op.name, inputs[at].device) for at in handles], device)
     return is_known
 
 
-def _check_program(program: ConcreteFunction, count: int, device: str) -> _Passed:
+def _check_program(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> _Passed:
     _check_types("input", program.inputs)
     _check_types("output", program.outputs)
     places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
@@ -165,7 +165,9 @@ def _check_program(program: ConcreteFunction, count: int, device: str) -> _Passe
         if tensor.dtype == tf.resource:
             places.setdefault(id(tensor), (f"captured state {at}", tensor.device))
     _check_places(places.values(), device)
-    handles = tuple(at for at, tensor in enumerate(program.inputs[:count]) if tensor.dtype == tf.resource)
+    if tf.executing_eagerly():
+        _uncompilable.refuse_shapes_of_data(program, inputs, device)
+    handles = tuple(at for at, tensor in enumerate(program.inputs[: len(inputs)]) if tensor.dtype == tf.resource)
     key = id(program)
     known = _passed[key] = (weakref.ref(program, lambda _: _passed.pop(key, None)), device, handles)
     return known

@@ -11,11 +11,17 @@ import tensorflow as tf
 
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import functions, graphs, op_errors
-from tensorflow_ipu.replicas._instruction_attributes import CALLS, function_of, functions_of, without_inlining
-from tensorflow_ipu.replicas.tracebacks import user_frame, user_lines
+from tensorflow_ipu.replicas._instruction_attributes import (
+    CALLS,
+    function_of,
+    functions_of,
+    named_operations,
+    without_inlining,
+)
+from tensorflow_ipu.replicas.tracebacks import frames_below_user, hlo, user_frame, user_lines
 
-# A frame of a Keras layer that is being called.
-_LAYER_CALL = "/keras/src/layers/layer.py"
+# Frames of a Keras layer that is being called.
+_LAYER_CALL = ("/keras/src/layers/layer.py", "/tf_keras/src/engine/base_layer.py")
 
 # Scopes that TensorFlow makes by itself.
 _GENERATED = re.compile(r"(while|cond|switch_case|gradient_tape|gradients|(Stateful)?PartitionedCall)(_\d+)?")
@@ -23,6 +29,18 @@ _GENERATED = re.compile(r"(while|cond|switch_case|gradient_tape|gradients|(State
 # What the message of a failed compilation says of the operation that is not compiled, and of its input.
 _CONVERTED = re.compile(r"\{\{node ([^}]+)\}\}\]\]\s+tf2xla conversion failed")
 _NOT_CONSTANT = re.compile(r"input (\d+) of \S+ operator as a compile-time constant")
+
+# The message where it looks for a bound of what a feed or a collective returns.
+_BOUND_SOUGHT = "Dynamic inferencing on custom call"
+
+# What may return as many elements as the data say: whatever the data, and by the sizes that it is given.
+_SELECTING = {"DynamicPartition", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where"} | {
+    f"NonMaxSuppression{version}" for version in ("", "V2", "V3", "V4", "V5")
+}
+_SIZED = _SELECTING | {"BroadcastTo", "Fill", "Range", "Slice", "StridedSlice"}
+_OPTIMIZER = re.compile(r"/(keras|tf_keras|tensorflow\w*)/(\w+/)*\w*optimizer")
+# An instruction whose shape has a bound in the place of a size, in HLO as text.
+_BOUNDED = re.compile(r"^ *(?:ROOT )?\S+ = \w+\[[^\]]*<=.*op_name=\"([^\"]*)\"", re.MULTILINE)
 
 # XLA takes these for the control flow that they make up.
 _CONTROL_FLOW = {
@@ -37,16 +55,69 @@ class _Found(NamedTuple):
 
 def refuse(program: functions.ConcreteFunction) -> None:
     """Refuses a program that cannot be compiled before it goes into a graph."""
-    if next(_all(program.graph, ()), None) is None:  # As for most programs, for which this look is to be quick.
+    if next(_all(program.graph, ()), None) is not None:  # For most programs this look is quick.
+        found = list(_needed(program.graph, program.outputs, (), _is_uncompilable))
+        if found:
+            raise tf.errors.InvalidArgumentError(None, None, _words(found))
+    for one in _sized_by_data(program):
+        if one.operation.type in _SELECTING:
+            raise tf.errors.InvalidArgumentError(None, None, _of_data(one))
+
+
+def refuse_shapes_of_data(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> None:
+    """Refuses a program with shapes that depend on data, as a machine does: XLA:CPU has bounds for them, and runs it."""
+    suspected = {id(one.operation): one for one in _sized_by_data(program)}
+    if not suspected:  # As for most programs: for the others XLA tells what it folds.
         return
-    found = list(_needed(program.graph, program.outputs, ()))
-    if found:
-        raise tf.errors.InvalidArgumentError(None, None, _words(found))
+    try:
+        text = hlo(program, inputs, device, "hlo").decode()
+    except (tf.errors.OpError, ValueError):  # Which the compilation will explain.
+        return
+    bounded = {without_inlining(name) for name in _BOUNDED.findall(text)}
+    for name, operation in named_operations(program.graph):
+        if name in bounded and id(operation) in suspected:
+            raise tf.errors.InvalidArgumentError(None, None, _of_data(suspected[id(operation)]))
+
+
+def _sized_by_data(program: functions.ConcreteFunction) -> list[_Found]:
+    """The needed operations whose results may have a shape that depends on data, in their order."""
+    if not any(_is_sized_by_data(one.operation) for one in _operations(program.graph, ())):
+        return []
+    return list(_needed(program.graph, program.outputs, (), lambda _, operation: _is_sized_by_data(operation)))[::-1]
+
+
+def _is_sized_by_data(operation: tf.Operation) -> bool:
+    if operation.type not in _SIZED or all(tensor.shape.is_fully_defined() for tensor in operation.outputs):
+        return False
+    # Optimizers make the rows unique that a gradient names, as those of the machine do in one operation.
+    return not any(map(_OPTIMIZER.search, frames_below_user(operation)))
+
+
+def _of_data(found: _Found) -> str:
+    """Explains an operation whose result has a shape that depends on data."""
+    place = _place(found, user_frame(found.operation), _layers(found))
+    way_out = _ONE_SIZE
+    if found.operation.type in _SELECTING:
+        way_out = (
+            "The way out: keep all elements, and mask what does not count, as `tf.where(condition, x, 0)` does; do that where"
+            f" the data is made (`dataset.map`), {_IN_SCOPE}"
+        )
+    return (
+        "A program for an IPU has static shapes, and the shape of the result of"
+        f" `{found.operation.type}`{place}{',' * bool(place)} depends on data. {way_out}"
+    )
+
+
+# The way out where sizes differ.
+_ONE_SIZE = (
+    "The way out: give it a Python number or a `tf.constant`; where sizes differ, cut or fill up to one size where the data"
+    " is made (`dataset.map`), and mask what does not count, as `tf.where(tf.range(most) < size, x, 0)` does"
+)
 
 
 def why_uncompilable(program: functions.ConcreteFunction, error: str) -> str | None:
     """Explains why XLA could not compile a program, or returns None."""
-    found = list(_needed(program.graph, program.outputs, ()))
+    found = list(_needed(program.graph, program.outputs, (), _is_uncompilable))
     if not found:
         # What XLA stumbled over, though no result needs it.
         found = [one for one in _all(program.graph, ()) if f"{{{{node {one.operation.name}}}}}" in error][::-1]
@@ -57,21 +128,25 @@ def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | Non
     """Explains an operation whose shape or axis depends on data; None if it failed for another reason."""
     name, position = _CONVERTED.search(error), _NOT_CONSTANT.search(error)
     if name is None or position is None:
-        return None
+        sized = _sized_by_data(program) if _BOUND_SOUGHT in error else []
+        return _of_data(sized[0]) if sized else None
     found = next((one for one in _operations(program.graph, ()) if one.operation.name == name[1]), None)
     if found is None:
         return None
     place = _place(found, user_frame(found.operation), _layers(found))
     return (
         f"A program for an IPU has static shapes, and input {position[1]} of `{found.operation.type}`{place}, which makes up"
-        " the shape or the axis of its result, depends on data. The way out: give it a Python number or a `tf.constant`; where"
-        " sizes differ, cut or fill up to one size where the data is made (`dataset.map`), and mask what does not count, as"
-        " `tf.where(tf.range(most) < size, x, 0)` does"
+        f" the shape or the axis of its result, depends on data. {_ONE_SIZE}"
     )
 
 
-def _needed(graph: graphs.FunctionGraph, outputs: Sequence[tf.Tensor], scope: tuple[str, ...]) -> Iterator[_Found]:
-    """The operations that `outputs` and side effects need, and XLA can neither compile nor fold."""
+def _needed(
+    graph: graphs.FunctionGraph,
+    outputs: Sequence[tf.Tensor],
+    scope: tuple[str, ...],
+    is_sought: Callable[[graphs.FunctionGraph, tf.Operation], bool],
+) -> Iterator[_Found]:
+    """The operations that `outputs` and side effects need, that XLA cannot fold, and that are sought; the last one first."""
     operations = graph.get_operations()
     constant: set[tf.Operation] = set()
     for operation in operations:
@@ -89,20 +164,25 @@ def _needed(graph: graphs.FunctionGraph, outputs: Sequence[tf.Tensor], scope: tu
         if operation not in run and not any(id(tensor) in wanted for tensor in results):
             continue
         if operation not in constant:
-            yield from _of_operation(graph, operation, [id(tensor) in wanted for tensor in results], scope)
+            yield from _of_operation(graph, operation, [id(tensor) in wanted for tensor in results], scope, is_sought)
         wanted.update(id(tensor) for tensor in operation.inputs)
         run.update(operation.control_inputs)
 
 
 def _of_operation(
-    graph: graphs.FunctionGraph, operation: tf.Operation, wanted: Sequence[bool], scope: tuple[str, ...]
+    graph: graphs.FunctionGraph,
+    operation: tf.Operation,
+    wanted: Sequence[bool],
+    scope: tuple[str, ...],
+    is_sought: Callable[[graphs.FunctionGraph, tf.Operation], bool],
 ) -> Iterator[_Found]:
     for function in functions_of(graph, operation):
         outputs = function.outputs
         if operation.type in CALLS:
             outputs = [tensor for tensor, is_wanted in zip(outputs, wanted, strict=True) if is_wanted]
-        yield from _needed(function, outputs, _scope(operation, scope) if operation.type in CALLS else scope)
-    if not _compiles(graph, operation):
+        inside = _scope(operation, scope) if operation.type in CALLS else scope
+        yield from _needed(function, outputs, inside, is_sought)
+    if is_sought(graph, operation):
         yield _Found(operation, scope)
 
 
@@ -115,6 +195,10 @@ def _operations(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator
         for function in functions_of(graph, operation):
             yield from _operations(function, _scope(operation, scope) if operation.type in CALLS else scope)
         yield _Found(operation, scope)
+
+
+def _is_uncompilable(graph: graphs.FunctionGraph, operation: tf.Operation) -> bool:
+    return not _compiles(graph, operation)
 
 
 def _compiles(graph: graphs.FunctionGraph, operation: tf.Operation) -> bool:

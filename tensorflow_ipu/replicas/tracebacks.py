@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import types
@@ -58,6 +59,12 @@ def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
     return None
 
 
+def frames_below_user(operation: tf.Operation) -> list[str]:
+    """The files of libraries that the user's innermost line called to make an operation."""
+    files = [frame.filename for frame in reversed(list(operation.traceback or ()))]
+    return list(itertools.takewhile(lambda filename: not _is_of_user(filename), files))
+
+
 def _is_of_user(filename: str) -> bool:
     # What AutoGraph made of a function that this package passes has no lines of the user's: its caller has.
     return not filename.startswith(_libraries()) and _GENERATED not in filename
@@ -66,7 +73,8 @@ def _is_of_user(filename: str) -> bool:
 @functools.cache
 def _libraries() -> tuple[str, ...]:
     # TensorFlow makes the wrappers of loaded operations from strings.
-    loaded = [sys.modules[name] for name in ("tensorflow", "keras", "optree", "tensorflow_ipu") if name in sys.modules]
+    names = ("tensorflow", "keras", "tf_keras", "optree", "tensorflow_ipu")
+    loaded = [sys.modules[name] for name in names if name in sys.modules]
     return ("<string>", *(f"{Path(module.__file__ or '').parent}/" for module in loaded))
 
 
@@ -78,10 +86,12 @@ def stack_level() -> int:
     return level
 
 
-def hlo(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> bytes:
-    """The program as XLA gets it, before any optimisation."""
+def hlo(
+    program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, stage: str = "hlo_serialized"
+) -> bytes:
+    """The program as XLA gets it, before any optimisation; `stage` `"hlo"` is text."""
     with tf.device(device):
-        return functions.hlo_of(program, inputs, device)
+        return functions.hlo_of(program, inputs, device, stage)
 
 
 def user_lines(program: functions.ConcreteFunction | tf.Graph) -> dict[str, str]:

@@ -118,6 +118,7 @@ def report_of(
         raise NotImplementedError(
             f"the program has {len(pipelines)} pipelines: a report is of programs with one pipeline, or with none"
         )
+    replicas.refuse_shapes_of_data(program, inputs, device)
     report = machine.report_of(
         replicas.hlo(program, inputs, device),
         setting.system,

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu import compiler, scopes
+from tensorflow_ipu import compiler, loops, scopes
+from tensorflow_ipu.feeds import IPUInfeedQueue
 
 ONE = tf.constant([1.0])
 
@@ -112,6 +113,47 @@ def test_graphs_are_not_refused_for_what_no_result_needs_or_what_xla_folds():
         with scopes.ipu_scope("/device:IPU:0"):
             results = compiler.compile(computation, [tf.constant([1.0])])
         assert session.run(results)[0].tolist() == [5]
+
+
+# XLA:CPU has bounds for such shapes, and so these ran, which no machine would run.
+def test_shapes_that_depend_on_data_are_refused_and_those_that_xla_knows_are_not(strategy):
+    counts = IPUInfeedQueue(tf.data.Dataset.from_tensors(1).repeat())
+    words = (
+        "static shapes, and the shape of the result of `{}`.*, "
+        + PLACE
+        + r" \(`.*`\), depends on data. The way out: {}"
+    )
+    for kind, way_out, function in (
+        ("Where", "keep all", lambda x: tf.reduce_sum(tf.gather(x, tf.where(x > 0)))),
+        ("Where", "keep all", lambda x: tf.boolean_mask(x, x > 0)),
+        ("Unique", "keep all", lambda x: tf.unique(x).y),
+        ("DynamicPartition", "keep all", lambda x: tf.dynamic_partition(x, tf.cast(x > 0, tf.int32), 2)),
+        (
+            "StridedSlice",
+            "give it",
+            lambda x: loops.repeat(2, lambda x, count: x + tf.reduce_sum(x[:count]), [x], counts),
+        ),
+    ):
+        program = tf.function(function, autograph=False)
+        with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(kind, way_out)):
+            strategy.run(program, (ONE,))
+        if kind != "StridedSlice":
+            with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(kind, way_out)):
+                strategy.report(program, (ONE,))
+            with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(kind, way_out)):
+                tf.function(lambda x: strategy.run(program, (x,)), autograph=False).get_concrete_function(ONE)  # noqa: B023
+
+    def legal(x: Any, n: Any) -> Any:
+        tf.where(x > 0)  # Nobody uses it.
+        with scopes.outside_compilation_scope():
+            positive = tf.reduce_sum(tf.boolean_mask(x, x > 0))
+        chosen = tf.boolean_mask(x, tf.constant([True, False, True]))
+        return tf.where(x > 2, x, 0), positive, chosen, x[: tf.shape(x)[0] // 2], x[:n], tf.zeros([n])
+
+    x = tf.constant([1.0, 2.0, 3.0])
+    for run in (strategy.run, tf.function(strategy.run)):
+        results = [value.numpy().tolist() for value in run(tf.function(legal, autograph=False), (x, tf.constant(2)))]
+        assert results == [[0, 0, 3], 6, [1, 3], [1], [1, 2], [0, 0]]
 
 
 class Printing(keras.layers.Layer):
