@@ -77,6 +77,25 @@ def test_a_fault_in_a_stage_is_told_with_its_line(strategy):
         message, _ = raised(lambda: strategy.run(tf.function(failing, jit_compile=True)))
     assert message.count("File ") == 1
     assert "in last  *" in message
+    assert "stage 1 of the pipeline was called with what stage 0 returned: float32[]" in message
+
+
+def test_an_error_of_a_run_shows_the_users_lines_alone_unless_all_are_asked_for(strategy, monkeypatch):
+    def program(x):
+        return tf.strings.as_string(x + 1)
+
+    def frames():
+        with pytest.raises(tf.errors.InvalidArgumentError, match="strings") as caught:
+            strategy.run(tf.function(lambda x: tf.strings.to_number(program(x)), autograph=False), (tf.constant(1.0),))
+        return caught.value, [frame.filename for frame in traceback.extract_tb(caught.tb)]
+
+    error, files = frames()
+    assert [file.rpartition("/")[2] for file in files] == ["test_errors.py", "test_errors.py", "tracebacks.py"][1:]
+    assert error.__cause__ is None
+    monkeypatch.setenv("TENSORFLOW_IPU_FULL_TRACEBACKS", "1")
+    error, files = frames()
+    assert len(files) > 5
+    assert error.__cause__ is not None
 
 
 # Python 3.13 warns of how AutoGraph copies syntax trees. Hundreds of programs failed where warnings were errors.

@@ -92,6 +92,8 @@ LOG_LEVEL_VARIABLE = "TENSORFLOW_IPU_LOG_LEVEL"
 VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
 PROGRESS_VARIABLE = "TENSORFLOW_IPU_PROGRESS"
 
+TRACEBACKS_VARIABLE = "TENSORFLOW_IPU_FULL_TRACEBACKS"
+
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 
 DEFAULT_DEVICES = 8
@@ -156,6 +158,11 @@ def emulations(environ: Mapping[str, str] | None = None) -> str | None:
     if path and not os.path.isfile(path):
         raise ValueError(f"`{EMULATIONS_VARIABLE}={path}` names no Python file; set it to the path of one, or unset it")
     return path or None
+
+
+def full_tracebacks(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether tracebacks show more than the user's lines (`TENSORFLOW_IPU_FULL_TRACEBACKS`); no where unset."""
+    return switch(TRACEBACKS_VARIABLE, False, environ)
 
 
 def log_level(environ: Mapping[str, str] | None = None) -> str | None:

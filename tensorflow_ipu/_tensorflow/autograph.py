@@ -30,5 +30,14 @@ def without_lines(text: str) -> Any:
     return api._ErrorMetadata((), None, text, {}, "")
 
 
+def add_to_message(error: Exception, text: str) -> None:
+    """Adds a sentence to an error's message; stands on `cause_message` of `ag_error_metadata`."""
+    # AutoGraph makes errors anew from that. Without it: the sentence is lost where AutoGraph rewrites the caller.
+    known: Any = getattr(error, "ag_error_metadata", None)
+    if known is not None:
+        known.cause_message = f"{known.cause_message}\n\n{text}"
+    error.args = (f"{error}\n\n{text}",)
+
+
 patches.AUTOGRAPH_RULES.by(_leave_package_alone)
 patches.AUTOGRAPH_RULES.apply_for_good()

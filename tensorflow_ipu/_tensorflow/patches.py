@@ -102,7 +102,7 @@ class Patch:
         assert self._make is not None  # Whoever applies it has imported who says so.
         for place, (holder, name) in zip(self.places, found, strict=True):
             before = _own(holder, name)
-            plain = getattr(holder, name) if before is _NOTHING else before
+            plain = getattr(holder, name, None) if before is _NOTHING else before
             known = self._made.get(place)
             if known is None or known[0] is not plain:
                 known = self._made[place] = (plain, self._make(plain))
@@ -399,6 +399,13 @@ KERAS_MODELS = Patch(
     why="Models that are made in a scope get the IPU's options and loops.",
     lasts=Lifetime.SCOPE,
     until="Keras asks `keras.distribution` for the trainer",
+)
+
+KERAS_NAMES = Patch(
+    f"{_KERAS}:Model.__getattr__",
+    why="A model that lacks the methods of IPU models says that it was made outside of a scope, while there is a strategy.",
+    lasts=Lifetime.OBJECT,
+    until="no need to: `AttributeError` then says less",
 )
 
 KERAS_CALLS = Patch(

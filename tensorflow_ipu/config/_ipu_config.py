@@ -75,6 +75,7 @@ class IPUConfig(Category):
 
     def __init__(self) -> None:
         super().__init__()
+        _state.note_made(self)
 
     def configure_ipu_system(self, device: str = "cpu") -> None:
         """Applies this configuration as `tensorflow_ipu.config.configure_ipu_system` does, with its errors."""

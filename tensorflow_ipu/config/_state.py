@@ -6,6 +6,7 @@ import copy
 import logging
 import re
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -113,10 +114,27 @@ class ConfiguredSystem:
         self._seed_listener: SeedListener | None = None
         self._record_listeners: list[Hook] = []
         self._idle_waits: list[Hook] = []
+        self._unapplied: weakref.ref[object] | None = None
+
+    def note_made(self, config: object) -> None:
+        """Notes a configuration that is to be applied before programs run."""
+        self._unapplied = weakref.ref(config)
+
+    def warn_of_unapplied(self) -> None:
+        """Warns where nothing is configured, and the configuration made last was changed and not applied."""
+        config = None if self._unapplied is None or self._records else self._unapplied()
+        if config is not None and config != type(config)():
+            _logger.warning(
+                "an `IPUConfig` was made and not applied, so programs run on one device of %d IPU(s): call its"
+                " `configure_ipu_system()` before",
+                *_ipus(()),
+            )
+        self._unapplied = None
 
     def configure(self, records: tuple[IpuOptions, ...], reset_configuration: bool = True) -> None:
         """Makes `records`, one a device, the configuration in force."""
         with self._changing:
+            self._unapplied = None
             current = self.records()
             if current == records:
                 return
@@ -260,6 +278,8 @@ def _of_device(values: tuple[_T, ...], ordinal: int) -> _T:
 _system = ConfiguredSystem()
 
 configure = _system.configure
+note_made = _system.note_made
+warn_of_unapplied = _system.warn_of_unapplied
 reset = _system.reset
 records = _system.records
 ipus = _system.ipus

@@ -7,7 +7,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -25,6 +25,24 @@ _owner = os.getpid()
 def unique_name(kind: str) -> str:
     """A name that no other feed of this process has, for instance `"infeed_3"`."""
     return f"{kind}_{next(_serial)}"
+
+
+class NoOperation:
+    """What eager accesses to `initializer` and `deleter` give: they have acted, and there is nothing to call or to run."""
+
+    def __init__(self, name: str) -> None:
+        """Takes the name of the property."""
+        self._name = name
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"<no operation: `{self._name}` acted as it was accessed>"
+
+    def __call__(self, *_: object) -> NoReturn:
+        """Always raises `TypeError`."""
+        raise TypeError(f"`{self._name}` is a property, which has acted by now: write it without brackets")
 
 
 class Feed:

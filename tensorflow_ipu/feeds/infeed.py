@@ -200,7 +200,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         return len(positional) + len(named)
 
     @property
-    def initializer(self) -> tf.Operation | None:
+    def initializer(self) -> tf.Operation | _feed.NoOperation:
         """Starts to read the dataset from its first element: eagerly with each access, in a graph with the returned op.
 
         Raises:
@@ -217,7 +217,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         if tf.executing_eagerly():
             self._initialized = True
             self._start()
-            return None
+            return _feed.NoOperation("initializer")
         if self._initialized:
             raise ValueError(
                 "The IPUInfeedQueue `initializer` function can only be accessed once in a graph: keep the returned op"
@@ -225,7 +225,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         self._initialized = True
         return self._start()
 
-    def _start(self) -> tf.Operation | None:
+    def _start(self) -> tf.Operation:
         assert self._feed is not None
         assert self._dataset is not None
         _logger.debug("`%s` starts to read %s", self._name, self._dataset.element_spec)
@@ -238,7 +238,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             )
 
     @property
-    def deleter(self) -> tf.Operation | None:
+    def deleter(self) -> tf.Operation | _feed.NoOperation:
         """Stops reading and ends what waits: eagerly with each access, in a graph with the returned op.
 
         It waits a second at most for an element that is being read. `initializer` starts again from the first element.
@@ -253,7 +253,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         with tf.device(_HOST):
             stopped = ops.ipu_infeed_stop(self._feed.number)
         journal.log()
-        return stopped
+        return stopped or _feed.NoOperation("deleter")
 
     def get_next(self) -> NoReturn:
         """Always raises `ValueError`: a loop takes elements from the queue that is passed to it."""

@@ -409,7 +409,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             )
 
     @property
-    def deleter(self) -> tf.Operation | None:
+    def deleter(self) -> tf.Operation | _feed.NoOperation:
         """Ends the queue and drops what is unread: eagerly with each access, in a graph with the returned op.
 
         Raises:
@@ -423,7 +423,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             with self._reading:
                 self._read_buffer.clear()
         with tf.device(_HOST):
-            return ops.ipu_outfeed_delete(self._feed.number)
+            return ops.ipu_outfeed_delete(self._feed.number) or _feed.NoOperation("deleter")
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
         """Iterates over the elements that are there."""

@@ -161,9 +161,14 @@ def _check_program(program: ConcreteFunction, inputs: Sequence[tf.Tensor], devic
     _check_types("input", program.inputs)
     _check_types("output", program.outputs)
     places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
+    named = len(places)
     for at, tensor in enumerate(program.captured_inputs):
         if tensor.dtype == tf.resource:
             places.setdefault(id(tensor), (f"captured state {at}", tensor.device))
+    if any(place and not _same(place, device) for _, place in list(places.values())[named:]):
+        _uncompilable.refuse(
+            program
+        )  # State that has no name: of a summary, a dataset or a table, used in a line that has.
     _check_places(places.values(), device)
     if tf.executing_eagerly():
         _uncompilable.refuse_shapes_of_data(program, inputs, device)
@@ -187,13 +192,20 @@ def _check_types(kind: str, tensors: list[tf.Tensor]) -> None:
             )
 
 
+_MOST_NAMED = 6
+
+
 def _check_places(places: Iterable[tuple[str, str]], device: str) -> None:
-    elsewhere = [f"`{name}` on `{place}`" for name, place in sorted(places) if place and not _same(place, device)]
+    elsewhere = [
+        f"`{name}` on `{_short(place)}`" for name, place in sorted(places) if place and not _same(place, device)
+    ]
+    more = len(elsewhere) - _MOST_NAMED
     if elsewhere:
         raise ValueError(
-            f"the program runs on `{device}`, but uses variables (or iterators, or queues) of another device:"
-            f" {', '.join(elsewhere)}. Make them, as the model and the optimizer, inside `strategy.scope()` of the strategy"
-            " that runs the program; a lookup table stays on the host, so look up where the dataset is made"
+            f"the program runs on `{_short(device)}`, but uses variables (or iterators, or queues) of another device:"
+            f" {', '.join(elsewhere[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}. Make the model inside"
+            " `strategy.scope()` of the strategy that runs the program, as optimizers, variables and iterators; a lookup table"
+            " stays on the host, so look up where the dataset is made"
         )
 
 

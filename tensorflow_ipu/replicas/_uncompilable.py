@@ -247,7 +247,7 @@ _FAMILIES = (
         f"write it with TensorFlow's operations, or call it where the data is made (`dataset.map`), {_IN_SCOPE}",
     ),
     _Family(
-        lambda operation: operation.type.endswith("Summary") or operation.type.startswith("Summary"),
+        lambda operation: "Summary" in operation.type,
         "`tf.summary`",
         f"have the program return the value, or enqueue it to an outfeed, and write the summary on the host, {_IN_SCOPE}",
     ),

@@ -3,33 +3,70 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 import itertools
 import os
 import sys
 import types
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import tensorflow as tf
 
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import autograph, functions
 from tensorflow_ipu.replicas._instruction_attributes import named_operations
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Error = TypeVar("_Error", bound=BaseException)
 
 _GENERATED = "__autograph_generated_file"  # What AutoGraph made of the user's code.
 _OTHERS = (str(Path(__file__).parents[1]), str(Path(tf.__file__).parent))
 
 
+def _shows_all() -> bool:
+    return environment.full_tracebacks() or not tf.debugging.is_traceback_filtering_enabled()
+
+
+def user_lines_alone(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Has tracebacks that end in a public function show the user's lines alone, as Keras does, unless all are to stay."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return function(*args, **kwargs)
+        except Exception as exc:
+            raise _of_user(exc)  # noqa: B904  (It is the same.)
+
+    return call
+
+
+def _of_user(error: Exception) -> Exception:
+    if _shows_all():
+        return error
+    if not tf.executing_eagerly():  # AutoGraph has yet to find the user's lines by what it made of them.
+        return _filtered(error, lambda filename: filename.startswith(_OTHERS))
+    chained: BaseException | None = error
+    while chained is not None:
+        cause = chained.__cause__ or (None if chained.__suppress_context__ else chained.__context__)
+        if cause is not None and not _filtered(cause, lambda filename: not _is_of_user(filename)).__traceback__:
+            chained.__cause__ = cause = None  # What it was before it was explained. This hides its context, too.
+        chained = cause
+    return _filtered(error, lambda filename: not _is_of_user(filename))
+
+
 def shortened(error: Exception) -> Exception:
-    """Takes the frames of the package and TensorFlow out of a traceback, unless TensorFlow's are to stay."""
-    if not tf.debugging.is_traceback_filtering_enabled():
+    """Takes the frames of the package and TensorFlow out of a traceback, unless all are to stay."""
+    if _shows_all():
         return error
     return _filtered(error, lambda filename: filename.startswith(_OTHERS) or _GENERATED in filename)
 
 
 def blamed_on_call(error: Exception) -> Exception:
     """The same, where a function of the package is left; AutoGraph names its call alone if it found the fault."""
-    if not tf.debugging.is_traceback_filtering_enabled():
+    if _shows_all():
         return error
     # What AutoGraph made of the user's code stays for now: it has yet to find the user's lines by it.
     marked: Any = _filtered(error, lambda filename: filename.startswith(_OTHERS))
@@ -38,7 +75,7 @@ def blamed_on_call(error: Exception) -> Exception:
     return marked
 
 
-def _filtered(error: Exception, is_dropped: Callable[[str], bool]) -> Exception:
+def _filtered(error: _Error, is_dropped: Callable[[str], bool]) -> _Error:
     frames = []
     innermost = error.__traceback__
     while innermost is not None:
@@ -73,9 +110,9 @@ def _is_of_user(filename: str) -> bool:
 @functools.cache
 def _libraries() -> tuple[str, ...]:
     # TensorFlow makes the wrappers of loaded operations from strings.
-    names = ("tensorflow", "keras", "tf_keras", "optree", "tensorflow_ipu")
-    loaded = [sys.modules[name] for name in names if name in sys.modules]
-    return ("<string>", *(f"{Path(module.__file__ or '').parent}/" for module in loaded))
+    names = ("tensorflow", "keras", "tf_keras", "optree", "tensorboard", "tensorflow_ipu")
+    found = (importlib.util.find_spec(name) for name in names)  # Some are loaded later, or not at all.
+    return ("<string>", *(f"{Path(spec.origin).parent}/" for spec in found if spec is not None and spec.origin))
 
 
 def stack_level() -> int:

@@ -93,6 +93,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         # The same object as long as the system stays configured as it is: each run asks.
         configured = _state.ipus()
         if self._configured is not configured:
+            _state.warn_of_unapplied()
             self._configured = configured
             self._target = replicas.Target(self.ipus, self.host_kernels, replicas.floating_point_of(self.ordinal))
         return self._target
@@ -123,7 +124,13 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
             return initial_value(*args, **kwargs)
 
     def _validate_colocate_with_variable(self, colocate_with_variable: tf.Variable) -> None:
-        devices.check_colocated(colocate_with_variable, self)
+        try:
+            devices.check_colocated(colocate_with_variable, self)
+        except ValueError as exc:
+            raise ValueError(
+                f"`{colocate_with_variable.name}` was made outside of the scope of the strategy that updates it: make the"
+                " model inside `strategy.scope()`, as optimizers and variables"
+            ) from exc
 
     def read_var(self, replica_local_var: tf.Variable) -> tf.Tensor:
         return tf.identity(replica_local_var)

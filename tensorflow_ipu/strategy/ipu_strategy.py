@@ -43,8 +43,8 @@ def _other_strategies_explained() -> Iterator[None]:
         if not any(said in str(exc) for said in _MEETS_ANOTHER):
             raise
         raise ValueError(
-            "the program uses an object of another strategy than the one that runs it, most likely an optimizer that was"
-            " made outside of its scope. Make optimizers, as models and variables, inside `strategy.scope()`"
+            "the program uses an object of another strategy than the one that runs it, most likely a model or an optimizer"
+            " that was made outside of its scope: make the model inside `strategy.scope()`, as optimizers and variables"
         ) from exc
 
 
@@ -108,6 +108,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
         self._auto_reports = auto_reports()
+        if enable_keras_extensions and patches.KERAS_NAMES.is_known:
+            patches.KERAS_NAMES.apply_while(self)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
         return IPUExtended(self, ordinal, cpu_ordinal, host_kernels)
@@ -120,6 +122,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         """
         return StrategyScope(self, self._enable_keras_extensions)
 
+    @tracebacks.user_lines_alone
     def run(
         self,
         fn: Callable[..., Nested],
@@ -157,6 +160,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         with tf.device(extended.ipu_device):
             return replicas.run(self._prepare_and_report(call, extended.target), extended.ipu_device, extended.ordinal)
 
+    @tracebacks.user_lines_alone
     def prepare(
         self, fn: Callable[..., Nested], args: Sequence[Nested] = (), kwargs: Mapping[str, Nested] | None = None
     ) -> PreparedProgram:
@@ -195,12 +199,10 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
             prepared = replicas.find(*call, target)
         if prepared is None:
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
-                try:
-                    prepared = extended.call_on_device(replicas.trace, (*call, target), {})
-                except Exception as exc:
-                    raise tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
+                prepared = extended.call_on_device(replicas.trace, (*call, target), {})
         return prepared
 
+    @tracebacks.user_lines_alone
     def report(
         self,
         fn: Callable[..., Nested],

@@ -13,6 +13,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.feeds import iterator
+from tensorflow_ipu.replicas import tracebacks
 from tensorflow_ipu.strategy.extended import IPUExtended
 
 
@@ -30,6 +31,7 @@ class PreparedProgram:
         """Whether the system is configured as it was: otherwise another program has to be prepared."""
         return self._extended.target == self._target
 
+    @tracebacks.user_lines_alone
     def run(self) -> Nested:
         """Runs it, and returns what its function returns."""
         extended = self._extended

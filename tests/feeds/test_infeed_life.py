@@ -25,9 +25,10 @@ def test_queue_has_elements_from_its_initializer_to_its_deleter(numbers, strateg
     with pytest.raises(tf.errors.NotFoundError, match=r"cannot be deleted: it was not initialized"):
         queue.deleter  # noqa: B018
     for _ in range(3):  # Each access restarts the dataset.
-        assert queue.initializer is None
+        with pytest.raises(TypeError, match="`initializer` is a property.*without brackets"):
+            queue.initializer()  # An idiom of TensorFlow 1, which only said that `None` is not callable.
         assert [int(take_one(queue)) for _ in range(3)] == [0, 1, 2]
-    assert queue.deleter is None
+    assert not queue.deleter
     with pytest.raises(tf.errors.FailedPreconditionError, match=r"was not initialized, or it was deleted"):
         take_one(queue)
     with pytest.raises(tf.errors.NotFoundError, match=r"it was deleted before"):

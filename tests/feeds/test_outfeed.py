@@ -285,7 +285,8 @@ def test_iteration_gives_an_element_per_enqueue_and_goes_on_when_there_is_more(c
 def test_deleter_ends_the_queue(count):
     queue = IPUOutfeedQueue()
     count(queue, 0, 3)
-    assert queue.deleter is None
+    with pytest.raises(TypeError, match="`deleter` is a property.*without brackets"):
+        queue.deleter()
     for access in (lambda: queue.deleter, queue.dequeue, lambda: list(queue)):
         with pytest.raises(tf.errors.NotFoundError, match=r"it was deleted"):
             access()

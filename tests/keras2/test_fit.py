@@ -240,3 +240,21 @@ def test_a_strategy_without_extensions_leaves_models_to_keras(features, labels, 
             return train()
 
     same(*both(train, plain), rtol=1e-5)
+
+
+# It was a bare `AttributeError`, or TensorFlow's words on `colocate_vars_with`.
+def test_a_model_made_outside_says_so_wherever_it_shows(features, labels):
+    model, strategy = compiled(dense, "sgd"), ipu.IPUStrategy()
+    with pytest.raises(
+        AttributeError, match=r"`ipu_report` is a method .* make the model inside `strategy\.scope\(\)`"
+    ):
+        model.ipu_report()
+    with strategy.scope():
+        for call in (
+            lambda: model.fit(features, labels, batch_size=8, verbose=0),
+            lambda: model.evaluate(features, labels, batch_size=8, verbose=0),
+        ):
+            with pytest.raises(ValueError, match=r"[mM]ake the model inside `strategy\.scope\(\)`"):
+                call()
+        with pytest.raises(ValueError, match="layers, model, or optimizer was being created outside"):
+            model.compile("sgd", "mse")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from typing import Any
 
 import keras
@@ -54,6 +55,15 @@ def forgets(x: Any) -> Any:
     return x
 
 
+WRITER = tf.summary.create_file_writer(tempfile.mkdtemp())
+
+
+def summarizes(x: Any) -> Any:
+    with WRITER.as_default(step=1):
+        tf.summary.scalar("loss", x[0])
+    return x
+
+
 PLACE = r"at \S*test_uncompilable.py:\d+"
 PRINT = (
     rf"a print \(`Print`\).*, {PLACE} \(`return tf.compat.v1.Print\(.* by `tf.print`, or `internal_ops.print_tensor`"
@@ -75,6 +85,7 @@ REFUSED = [
         rf"`HistogramFixedWidth` in scope `counter`, {PLACE} .*\(`dataset.map`\), or have the host .*outside_compilation_scope",
     ),
     (branches, rf"strings \(`AsString`, `StringToNumber`\), {PLACE} \(`return x "),
+    (summarizes, rf"what is here:\n  - `tf.summary` \(`WriteSummary`\) in scope `loss`, {PLACE} \(`tf.summary.scalar"),
     (forgets, rf"strings \(`AsString`\), {PLACE} \(`tf.strings.as_string\(x\)`\)"),
 ]
 

@@ -182,6 +182,20 @@ def test_autograph_rewrites_the_users_functions_and_not_ours():
     assert isinstance(error, ValueError)
     assert "what happened" in str(error)
 
+    def failing() -> None:
+        try:
+            autograph.user_code(fail)()
+        except ValueError as exc:
+            autograph.add_to_message(exc, "and where")
+            raise
+
+    def fail() -> None:
+        raise ValueError("what happened")
+
+    for function in (failing, tf.function(failing)):
+        with pytest.raises(ValueError, match=r"what happened\n *\n *and where"):
+            function()
+
 
 def test_optimizers_of_tensorflow_1_have_settings_and_slots():
     with tf.Graph().as_default():

@@ -190,6 +190,8 @@ def test_each_function_of_the_seam_has_a_canary():
 
 def test_what_is_replaced_is_there():
     for place in sorted({place for patch in patches.TABLE for place in patch.places}):
+        if place.endswith(".__getattr__"):  # What classes of others lack; it calls theirs where they have one.
+            continue
         module, _, path = place.partition(":")
         holder = importlib.import_module(module)
         for name in path.split("."):

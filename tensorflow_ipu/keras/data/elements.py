@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu._tensorflow.variables import NoneSpec
-from tensorflow_ipu.keras._keras import internals
+from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -336,3 +336,15 @@ def _to_device_type(array: tf.Tensor | np.ndarray) -> tf.Tensor:
     if isinstance(array, np.ndarray):
         return tf.constant(array.astype(wanted.as_numpy_dtype, copy=False))
     return tf.cast(array, wanted)
+
+
+def checked_results(model: keras.Model, results: Nested) -> Nested:
+    """What a step returns, if an IPU has its types; otherwise a layer that computes in float64 is named."""
+    if any(tensor.dtype == tf.float64 for tensor in tf.nest.flatten(results) if tf.is_tensor(tensor)):
+        layers = [one for one in internals.all_layers(model) if one is not model and one.weights]
+        named = [f"layer `{one.name}` computes in it" for one in layers if one.compute_dtype == "float64"]
+        raise TypeError(
+            f"the results of model `{model.name}` are float64, which no IPU has: {[*named, 'its loss does'][0]}. Make the"
+            " model after `keras.backend.set_floatx('float32')`, or its layers with `dtype='float32'`"
+        )
+    return results

@@ -269,6 +269,13 @@ def adapt(
     """Has Keras adapt what a user gave as data."""
     if x is None or (hasattr(x, "shape") and len(x.shape) and x.shape[0] == 0):
         raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
+    for name, part in (("x", x), ("y", y)):
+        leaves = [leaf for leaf in tf.nest.flatten(part) if isinstance(leaf, (np.ndarray, np.generic, str, bytes))]
+        if any(np.asarray(leaf).dtype.kind in "SU" for leaf in leaves):
+            raise ValueError(
+                f"`{name}` holds strings, which no IPU has: turn them to numbers, as `np.unique({name}, return_inverse=True)`"
+                " does of the names of classes"
+            )
     options = {"batch_size": batch_size, "steps_per_epoch": steps, "shuffle": shuffle, "class_weight": class_weight}
     return internals.adapter_for(x, y, sample_weight, **options)
 

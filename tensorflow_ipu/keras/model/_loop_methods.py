@@ -15,6 +15,7 @@ from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
 from tensorflow_ipu.keras.optimizers import parts
 from tensorflow_ipu.keras.pipeline.places import symbols_of
+from tensorflow_ipu.replicas import tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 class LoopMethods:
     """The methods that replace Keras's own of the same names, on the instance."""
 
+    @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.compile)
     def compile(self: Any, *args: Any, **kwargs: Any) -> None:
         if "steps_per_execution" in kwargs:
@@ -47,6 +49,7 @@ class LoopMethods:
         parts.agree_on_finite(self.optimizer)
         return result
 
+    @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.fit)
     def fit(self: Any, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         bound = _bind("fit", self, args, kwargs)
@@ -78,6 +81,7 @@ class LoopMethods:
         given["callbacks"] = callbacks = _callbacks("train", extension, given, data, **more)
         return _run("fit", bound, extension, data, callbacks, opened)
 
+    @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self: Any, *args: Any, **kwargs: Any) -> list[float] | float | dict[str, float]:
         bound = _bind("evaluate", self, args, kwargs)
@@ -91,6 +95,7 @@ class LoopMethods:
         given["callbacks"] = callbacks = _callbacks("test", extension, given, data, epochs=1)
         return _run("evaluate", bound, extension, data, callbacks, [data])
 
+    @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.predict)
     def predict(self: Any, *args: Any, **kwargs: Any) -> Nested:
         bound = _bind("predict", self, args, kwargs)

@@ -22,6 +22,7 @@ from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.optimizers import update_memory
 from tensorflow_ipu.optimizers.parts import accumulators_of, bytes_of
 from tensorflow_ipu.pipelining.parts import Pieces, costs_of_passes, joined, passes_of
+from tensorflow_ipu.replicas import tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -201,6 +202,7 @@ class ReportMethods:
 
     _ipu_extension: Extension
 
+    @tracebacks.user_lines_alone
     def ipu_report(
         self,
         batch_size: int | None = None,

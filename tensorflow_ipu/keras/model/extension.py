@@ -41,7 +41,8 @@ def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
     if ipus % needed:
         raise ValueError(
             f"Current device has {ipus} IPUs attached, however the current model `{model.name}` requires a multiple of"
-            f" {needed} IPUs: {where}. Configure so many with `IPUConfig.auto_select_ipus`"
+            f" {needed} IPUs: {where}. Configure so many with `IPUConfig.auto_select_ipus`, and call"
+            " `configure_ipu_system()`"
         )
     return ipus // needed
 

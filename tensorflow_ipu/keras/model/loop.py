@@ -16,7 +16,7 @@ from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.data import fed_data
-from tensorflow_ipu.keras.data.elements import Elements
+from tensorflow_ipu.keras.data.elements import Elements, checked_results
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, Reader
 from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation, accumulated_step
 from tensorflow_ipu.keras.pipeline.graph import PipelinedModel
@@ -141,7 +141,7 @@ class Loop:
         """Puts steps into the program that is being traced: those of a pipeline, `count` in a loop, or one without."""
 
         def step() -> None:
-            outfeed.enqueue(self._step(elements.unpack(infeed._dequeue())))
+            outfeed.enqueue(self._checked_step(elements.unpack(infeed._dequeue())))
 
         if self._pipelined is not None:
             self._pipelined.run(elements, infeed, outfeed, steps)
@@ -159,7 +159,10 @@ class Loop:
     def _one_step(self, batch: Nested) -> Nested:
         self._traces += 1
         internals.count_steps(self._model, self._mode, 1)
-        return self._step(batch)
+        return self._checked_step(batch)
+
+    def _checked_step(self, batch: Nested) -> Nested:
+        return checked_results(self._model, self._step(batch))
 
     def _with_name(self, program: Any) -> Callable[..., Any]:
         program.__name__ = self._name

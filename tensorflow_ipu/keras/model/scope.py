@@ -21,6 +21,8 @@ from tensorflow_ipu.keras.model._report_methods import ReportMethods
 from tensorflow_ipu.ops import distributed_batch_norm, random_streams
 
 if TYPE_CHECKING:
+    from typing import TypeGuard
+
     from tensorflow_ipu.keras.pipeline.stages import Assignment
 
 
@@ -33,6 +35,12 @@ def look_past_ipus() -> None:
 def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
     @functools.wraps(plain)
     def resolve(self: object) -> bool:
+        strategy = tf.distribute.get_strategy()
+        if _extends(strategy) and "_ipu_extension" not in vars(self):
+            raise ValueError(
+                "the model was made outside of the scope of the strategy that it is compiled in, so its weights are not on"
+                " the IPU: make the model inside `strategy.scope()`"
+            )
         kinds = {device.device_type for device in tf.config.list_physical_devices()}
         if kinds == {"CPU", "IPU"} and sys.modules["keras"].backend.backend() == "tensorflow":
             return False  # As for `{"CPU"}`.
@@ -67,13 +75,43 @@ def _extending(plain: Callable[..., None]) -> Callable[..., None]:
     def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         plain(self, *args, **kwargs)
         strategy = tf.distribute.get_strategy()
-        if isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions:
+        if _extends(strategy):
             extend(self, strategy)
 
     return __init__
 
 
 patches.KERAS_MODELS.by(_extending)
+
+
+def _extends(strategy: tf.distribute.Strategy) -> TypeGuard[strategies.IPUStrategyV1]:
+    return isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
+
+
+_OF_SCOPE = {
+    name
+    for methods in (FileMethods, OptionMethods, PipelineMethods, ReportMethods)
+    for name in vars(methods)
+    if not name.startswith("_")
+}
+
+
+def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable[[object, str], object]:
+    def __getattr__(self: object, name: str) -> object:  # noqa: N807
+        if name in _OF_SCOPE:
+            raise AttributeError(
+                f"`{name}` is a method of models that were made in a strategy's scope, and this one was made outside: make"
+                " the model inside `strategy.scope()`",
+                name=name,
+                obj=self,
+            )
+        # Without `plain` it raises the error that it raised before this was asked.
+        return object.__getattribute__(self, name) if plain is None else plain(self, name)
+
+    return __getattr__
+
+
+patches.KERAS_NAMES.by(_telling_of_scope)
 
 
 class _Kind(type):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.keras._keras import internals, keras
-from tensorflow_ipu.keras.data.elements import Elements
+from tensorflow_ipu.keras.data.elements import Elements, checked_results
 from tensorflow_ipu.keras.pipeline import places
 from tensorflow_ipu.keras.pipeline.places import (
     Call,
@@ -374,7 +374,7 @@ class _Trace:
                     for symbol, value in zip(node.outputs, tf.nest.flatten(outputs), strict=True):
                         values[(*call.path, id(symbol))] = value
             if number == stages - 1:
-                return self._end(values, targets)
+                return checked_results(self._model, self._end(values, targets))
             later = [call for call in self._calls if call.stage is not None and call.stage > number]
             wanted = {key for call in later for key in call.reads.values()} | set(self._outputs)
             self._handed = sorted(wanted & values.keys())

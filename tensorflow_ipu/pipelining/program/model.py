@@ -77,6 +77,7 @@ class Model:
         if arguments.infeed is not None:
             positional, named = infeed.specs(arguments.infeed)
         last = len(arguments.stages) - 1
+        source = "the `inputs`, and an element of the infeed"
         for stage, functions in enumerate(arguments.stages):
             places = self._plan.parts(stage)
             for (part, ipu), function in zip(places, functions, strict=True):
@@ -87,10 +88,12 @@ class Model:
                     constants=constants,
                     positional=positional,
                     named={key: named[key] for key in sorted(named)},
+                    source=source,
                     loss_of=self._loss if stage == last and len(functions) == 1 else None,
                 )
             constants = []
             positional, named = self._handed_on(stage)
+            source = f"what stage {stage} returned"
 
     def _handed_on(self, stage: int) -> tuple[list[Nested], dict[str, Nested]]:
         """What a stage returns, as the arguments of the next one."""

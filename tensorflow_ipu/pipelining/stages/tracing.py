@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import scopes
 from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu._tensorflow.autograph import user_code
+from tensorflow_ipu._tensorflow.autograph import add_to_message, user_code
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested, ShapeLike
@@ -144,8 +144,9 @@ def trace_stage(
     positional: Sequence[Nested] = (),
     named: Mapping[str, Nested] | None = None,
     loss_of: Callable[..., tf.Tensor] | None = None,
+    source: str = "",
 ) -> StageTrace:
-    """Traces a stage, or a part of one."""
+    """Traces a stage, or a part of one; `source` says where its arguments come from."""
     graph = _StageGraph(f"pipeline_{name.replace(' ', '_').replace('.', '_')}")
     body = user_code(function)
 
@@ -157,9 +158,15 @@ def trace_stage(
         return outputs, loss_of(*as_arguments(outputs)[0])
 
     fixed = tf.nest.map_structure(spec_of, list(constants))
-    _check_call(function, name, (*constants, *positional), named or {})
+    given = f"{source}: {_described([*fixed, *positional], named or {})}"
+    _check_call(function, f"{name} of the pipeline", (*constants, *positional), named or {}, given)
     with scopes.ipu_shard(ipu):
-        graphs.trace_into(graph, traced, ((*fixed, *positional), dict(named or {})))
+        try:
+            graphs.trace_into(graph, traced, ((*fixed, *positional), dict(named or {})))
+        except (TypeError, ValueError) as exc:
+            if source and not isinstance(exc, tf.errors.OpError):
+                add_to_message(exc, f"{name} of the pipeline was called with {given}")
+            raise
     returned: Nested = graph.structured_outputs
     outputs, loss = returned
     inputs = graph.inputs[: len(graph.inputs) - len(graph.captures)]
@@ -197,7 +204,7 @@ def _without_operations(returned: Nested) -> Nested:
 
 
 def _check_call(
-    function: Callable[..., Nested], name: str, positional: Sequence[Nested], named: Mapping[str, Nested]
+    function: Callable[..., Nested], name: str, positional: Sequence[Nested], named: Mapping[str, Nested], given: str
 ) -> None:
     try:
         signature = inspect.signature(getattr(function, "python_function", function))
@@ -208,9 +215,16 @@ def _check_call(
     except TypeError as exc:
         by_name = f" and by name {', '.join(named)}" if named else ""
         raise TypeError(
-            f"{name} of the pipeline takes `{signature}`, but gets {len(positional)} arguments by position{by_name}: the"
-            " first stage gets `inputs` and an element of the infeed, each other one what the stage before returns"
+            f"{name} takes `{signature}`, but gets {len(positional)} arguments by position{by_name}, {given}"
         ) from exc
+
+
+def _described(positional: Sequence[Nested], named: Mapping[str, Nested]) -> str:
+    """The tensors that a stage gets, by type and shape: `float32[2, 3], int32[], mask: bool[2]`."""
+    parts = [*(("", one) for one in positional), *((f"{key}: ", one) for key, one in named.items())]
+    specs = [(key, spec) for key, part in parts for spec in tf.nest.flatten(part) if isinstance(spec, tf.TensorSpec)]
+    texts = [f"{key}{spec.dtype.name}{spec.shape}".replace("(", "[").replace(")", "]") for key, spec in specs]
+    return ", ".join(texts).replace(",]", "]") or "nothing"
 
 
 def _check_captures(graph: graphs.FunctionGraph, name: str) -> None:

@@ -127,6 +127,7 @@ def test_steps_an_execution_may_be_the_size_of_a_dataset_and_more_than_there_are
         (lambda x, y: {"x": None, "y": y}, "Expect `x` to be a non-empty"),
         (lambda x, y: {"x": x[:0], "y": y[:0]}, "Expect `x` to be a non-empty"),
         (lambda x, y: {"x": dataset_of(np.full([8, 6], "a"), y[:8])}, "holds strings"),
+        (lambda x, y: {"x": x[:8], "y": np.full([8, 1], "a"), "batch_size": 8}, "`y` holds strings.*`np.unique"),
         (
             lambda x, y: {"x": x, "y": y, "batch_size": 8, "validation_data": (x[:10], y[:10])},
             "of 10 examples, batches of 8 leave",
@@ -138,6 +139,15 @@ def test_data_that_does_not_fit_is_refused_with_numbers_that_do(make, message, f
     shuffles = given["x"] is None or isinstance(given["x"], np.ndarray)
     with pytest.raises(ValueError, match=message):
         model.fit(**given, shuffle=shuffles, verbose=0)
+
+
+# A message of the outfeed came, which knows no layers.
+def test_a_layer_in_float64_is_named_where_its_results_are_float64(features, scoped):
+    model = scoped(
+        lambda: keras.Sequential([keras.layers.Dense(3), keras.layers.Dense(2, dtype="float64", name="wide")])
+    )
+    with pytest.raises(TypeError, match="float64, which no IPU has: layer `wide` computes in it"):
+        model.predict(features, batch_size=8, verbose=0)
 
 
 def test_evaluation_refuses_a_partial_batch_too(features, model):

@@ -119,6 +119,33 @@ def test_models_keep_their_class_and_signatures_and_are_instances_of_what_extend
         keras_extensions.KerasExtensionBase().get_pipeline_stage_assignment()
 
 
+# It was a bare `AttributeError`, or names of weights and of `colocate_vars_with`.
+def test_a_model_made_outside_says_so_wherever_it_shows(features, labels, make_model, refused, caplog):
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 2
+    strategy = ipu.IPUStrategy()
+    words = r"make the model inside `strategy\.scope\(\)`"
+    plain, compiled = make_model(), make_model()
+    compiled.build([12, 6])
+    compiled.compile("adam", "sparse_categorical_crossentropy")
+    for name in (*OPTIONS, "ipu_report", "set_pipeline_stage_assignment"):
+        refused(AttributeError, f"`{name}` is a method .* {words}", getattr, plain, name)
+    refused(AttributeError, "no attribute 'ipu_reports'", getattr, plain, "ipu_reports")
+    with strategy.scope():
+        refused(ValueError, words, plain.compile, "adam", "mse")
+        for call in (
+            lambda: compiled.fit(features, labels, batch_size=12, verbose=0),
+            lambda: compiled.evaluate(features, labels, batch_size=12, verbose=0),
+            lambda: compiled.predict(features, batch_size=12, verbose=0),
+            lambda: compiled.train_on_batch(features[:4], labels[:4]),
+            lambda: strategy.run(tf.function(compiled), (tf.constant(features[:4]),)),
+        ):
+            refused(ValueError, f"(?i){words}", call)
+    assert "`IPUConfig` was made and not applied" in caplog.text
+    with ipu.IPUStrategy(enable_keras_extensions=False).scope():
+        plain.compile("adam", "sparse_categorical_crossentropy")
+
+
 def test_models_that_come_of_others_are_extended_too(scoped, features, tmp_path):
     def make():
         inputs = keras.Input([6])
