@@ -1,4 +1,4 @@
-"""Asks what would make a language model fit: a stack of decoders that is too large for an IPU, and the advice on it."""
+"""Asks what would make a language model fit: decoders that are too large for an IPU, and the code that makes them fit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_model(layers: int, width: int, tokens: int, words: int) -> keras.Model:
 
 
 def main() -> None:
-    """Prints the report on the model, with advice for which it is traced again."""
+    """Prints the report on the model, with a recipe that makes it fit: the model is traced anew for it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=3072)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -13,6 +14,8 @@ from tensorflow_ipu.machine import Memory, Recipe, Report
 from tensorflow_ipu.machine.recipe import FITS, HALF, Effect, left_over, proportion_lines, searched
 from tensorflow_ipu.pipelining import RecomputationMode, StageCost
 from tensorflow_ipu.pipelining.parts import Pieces, joined
+
+_logger = logging.getLogger(__name__)
 
 MOST_STAGES = 64
 _TIGHT = 0.1
@@ -57,7 +60,8 @@ class Layout:
         """The options of pipelining, or those of accumulation."""
         found: dict[str, object] = {**self.kept, "gradient_accumulation_steps_per_replica": self.steps}
         if self.stages:
-            found.pop("device_mapping", None)
+            for name in ("device_mapping", "pipeline_schedule"):  # They were for other stages.
+                found.pop(name, None)
             mode = RecomputationMode.RecomputeThenBackpropagate if self.setting.recompute else None
             if self.setting.stages == 1:
                 found["device_mapping"] = [0] * (max(self.stages) + 1)
@@ -133,9 +137,9 @@ class Recipes:
             effects = [(self._words(name, one), self._effect(one, excess)) for name, one in names]
             steps = [each.as_suggestion(words) for words, each in effects if each is not None]
             memory = next(each.memory for _, each in reversed(effects) if each is not None)
-            if self.traced is None:
+            whole = self._traced_as(layout)
+            if whole is None:
                 break
-            whole = self.traced(layout)
             seconds = whole.step_seconds / last.samples
             speed = self.report.step_seconds / self.start.samples / seconds
             steps.append(Effect(speed, whole.memory).as_suggestion("all of them, traced as one program"))
@@ -144,7 +148,14 @@ class Recipes:
                 break
             excess *= whole.memory.high / memory.high
         left = "" if memory.verdict == FITS else self._left(memory, layout)
-        return Recipe(tuple(steps), "\n".join(layout.code()), self.traced is not None, left)
+        return Recipe(tuple(steps), "\n".join(layout.code()), whole is not None, left)
+
+    def _traced_as(self, layout: Layout) -> Report | None:
+        try:
+            return None if self.traced is None else self.traced(layout)
+        except Exception as exc:  # TensorFlow's too, where options of the model exclude others.
+            _logger.warning("the recipe was not traced as a whole: %s", str(exc).splitlines()[0])
+            return None
 
     def _left(self, memory: Memory, layout: Layout) -> str:
         text = left_over(memory, layout.ipus)

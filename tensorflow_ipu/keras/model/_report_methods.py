@@ -81,6 +81,10 @@ class Retracing:
         if not samples or (samples < size and size % 2):
             yield machine.NotAsked(words, "a micro-batch is of whole samples")
             return
+        memory = self.report.memory
+        if samples < size and memory.always > memory.capacity:
+            yield machine.NotAsked(words, "what is there all the time is too large at any size")
+            return
         if self.training and count != steps:
             words += f", and {_OPTION} of {count}"
         try:
@@ -368,7 +372,7 @@ class _Request:
         group = options.pipelining if pipelined else options.accumulation
         recomputes = pipelined and options.pipelining.recomputation_mode is not None
         samples, stages = _parts(self.batch)[0].shape[0], report.ipus_per_replica
-        start = Setting(samples, steps, stages, recomputes, offload=not report.memory.optimizer)
+        start = Setting(samples, steps, stages, recomputes)
 
         def traced(layout: Layout) -> Report:
             name = "pipelining" if layout.pipelined else "accumulation"

@@ -1,5 +1,8 @@
 """Advice for which a model is cut: computed from what its pieces take, and told by what a plan of them takes."""
 
+import dataclasses
+from typing import Any
+
 import pytest
 
 from tensorflow_ipu import pipelining
@@ -37,7 +40,7 @@ def asked():
             "pieces": lambda: pieces,
             "recipe": lambda pieces: None,
         }
-        answers = list(Retracing(**{**given, **changes}).advice(retrace))
+        answers: list[Any] = list(Retracing(**{**given, **changes}).advice(retrace))
         return {each.change.split(":")[0].split(",")[0]: each for each in answers}
 
     return ask
@@ -73,6 +76,11 @@ def test_other_micro_batches_are_for_as_many_samples_an_update(asked):
     assert calls == [(0.5, 8), (2.0, 2)]
     odd = {"samples": 3, "training": False, "steps": 1}
     assert asked(**odd)["micro-batches of 1 in place of 3"].why == "a micro-batch is of whole samples"
+    full = Memory(1200 * MIB, 0, MIB, MIB, MIB, GC200.bytes)
+    kept = asked(report=dataclasses.replace(reported(30e-3, MIB), memories=(full,)))[
+        "micro-batches of 8 in place of 16"
+    ]
+    assert kept.why == "what is there all the time is too large at any size"  # So nothing was traced for it.
     larger = asked(**odd, report=reported(30e-3, MIB))["micro-batches of 6 in place of 3"]
     assert isinstance(larger, Suggestion)
 

@@ -64,7 +64,7 @@ def test_pasted_code_makes_a_model_that_fits_as_its_report_says(configure, dtype
 
 
 def test_what_fits_in_no_way_says_what_is_too_large_and_how_many_ipus_would_do(configure):
-    report = make_model(layers=5).ipu_report(64, machine=dataclasses.replace(CHIP, ipus=1))
+    report = make_model(width=1024, layers=3).ipu_report(64, machine=dataclasses.replace(CHIP, ipus=1))
     untraced = report.advice().recipe
     assert untraced is not None
     assert not untraced.traced
