@@ -84,9 +84,9 @@ class Layout:
         if lines:
             yield from ("# Before the strategy is made:", "config = ipu.config.IPUConfig()", *lines)
             yield "config.configure_ipu_system()"
-        yield f"# After `model.compile`; `fit` then takes batches of {setting.samples}:"
         if self.steps == 1 and not self.pipelined:
             return
+        yield f"# After `model.compile`; `fit` then takes batches of {setting.samples}:"
         yield f"model.steps_per_execution = {self.steps}  # Or a multiple."
         if self.stages:
             yield "assignment = model.get_pipeline_stage_assignment()"
@@ -159,6 +159,8 @@ class Recipes:
 
     def _left(self, memory: Memory, layout: Layout) -> str:
         text = left_over(memory, layout.ipus)
+        if self.pieces is None and self.traced is not None:
+            return f"{text}; the model cannot be cut into stages"
         if self.pieces is None:
             return f"{text}. `report.advice(retrace=True)` also tries other micro-batches, recomputation and stages"
         setting = layout.setting

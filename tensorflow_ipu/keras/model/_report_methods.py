@@ -46,7 +46,7 @@ class Retracing:
     stages: int
     other: Callable[[float, int], Report]
     pieces: Callable[[], Pieces]
-    recipe: Callable[[Pieces | None], Recipe | None]
+    recipe: Callable[[Pieces | None, bool], Recipe | None]
 
     def advice(self, retrace: bool) -> Asked:
         """All that takes another trace, or that it does."""
@@ -54,7 +54,7 @@ class Retracing:
             words = "other micro-batches" + (", recomputation, more stages" if self.training else "")
             yield machine.NotAsked(words, "they take another trace of the model: `report.advice(retrace=True)` asks")
             if self.training and self.report.fits is not True:
-                yield from filter(None, [self.recipe(None)])
+                yield from filter(None, [self.recipe(None, retrace)])
             return
         yield from self._micro_batches()
         if not self.training:
@@ -63,12 +63,14 @@ class Retracing:
             pieces = self.pieces()
         except (ValueError, NotImplementedError, RuntimeError) as exc:
             yield machine.NotAsked("recomputation, more stages", f"the model cannot be cut: {exc}")
+            if self.report.fits is not True:
+                yield from filter(None, [self.recipe(None, retrace)])
             return
         if self.stages == 1:
             yield from self._recomputation(pieces)
         yield from self._more_stages(pieces)
         if self.report.fits is not True:
-            yield from filter(None, [self.recipe(pieces)])
+            yield from filter(None, [self.recipe(pieces, retrace)])
 
     def _micro_batches(self) -> Asked:
         """Half the micro-batch, or twice where the model fits, for an update of as many samples where that can be."""
@@ -360,12 +362,12 @@ class _Request:
                 stages=extension.stages.check() if extension.stages.is_pipelined else 1,
                 other=self._other,
                 pieces=lambda: pieces_of(extension, self.machine, self.program),
-                recipe=lambda pieces: self._recipes(report, pieces, steps).recipe(),
+                recipe=lambda pieces, retrace: self._recipes(report, pieces, steps, retrace).recipe(),
             ).advice(retrace)
 
         return advise
 
-    def _recipes(self, report: Report, pieces: Pieces | None, steps: int) -> Recipes:
+    def _recipes(self, report: Report, pieces: Pieces | None, steps: int, retrace: bool) -> Recipes:
         """Combines changes of a model in training."""
         extension = self.extension
         pipelined, options = extension.stages.is_pipelined, extension.options
@@ -387,7 +389,7 @@ class _Request:
             halved, proportion = layout.setting.halved, layout.setting.proportion
             return made.again(halved=halved, proportion=proportion) if made.again and (halved or proportion) else made
 
-        return Recipes(report, start, pieces, traced if pieces else None, pipelined, group.changed())
+        return Recipes(report, start, pieces, traced if retrace else None, pipelined, group.changed())
 
 
 def _parts(batch: Nested) -> list[Any]:

@@ -38,7 +38,7 @@ def asked():
             "stages": 1,
             "other": lambda scale, steps: reported(scale * 30e-3, round(scale * 1200 * MIB)),
             "pieces": lambda: pieces,
-            "recipe": lambda pieces: None,
+            "recipe": lambda pieces, retrace: None,
         }
         answers: list[Any] = list(Retracing(**{**given, **changes}).advice(retrace))
         return {each.change.split(":")[0].split(",")[0]: each for each in answers}
