@@ -227,6 +227,7 @@ ACTING: dict[str, tuple[str, Callable[[], object]]] = {
     environment.EMULATIONS_VARIABLE: ("emulations of operations for tiles", environment.emulations),
     environment.LOG_LEVEL_VARIABLE: ("how much is logged", environment.log_level),
     environment.PROGRESS_VARIABLE: ("whether long work says how far it is", environment.progress),
+    environment.TRACEBACKS_VARIABLE: ("whether tracebacks show all frames", environment.full_tracebacks),
     environment.VLOG_VARIABLE: (f"how much is logged, without {environment.LOG_LEVEL_VARIABLE}", environment.log_level),
     environment.TIMEOUT_VARIABLE: ("seconds that workers wait for each other", environment.worker_timeout),
     environment.LAUNCHER_VARIABLE: ("where the launcher hears that this worker is there", environment.launcher),
