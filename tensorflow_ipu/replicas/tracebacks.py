@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import itertools
@@ -23,7 +24,7 @@ _R = TypeVar("_R")
 _Error = TypeVar("_Error", bound=BaseException)
 
 _GENERATED = "__autograph_generated_file"  # What AutoGraph made of the user's code.
-_OTHERS = (str(Path(__file__).parents[1]), str(Path(tf.__file__).parent))
+_OTHERS = (str(Path(__file__).parents[1]), str(Path(tf.__file__).parent), contextlib.__file__)
 
 
 def _shows_all() -> bool:
@@ -112,7 +113,8 @@ def _libraries() -> tuple[str, ...]:
     # TensorFlow makes the wrappers of loaded operations from strings.
     names = ("tensorflow", "keras", "tf_keras", "optree", "tensorboard", "tensorflow_ipu")
     found = (importlib.util.find_spec(name) for name in names)  # Some are loaded later, or not at all.
-    return ("<string>", *(f"{Path(spec.origin).parent}/" for spec in found if spec is not None and spec.origin))
+    folders = [f"{Path(spec.origin).parent}/" for spec in found if spec is not None and spec.origin]
+    return ("<string>", contextlib.__file__, *folders)
 
 
 def stack_level() -> int:
