@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from tensorflow_ipu.machine._memory import FITS
 
 if TYPE_CHECKING:
     from tensorflow_ipu.machine._memory import Memory
-    from tensorflow_ipu.machine._report import Report, WhatIf
+    from tensorflow_ipu.machine._report import Report
 
 _S = TypeVar("_S")
 
@@ -99,11 +99,12 @@ def left_over(memory: Memory, ipus: int) -> str:
 
 @dataclass(frozen=True)
 class _Reading:
-    """How a program is read: in which type, with which share of memory for products, and how much state on the chip."""
+    """How a program is read: its type, the share of memory for products, how much state is on the chip, and its plan."""
 
     halved: bool = False
     proportion: float | None = None
     state: float = 1.0
+    plan: str = ""
 
 
 _TIGHT = 0.1
@@ -116,11 +117,14 @@ def proportion_lines(proportion: float | None) -> Iterator[str]:
             yield f'config.{category}.poplar_options = {{"availableMemoryProportion": "{proportion}"}}'
 
 
-def recipe_of_reading(report: Report, again: WhatIf, updates: int) -> Recipe | None:
-    """The changes for which nothing is traced anew; None where they are none."""
+def recipe_of_reading(
+    report: Report, again: Callable[..., Report], updates: int, plans: Iterable[str] = ()
+) -> Recipe | None:
+    """The changes for which nothing is traced anew; None where they are none. `again` knows `plans` by these words."""
 
     def effect(setting: _Reading) -> Effect:
-        read = again(halved=setting.halved, proportion=setting.proportion)
+        planned = {"plan": setting.plan} if setting.plan else {}
+        read = again(halved=setting.halved, proportion=setting.proportion, **planned)
         moved = 0.0 if setting.state else 2 * read.memory.optimizer * updates / report.system.streaming_bytes_per_second
         memory = max((_with_state(one, setting.state) for one in read.memories), key=lambda one: one.high)
         speed = report.seconds / (read.seconds + moved) if report.seconds else 1.0
@@ -137,6 +141,8 @@ def recipe_of_reading(report: Report, again: WhatIf, updates: int) -> Recipe | N
         moves[shared] = lambda one: dataclasses.replace(one, state=1 / report.replicas) if one.state == 1.0 else None
     if has_state:
         moves[away] = lambda one: dataclasses.replace(one, state=0.0) if one.state else None
+    for words in plans:
+        moves[words] = lambda one, words=words: None if one.plan else dataclasses.replace(one, plan=words)
     if any(each.plan for each in report.operations):
         moves[products] = lambda one: None if one.proportion else dataclasses.replace(one, proportion=_TIGHT)
     made = searched(_Reading(), moves, effect)

@@ -351,7 +351,9 @@ class _Request:
         def advise(report: Report, retrace: bool) -> Asked:
             if plain.asks is not None:
                 found = plain.asks(report, retrace)
-                yield from (one for one in found if not (isinstance(one, machine_model.NotAsked) and one.of_models))
+                for one in found:  # The recipe of a model is its own.
+                    if not (isinstance(one, machine_model.Recipe) or getattr(one, "of_models", False)):
+                        yield one
             if report.timeline is None:
                 yield from machine_model.advice_on_state(report, report.steps // steps)
             yield from Retracing(

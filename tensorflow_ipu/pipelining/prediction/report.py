@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tensorflow_ipu import machine
-from tensorflow_ipu.machine import Memory, NotAsked, Report, Suggestion, advice_of_reading, changed
+from tensorflow_ipu.machine import Memory, NotAsked, Recipe, Report, Suggestion, advice_of_reading, changed
+from tensorflow_ipu.machine.recipe import recipe_of_reading
 from tensorflow_ipu.pipelining.prediction.passes import Passes, costs_of_passes, passes_of, runs_of
 from tensorflow_ipu.pipelining.program.build import TracedPipeline
 from tensorflow_ipu.pipelining.report.cost import (
@@ -27,7 +30,7 @@ from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES, o
 from tensorflow_ipu.pipelining.stages.part import Place
 from tensorflow_ipu.replicas import power_of_2
 
-Asked = Iterator[Suggestion | NotAsked]
+Asked = Iterator[Suggestion | NotAsked | Recipe]
 _HALVES = ("forward", "update", "activation_bytes", "weight_bytes", "state_bytes", "off_chip_bytes")
 
 
@@ -40,6 +43,7 @@ class Planned:
     costs: StageCosts
     again: Callable[..., Report]
     proportion: float | None
+    read: Callable[..., Planned]
 
     def advice(self) -> Asked:
         """All of it."""
@@ -49,6 +53,8 @@ class Planned:
             why = f"it runs as {plan.name!r}: `compare_plans` costs pipelines of its stages"
             yield NotAsked("recomputation, schedules, stages", why)
             return
+        if self.report.fits is not True:
+            yield from filter(None, [self._recipe()])
         yield from self._modes()
         yield from self._schedules()
         count = 2 * plan.micro_batches
@@ -60,6 +66,40 @@ class Planned:
             "the stages are traced for the shapes of theirs: ask for a report of a program with others",
             of_models=True,
         )
+
+    def _recipe(self) -> Recipe | None:
+        """What helps together: what reading the passes again tells, of stages that recompute or not."""
+        plan = self.plan
+        wanted = SUPPORTED_MODES[plan.schedule] if plan.training and plan.recomputation is None else ()
+        modes = {f"recomputation (`RecomputationMode.{mode.name}`)": mode for mode in wanted}
+
+        def again(plan: str = "", **changes: Any) -> Report:
+            planned = self.read(**changes)
+            return planned._as(modes[plan]) if plan else planned.report
+
+        return recipe_of_reading(self.report, again, plan.repeat_count, modes)
+
+    def _as(self, mode: RecomputationMode) -> Report:
+        plan = self.plan
+        return self._with(self._planned(self._mapping(), plan.micro_batches, plan.schedule, mode), self.costs)
+
+    def _mapping(self) -> list[Any]:
+        plan = self.plan
+        return [list(ipus) if many else ipus[0] for ipus, many in zip(plan.mapping, plan.concurrent, strict=True)]
+
+    def _planned(
+        self, mapping: list[Any], count: int, schedule: PipelineSchedule, mode: RecomputationMode | None
+    ) -> Plan:
+        """The plan of so many micro-batches, by another schedule or with other recomputation."""
+        return pipeline_plan(
+            len(mapping),
+            count,
+            schedule,
+            device_mapping=mapping,
+            training=self.plan.training,
+            recomputation_mode=mode,
+            repeat_count=self.plan.repeat_count,
+        ).offloaded(**self.plan.offloads)
 
     def _modes(self) -> Asked:
         """Other recomputation."""
@@ -113,9 +153,7 @@ class Planned:
         """What another plan does, of the next number of micro-batches that its schedule takes."""
         plan = self.plan
         schedule = plan.schedule if schedule is None else schedule
-        mapping = [list(ipus) if many else ipus[0] for ipus, many in zip(plan.mapping, plan.concurrent, strict=True)]
-        if costs is not None:
-            mapping = list(range(len(costs)))
+        mapping = self._mapping() if costs is None else list(range(len(costs)))
         ipus = [tuple(each) if isinstance(each, list) else (each,) for each in mapping]
         if schedule is PipelineSchedule.Interleaved and plan.training and len(set(ipus)) < len(ipus):
             yield NotAsked(words, "Interleaved trains with one stage an IPU only")
@@ -125,15 +163,7 @@ class Planned:
         count = -(-wanted // multiple) * multiple
         if count != wanted:
             words += f", and `gradient_accumulation_count` of {count}, a multiple of {multiple}"
-        other = pipeline_plan(
-            len(mapping),
-            count,
-            schedule,
-            device_mapping=mapping,
-            training=plan.training,
-            recomputation_mode=mode,
-            repeat_count=plan.repeat_count,
-        ).offloaded(**plan.offloads)
+        other = self._planned(mapping, count, schedule, mode)
         yield changed(words, self.report, self._with(other, self.costs if costs is None else costs))
 
     def _with(self, plan: Plan, costs: StageCosts) -> Report:
@@ -197,9 +227,15 @@ def report_of_pipeline(
     def again(**changes: Any) -> machine.Report:
         return _report(pipeline, passes.again(**changes), program)
 
-    def asks(of: machine.Report, retrace: bool) -> Iterator[machine.Suggestion | machine.NotAsked]:
+    @functools.lru_cache(maxsize=8)
+    def read(**changes: Any) -> Planned:
+        found = passes.again(**changes)
+        costs = costs_of_passes(pipeline, found)
+        return Planned(_report(pipeline, found, program), pipeline.plan, costs, again, passes.proportion, read)
+
+    def asks(of: machine.Report, retrace: bool) -> Asked:
         del retrace  # There is a program, and nothing to trace it from.
-        return Planned(of, pipeline.plan, costs_of_passes(pipeline, passes), again, passes.proportion).advice()
+        return dataclasses.replace(read(), report=of).advice()
 
     return replace(report, asks=asks, again=again)
 

@@ -1,5 +1,6 @@
 """What a machine would make of a pipeline: costs of its stages, and the report of its IPUs."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.machine import Report, systems
+from tensorflow_ipu.machine import GC200, Report, systems
 from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PhasedExecution, RecomputationMode, StageCost
 
 BATCH, WIDTH, STAGES, COUNT = 16, 64, 3, 12
@@ -15,12 +16,12 @@ WEIGHTS = 4 * WIDTH * WIDTH
 INPUT = 4 * BATCH * WIDTH
 
 
-def program_of(strategy, training=True, **options):
+def program_of(strategy, training=True, batch=BATCH, **options):
     """A program of three stages, the middle one four times as deep as the others; and its variables."""
     with strategy.scope():
         variables = [tf.Variable(tf.eye(WIDTH)) for _ in range(STAGES)]
         optimizer = tf.compat.v1.train.AdamOptimizer(0.01)
-        dataset = tf.data.Dataset.from_tensors(tf.ones([BATCH, WIDTH])).repeat()
+        dataset = tf.data.Dataset.from_tensors(tf.ones([batch, WIDTH])).repeat()
         infeed, outfeed = ipu.IPUInfeedQueue(dataset), ipu.IPUOutfeedQueue()
 
     def make(stage):
@@ -206,6 +207,21 @@ def test_advice_on_a_pipeline_reads_its_passes_again(training):
     assert all("in place of 0.6" in each.change for each in proportions)
     assert {row.part for row in again.operations if row.part} == {row.part for row in made.operations if row.part}
     del pipeline
+
+
+def test_a_pipeline_that_does_not_fit_has_a_recipe_of_float16_and_recomputation(strategy, configure):
+    configure(8)
+    chip = dataclasses.replace(GC200, tiles=2, tile_bytes=400 * 1024)
+    recipe = strategy.report(program_of(strategy, batch=256)[0], machine=chip).advice().recipe
+    assert recipe is not None
+    mode = RecomputationMode.RecomputeThenBackpropagate
+    first, second = recipe.steps
+    assert first.change.startswith("float16")
+    assert second.change == f"recomputation (`RecomputationMode.{mode.name}`)"
+    assert (first.verdict, second.verdict) == ("may fit", "fits")
+    recomputing = strategy.report(program_of(strategy, batch=256, recomputation_mode=mode)[0], machine=chip)
+    assert recomputing.again is not None
+    assert second.memory == pytest.approx(recomputing.again(halved=True).memory.high, rel=0.1)
 
 
 def test_what_options_have_off_the_chip_is_told_with_the_time_that_it_takes(strategy, configure):
