@@ -31,7 +31,7 @@ TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # The steps share one environment; those that compile are parallel in themselves.
-.PHONY: help build wheel core-test test test-numbers test-next cross-check demo docs names lint format clean distclean FORCE
+.PHONY: help build wheel core-test test test-numbers test-next cross-check demo docs notebooks names lint format clean distclean FORCE
 
 help:
 	@echo "make demo       train a network on handwritten digits on the emulated IPU"
@@ -43,6 +43,7 @@ help:
 	@echo "make lint       check formats, style and types"
 	@echo "make format     bring the sources into the format that lint checks"
 	@echo "make docs       build the site, with the reference, into site/; open site/index.html"
+	@echo "make notebooks  run the scripts of examples/notebooks/, and store what their cells show beside them"
 	@echo "make names      write the table of all names of the API into docs/porting.md"
 	@echo "make build      build the kernel library in the source tree"
 	@echo "make wheel      build a wheel into dist/, for other machines too"
@@ -127,6 +128,9 @@ demo: $(STAMPS)/examples
 	@$(BIN)/python examples/digits.py
 
 # The theme's makers announce a successor at each build.
+notebooks: $(STAMPS)/test
+	@$(BIN)/python build_tools/notebooks.py
+
 docs: $(STAMPS)/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "Open site/index.html"
 

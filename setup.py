@@ -77,6 +77,7 @@ def extras(release: str) -> dict[str, list[str]]:
             "argcomplete>=3.5",
             "hypothesis>=6.100",
             "ipykernel>=6.29",
+            "jupytext>=1.16",
             "nbclient>=0.10",
             "pyelftools>=0.31",
             "pytest>=8.4",

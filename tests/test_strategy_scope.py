@@ -1,16 +1,11 @@
 """A scope that is entered without `with`: it lasts from line to line, from cell to cell, until somebody leaves it."""
 
 import gc
-import tempfile
-import textwrap
 import threading
 
 import keras
-import nbclient
-import nbformat
 import pytest
 import tensorflow as tf
-import traitlets.config
 
 import tensorflow_ipu as ipu
 
@@ -111,47 +106,18 @@ def test_a_thread_enters_and_leaves_its_own_scopes(strategy, refused):
 
 def test_a_script_that_never_leaves_its_scope_trains_and_ends_quietly(run_script):
     done = run_script(
-        "\n".join(map(textwrap.dedent, (CELLS[0], "print(tf.Variable(1.0).device)", *CELLS[2:4]))).replace("await", "#")
+        """
+        import keras, numpy as np, tensorflow as tf
+        import tensorflow_ipu as ipu
+        strategy = ipu.IPUStrategy()
+        strategy.scope().__enter__()
+        print(tf.Variable(1.0).device)
+        model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+        model.compile("sgd", "mse")
+        model.fit(np.ones((8, 2), "float32"), np.ones((8, 1), "float32"), batch_size=4, verbose=0)
+        print(model.weights[0].value.device[-5:], int(model.optimizer.iterations))
+        """
     )
     assert done.stdout.split() == ["/job:localhost/replica:0/task:0/device:IPU:0", "IPU:0", "2"]
     assert "ignored" not in done.stderr
     assert "Error" not in done.stderr
-
-
-CELLS = (
-    """
-    import keras, numpy as np, tensorflow as tf
-    import tensorflow_ipu as ipu
-    strategy = ipu.IPUStrategy()
-    strategy.scope().__enter__();
-    """,
-    "print(tf.distribute.get_strategy() is strategy, tf.Variable(1.0).device[-5:])",
-    "await __import__('asyncio').sleep(0)\nmodel = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])",
-    """
-    model.compile("sgd", "mse")
-    model.fit(np.ones((8, 2), "float32"), np.ones((8, 1), "float32"), batch_size=4, verbose=0)
-    print(model.weights[0].value.device[-5:], int(model.optimizer.iterations))
-    """,
-    "strategy.scope().__exit__(None, None, None)",
-    "print(tf.distribute.has_strategy(), tf.Variable(1.0).device[-5:])",
-)
-PRINTED = ["", "True IPU:0", "", "IPU:0 2", "", "False CPU:0"]
-
-
-# A kernel runs each cell in a task of its own, with a copy of the context of the kernel.
-def test_a_scope_lasts_over_the_cells_of_a_notebook_until_one_leaves_it(monkeypatch):
-    cells = [nbformat.v4.new_code_cell(textwrap.dedent(cell).strip()) for cell in CELLS]
-    notebook = nbformat.v4.new_notebook(cells=cells)
-    # Of pytest's own folders, sockets have too long names.
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
-            monkeypatch.setenv(name, folder)
-        config = traitlets.config.Config({"ConnectionFileMixin": {"transport": "ipc"}})
-        nbclient.NotebookClient(
-            notebook, kernel_name="python3", timeout=300, startup_timeout=300, config=config
-        ).execute()
-    printed = [
-        "".join(output["text"] for output in cell.outputs if output.get("name") == "stdout").strip()
-        for cell in notebook.cells
-    ]
-    assert printed == PRINTED
