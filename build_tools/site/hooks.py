@@ -149,6 +149,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if page.file.src_uri == "reference.md":
         markdown = markdown.replace("<!-- All names. -->", _rows(_package()).replace("](", "](reference/"))
     markdown = re.sub(r"(?<!\[)`examples/(\w+)\.py`", r"[`\1.py`](../examples/\1.py)", markdown)
+    markdown = markdown.replace("](../examples/notebooks/", "](notebooks/")
     markdown = _OUTSIDE.sub(r"](\1.md", markdown)
     # Where a link shows the name of a file, as on GitHub, it shows the page's title.
     return re.sub(r"\[(\w+\.md)\](?=\(\1[)#])", lambda link: f"[{_title(link.group(1))}]", markdown)
