@@ -28,6 +28,7 @@ _FONT_POINTS = 9.0
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _ADDRESSES = re.compile(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"')
 _SIZE = re.compile(r'(<svg\b[^>]*?)\swidth="[^"]*"|(<svg\b[^>]*?)\sheight="[^"]*"')
+_DIGITS = re.compile(r"(\d\.\d\d)\d+")  # More than a screen can show, and half of a picture's size.
 _NAMED = re.compile(r'(\bid="|"#|url\(#)')
 
 
@@ -71,6 +72,7 @@ def inline(made: Figure, number: int, description: str) -> str:
     text = _METADATA.sub("", text[text.index("<svg") :])
     text = _ADDRESSES.sub("", text).replace("xlink:href", "href")
     text = _SIZE.sub(r"\1\2", _SIZE.sub(r"\1\2", text, count=1), count=1)
+    text = _DIGITS.sub(r"\1", text)
     text = _NAMED.sub(rf"\g<1>p{number}-", text)
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
     for name, colour in COLOURS.items():

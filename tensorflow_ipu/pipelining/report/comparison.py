@@ -67,17 +67,19 @@ class Comparison(PageView):
         from tensorflow_ipu.pipelining.report.picture import picture_of
 
         run = [one for one in self.candidates if not one.refused]
+        sized = any(one.cost and one.cost.peak_bytes for one in run)  # Else nobody said how large anything is.
         rows = [
             (
                 one.label,
                 f"{cost.time:.4g}" if self._machine is None else format_seconds(cost.time),
                 f"{cost.bubble_share:.0%}",
-                format_bytes(cost.peak_bytes) if cost.peak_bytes else "",
+                *([format_bytes(cost.peak_bytes)] if sized else []),
             )
             for one in run[:_SHOWN]
             if (cost := one.cost)
         ]
-        content = [table(("", "a pass", "bubble", "memory"), rows, numbers=3)] if rows else []
+        heads = ("", "a pass", "bubble", "memory")[: 3 + sized]
+        content = [table(heads, rows, numbers=2 + sized)] if rows else []
         best = [found.cost.plan for each in PipelineSchedule if (found := self.best_of(each)) and found.cost]
         if best:
             content.append(picture_of(best, self._stage_costs, machine=self._machine))
