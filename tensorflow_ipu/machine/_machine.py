@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 import re
 import threading
@@ -287,7 +286,7 @@ _counts: Counter[Path] = Counter()  # By the file's path without its number.
 
 
 def autosave(report: Report, directory: str) -> Path:
-    """Saves a report in a folder as JSON, and as a page where matplotlib is there; returns the path of the JSON.
+    """Saves a report in a folder as JSON and as a page; returns the path of the JSON.
 
     Files are named after the program, from the second of a name in this process on with a number. `OSError` is raised where
     the folder cannot be made or written to.
@@ -300,6 +299,5 @@ def autosave(report: Report, directory: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (f"{plain.name}_{number}.json" if number > 1 else f"{plain.name}.json")
     report.save(path)
-    if importlib.util.find_spec("matplotlib") is not None:
-        report.save(path.with_suffix(".html"))
+    report.save(path.with_suffix(".html"))
     return path

@@ -459,7 +459,9 @@ class Worker {
 
 Instructions BestInstructions() {
 #if IPU_X86
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  unsigned a = 0, b = 0, c = 0, d = 0;  // Clang 14 does not know the builtin's "f16c".
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   if (avx2 && __builtin_cpu_supports("avx512f")) return Instructions::kAvx512;
   if (avx2) return Instructions::kAvx2;
 #endif

@@ -3,6 +3,7 @@
 
 #if defined(__x86_64__) && !defined(IPU_PORTABLE)
 #define IPU_X86 1
+#include <cpuid.h>
 #include <immintrin.h>
 #else
 #define IPU_X86 0

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/log/check.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
@@ -85,7 +86,7 @@ HostDevice::HostDevice(const tf::SessionOptions& options, const std::string& nam
     : ThreadPoolDevice(options, name, memory, locality, allocator),
       resources_(std::make_shared<tf::ResourceMgr>(Device::resource_manager()->default_container())),
       is_copy_(false) {
-  TF_CHECK_OK(Device::resource_manager()->Create(Device::resource_manager()->default_container(), "resources",
+  CHECK_OK(Device::resource_manager()->Create(Device::resource_manager()->default_container(), "resources",
                                                  new Clearing(resources_)));
 }
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ NAMES = (
     "forward", "backward", "recompute", "update", "move",
 )  # fmt: skip
 COLOURS = {name: f"#fe{number:02x}fe" for number, name in enumerate(NAMES)}
+_ADVICE = "<p class=\"soft\">The picture needs matplotlib: <code>pip install 'tensorflow-ipu[report]'</code></p>"
 _FONT_POINTS = 9.0
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _ADDRESSES = re.compile(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"')
@@ -32,17 +35,26 @@ _DIGITS = re.compile(r"(\d\.\d\d)\d+")  # More than a screen can show, and half 
 _NAMED = re.compile(r'(\bid="|"#|url\(#)')
 
 
+def _or_advice(draw: Callable[..., str]) -> Callable[..., str]:
+    """A picture; where matplotlib is missing, how to get it, in a page that has all else."""
+
+    @functools.wraps(draw)
+    def drawn(*arguments: Any) -> str:
+        try:
+            importlib.import_module("matplotlib")
+        except ImportError:
+            return _ADVICE
+        return draw(*arguments)
+
+    return drawn
+
+
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
     """An empty figure of so many inches with axes, in the colours of the page."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as exc:
-        raise ImportError(
-            "a report as HTML needs matplotlib, which is not installed; `pip install 'tensorflow-ipu[report]'` brings it,"
-            " and `save` under a name that ends in `.json` needs nothing"
-        ) from exc
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     settings: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "report",
@@ -102,6 +114,7 @@ _COMPUTING = ("forward", "backward", "recompute", "update")  # Tasks of other ki
 _MEMORY = ("always", "data", "stash", "code")
 
 
+@_or_advice
 def memory_picture(report: Report, number: int) -> str:
     """A bar for each IPU of a replica, against what its tiles have."""
     memories = report.memories
@@ -132,6 +145,7 @@ def memory_picture(report: Report, number: int) -> str:
         return inline(made, number, "the memory that each IPU needs, against what it has")
 
 
+@_or_advice
 def liveness_picture(memory: Memory, number: int) -> str:
     """What one IPU has in memory while the program runs, over what is there all the time."""
     places = [at for at, _ in memory.liveness]
@@ -164,6 +178,7 @@ def liveness_picture(memory: Memory, number: int) -> str:
         return inline(made, number, "what is in memory while the program runs")
 
 
+@_or_advice
 def step_picture(report: Report, number: int) -> str:
     """What the chip, the links and the host's link do in the course of a step, one operation after the other."""
     lanes = _lanes(report)
@@ -216,6 +231,7 @@ def _add(values: list[float], begin: float, seconds: float, width: float) -> flo
     return end
 
 
+@_or_advice
 def pipeline_picture(timeline: Timeline, number: int) -> str:
     """Which IPU works on which stage and micro-batch when; white is waiting."""
     ipus = sorted({task.ipu for task in timeline.tasks})
