@@ -81,7 +81,7 @@ def comparison(before: Report, after: Report) -> str:
 def panels(report: Report) -> Iterator[str]:
     """All panels, in their order on the page."""
     yield _told(report)
-    if report.advice() or report.advice().not_asked:
+    if report.advice() or report.advice().not_asked or report.advice().recipe:
         yield _advice(report)
     yield from (panel(report) for panel in (_memory, _time, _liveness, _host, _timeline, _operations))
 
