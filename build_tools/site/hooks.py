@@ -180,6 +180,7 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
     """Has names in the text lead to the reference, and a notebook's links to the pages of the site."""
     if page.file.src_uri.endswith(".ipynb"):
         html = re.sub(r'<a class="anchor-link".*?</a>', "", html)
+        html = re.sub(r'href="(\w+)\.ipynb', r'href="\1.html', html)
         return re.sub(r'href="\.\./\.\./docs/(\w+)\.md', r'href="../\1.html', html)
 
     def link(code: re.Match[str]) -> str:

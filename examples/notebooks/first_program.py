@@ -45,17 +45,29 @@ strategy
 # %%
 with strategy.scope():
     model = keras.Sequential(
-        [keras.Input([64]), keras.layers.Dense(64, "relu"), keras.layers.Dense(32, "relu"), keras.layers.Dense(10)]
+        [
+            keras.Input([64]),
+            keras.layers.Dense(64, "relu"),
+            keras.layers.Dense(32, "relu"),
+            keras.layers.Dense(10),
+        ]
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(0.003), loss, metrics=["accuracy"], steps_per_execution=40)
+    model.compile(
+        keras.optimizers.Adam(0.003),
+        loss,
+        metrics=["accuracy"],
+        steps_per_execution=40,
+    )
 
 _ = model.fit(images[:1600], labels[:1600], batch_size=40, epochs=5, verbose=2)
 # %% [markdown]
 # It has not seen the last images, of which we take 160, as 40 batches of 4:
 
 # %%
-accuracy = model.evaluate(images[1600:1760], labels[1600:1760], batch_size=4, verbose=0)[1]
+accuracy = model.evaluate(
+    images[1600:1760], labels[1600:1760], batch_size=4, verbose=0
+)[1]
 print(f"{accuracy:.0%} of the other digits are right")
 
 # %% [markdown]
@@ -69,7 +81,9 @@ print(f"{accuracy:.0%} of the other digits are right")
 
 # %%
 with strategy.scope():
-    model = keras.Sequential([keras.Input([64]), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)])
+    model = keras.Sequential(
+        [keras.Input([64]), keras.layers.Dense(64, "relu"), keras.layers.Dense(10)]
+    )
     optimizer = keras.optimizers.Adam(0.003)
     optimizer.build(model.trainable_variables)
 losses = ipu.IPUOutfeedQueue()
@@ -93,7 +107,10 @@ def train(iterator, steps):
 
 # %%
 dataset = (
-    tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(1800, seed=1).repeat().batch(40, drop_remainder=True)
+    tf.data.Dataset.from_tensor_slices((images, labels))
+    .shuffle(1800, seed=1)
+    .repeat()
+    .batch(40, drop_remainder=True)
 )
 with strategy.scope():
     iterator = iter(dataset)
@@ -131,7 +148,9 @@ ipu.metrics_report()
 # As text it is one line,
 
 # %%
-report = strategy.report(train, [iterator, tf.constant(400)], trip_counts={"*": 400}, machine="GC200")
+report = strategy.report(
+    train, [iterator, tf.constant(400)], trip_counts={"*": 400}, machine="GC200"
+)
 print(repr(report))
 
 # %% [markdown]

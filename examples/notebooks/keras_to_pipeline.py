@@ -22,20 +22,40 @@ training, test = order[:1280], order[1280:1792]
 def make_model():
     keras.utils.set_random_seed(1)
     widths = (256, 256, 128, 64)
-    hidden = [keras.layers.Dense(width, "relu", name=f"hidden_{at}") for at, width in enumerate(widths)]
-    return keras.Sequential([keras.Input([64]), *hidden, keras.layers.Dense(10, name="answer")])
+    hidden = [
+        keras.layers.Dense(width, "relu", name=f"hidden_{at}")
+        for at, width in enumerate(widths)
+    ]
+    return keras.Sequential(
+        [keras.Input([64]), *hidden, keras.layers.Dense(10, name="answer")]
+    )
 
 
 def compile_model(model, rate, steps):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.SGD(rate, momentum=0.9), loss, metrics=["accuracy"], steps_per_execution=steps)
+    model.compile(
+        keras.optimizers.SGD(rate, momentum=0.9),
+        loss,
+        metrics=["accuracy"],
+        steps_per_execution=steps,
+    )
 
 
 def train(model, batch_size):
     keras.utils.set_random_seed(1)  # For the order of the images.
-    model.fit(images[training], labels[training], batch_size=batch_size, epochs=4, verbose=0)
-    accuracy = model.evaluate(images[test], labels[test], batch_size=batch_size, verbose=0)[1]
-    print(f"{int(model.optimizer.iterations)} updates; {accuracy:.1%} of the test's digits are right")
+    model.fit(
+        images[training],
+        labels[training],
+        batch_size=batch_size,
+        epochs=4,
+        verbose=0,
+    )
+    accuracy = model.evaluate(
+        images[test], labels[test], batch_size=batch_size, verbose=0
+    )[1]
+    print(
+        f"{int(model.optimizer.iterations)} updates; {accuracy:.1%} of the test's digits are right"
+    )
     return model.get_weights()
 
 
@@ -69,7 +89,10 @@ with strategy.scope():
     compile_model(model, rate=0.05 / 2, steps=4)
 model.set_replication_options("MEAN")  # Logs are the mean of the replicas' metrics.
 second = train(model, batch_size=32)
-print("largest difference of a weight is small:", max(float(np.abs(a - b).max()) for a, b in zip(first, second)) < 1e-4)
+print(
+    "largest difference of a weight is small:",
+    max(float(np.abs(a - b).max()) for a, b in zip(first, second)) < 1e-4,
+)
 
 # %% [markdown]
 # ## Two stages
@@ -90,7 +113,10 @@ pipelining.compare_plans(2, 8, recompute=False)
 with strategy.scope():
     model = make_model()
     compile_model(model, rate=0.05, steps=32)
-model.set_pipelining_options(gradient_accumulation_steps_per_replica=8, gradient_accumulation_reduction_method="mean")
+model.set_pipelining_options(
+    gradient_accumulation_steps_per_replica=8,
+    gradient_accumulation_reduction_method="mean",
+)
 proposal = pipelining.balance(model, 2, "GC200", batch_size=8)
 proposal
 
@@ -103,7 +129,10 @@ stages = [each.pipeline_stage for each in model.get_pipeline_stage_assignment()]
 for layer, stage in zip(model.layers, stages):
     print(f"stage {stage}: {layer.name}")
 third = train(model, batch_size=8)
-print("largest difference of a weight is small:", max(float(np.abs(a - b).max()) for a, b in zip(first, third)) < 1e-4)
+print(
+    "largest difference of a weight is small:",
+    max(float(np.abs(a - b).max()) for a, b in zip(first, third)) < 1e-4,
+)
 
 # %% [markdown]
 # ## Two stages on two replicas
@@ -124,11 +153,17 @@ config.configure_ipu_system()
 with strategy.scope():
     model = make_model()
     compile_model(model, rate=0.05 / 2, steps=32)
-model.set_pipelining_options(gradient_accumulation_steps_per_replica=8, gradient_accumulation_reduction_method="mean")
+model.set_pipelining_options(
+    gradient_accumulation_steps_per_replica=8,
+    gradient_accumulation_reduction_method="mean",
+)
 model.set_pipeline_stage_assignment(stages)
 model.set_replication_options("MEAN")
 fourth = train(model, batch_size=4)
-print("largest difference of a weight is small:", max(float(np.abs(a - b).max()) for a, b in zip(first, fourth)) < 1e-4)
+print(
+    "largest difference of a weight is small:",
+    max(float(np.abs(a - b).max()) for a, b in zip(first, fourth)) < 1e-4,
+)
 
 # %% [markdown]
 # ## What a machine would make of it

@@ -66,7 +66,9 @@ _ = Path("train_2021.py").write_text(SCRIPT)
 # A name that is misspelled, or that nothing stands for here, is found before anything runs:
 
 # %%
-_ = Path("misspelled.py").write_text(SCRIPT.replace("loops.repeat(", "loops.repeats("))
+_ = Path("misspelled.py").write_text(
+    SCRIPT.replace("loops.repeat(", "loops.repeats(")
+)
 # !python -m tensorflow_ipu --check misspelled.py
 
 # %% [markdown]
@@ -93,7 +95,9 @@ from tensorflow.python import ipu
 
 strategy = ipu.ipu_strategy.IPUStrategy()
 with strategy.scope():
-    infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.from_tensors(2.0).repeat())
+    infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(
+        tf.data.Dataset.from_tensors(2.0).repeat()
+    )
     outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
 
 
@@ -131,7 +135,11 @@ import numpy as np
 import tensorflow_ipu
 
 x = np.linspace(-1, 1, 64).astype(np.float32)
-dataset = tf.data.Dataset.from_tensor_slices((x, 3 * x + 1)).repeat().batch(16, drop_remainder=True)
+dataset = (
+    tf.data.Dataset.from_tensor_slices((x, 3 * x + 1))
+    .repeat()
+    .batch(16, drop_remainder=True)
+)
 
 strategy = tensorflow_ipu.IPUStrategy()
 with strategy.scope():
@@ -148,12 +156,16 @@ def train(iterator, steps):
         x, y = next(iterator)
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(slope * x + offset - y))
-        optimizer.apply_gradients(zip(tape.gradient(loss, [slope, offset]), [slope, offset]))
+        optimizer.apply_gradients(
+            zip(tape.gradient(loss, [slope, offset]), [slope, offset])
+        )
         losses.enqueue(loss)
 
 
 strategy.run(train, args=(iterator, tf.constant(200)))
-print(f"y = {slope.numpy():.2f} x + {offset.numpy():.2f}, loss {losses.dequeue().numpy()[-1]:.4f}")
+print(
+    f"y = {slope.numpy():.2f} x + {offset.numpy():.2f}, loss {losses.dequeue().numpy()[-1]:.4f}"
+)
 
 # %% [markdown]
 # ## Where the rest is

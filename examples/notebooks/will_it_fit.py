@@ -20,14 +20,27 @@ def make_model(layers=2, width=1024, tokens=256, words=16384):
     x = keras.layers.Embedding(words, width, name="embedding")(ids)
     for at in range(layers):
         y = keras.layers.LayerNormalization(name=f"norm_{at}a")(x)
-        attention = keras.layers.MultiHeadAttention(width // 64, 64, name=f"attention_{at}")
-        x = keras.layers.Add(name=f"add_{at}a")([x, attention(y, y, use_causal_mask=True)])
+        attention = keras.layers.MultiHeadAttention(
+            width // 64, 64, name=f"attention_{at}"
+        )
+        x = keras.layers.Add(name=f"add_{at}a")(
+            [x, attention(y, y, use_causal_mask=True)]
+        )
         y = keras.layers.LayerNormalization(name=f"norm_{at}b")(x)
         y = keras.layers.Dense(4 * width, "gelu", name=f"wide_{at}")(y)
-        x = keras.layers.Add(name=f"add_{at}b")([x, keras.layers.Dense(width, name=f"narrow_{at}")(y)])
+        x = keras.layers.Add(name=f"add_{at}b")(
+            [x, keras.layers.Dense(width, name=f"narrow_{at}")(y)]
+        )
     x = keras.layers.LayerNormalization(name="norm")(x)
-    model = keras.Model(ids, keras.layers.Dense(words, use_bias=False, name="next_word")(x), name="language_model")
-    model.compile(keras.optimizers.Adam(1e-4), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model = keras.Model(
+        ids,
+        keras.layers.Dense(words, use_bias=False, name="next_word")(x),
+        name="language_model",
+    )
+    model.compile(
+        keras.optimizers.Adam(1e-4),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
     return model
 
 
