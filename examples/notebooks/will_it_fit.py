@@ -68,7 +68,8 @@ report
 # %% [markdown]
 # ## What would help
 #
-# `advice` tries changes, each alone, by the same model of the machine, and orders what helps:
+# `advice` tries changes, each alone, by the same model of the machine, and orders what helps. Where the program does not
+# surely fit, it also combines them: a recipe, with what each step of it buys, as code to paste.
 
 # %%
 report.advice()
@@ -76,11 +77,11 @@ report.advice()
 # %% [markdown]
 # ## Try it
 #
-# Half precision with batches of 1 takes most of the way. Made under Keras's policy `mixed_float16`, the model computes in
+# The recipe has all in float16, weights too. A milder way: made under Keras's policy `mixed_float16`, the model computes in
 # float16 and keeps its weights in float32. float16 ends at 65504 and has few digits: `ipu.precision_report` tells what it
 # does to each tensor of a model ([What float16 makes of a model](../../docs/precision_report.md)).
 #
-# The rest of the way is more IPUs. `balance` finds the stages of a pipeline that are equally long and fit:
+# What is then too large for one IPU takes more of them. `balance` finds the stages of a pipeline that are equally long and fit:
 
 # %%
 keras.mixed_precision.set_global_policy("mixed_float16")
