@@ -87,7 +87,7 @@ HostDevice::HostDevice(const tf::SessionOptions& options, const std::string& nam
       resources_(std::make_shared<tf::ResourceMgr>(Device::resource_manager()->default_container())),
       is_copy_(false) {
   CHECK_OK(Device::resource_manager()->Create(Device::resource_manager()->default_container(), "resources",
-                                                 new Clearing(resources_)));
+                                              new Clearing(resources_)));
 }
 
 HostDevice::HostDevice(HostDevice& original, const std::string& name)
