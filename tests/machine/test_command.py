@@ -76,7 +76,6 @@ def test_layers_that_were_numbered_anew_are_the_same_and_what_is_in_one_alone_is
 
 
 def test_a_page_is_written_of_one_or_of_both(saved, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     page = tmp_path / "out.html"
     assert command.main([saved("a.json"), "--html", str(page)]) == 0
     assert 'id="comparison"' not in page.read_text(encoding="utf-8")

@@ -135,7 +135,6 @@ def files(folder):
 
 
 def test_each_program_has_one_under_its_name(reporting):
-    pytest.importorskip("matplotlib")
     strategy = ipu.IPUStrategy()
     with strategy.scope():
         total = tf.Variable(0.0)

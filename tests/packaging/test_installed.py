@@ -31,8 +31,8 @@ def test_wheel_has_the_package_with_its_library_record_and_type_marker_and_no_so
     files = [str(path) for path in distribution.files or () if "__pycache__" not in path.parts]
     of_package = ("__init__.py", "kernels/libtensorflow_ipu.so", "kernels/build_info.json", "py.typed")
     assert {f"tensorflow_ipu/{name}" for name in of_package} <= set(files)
-    tops = {file.partition("/")[0] for file in files}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"tensorflow_ipu"}
+    beside = [file for file in files if not file.startswith("tensorflow_ipu/") and ".dist-info/" not in file]
+    assert {Path(file).parts[-2:] for file in beside} <= {("bin", "tensorflow-ipu")}
     assert [file for file in files if file.endswith((".cc", ".h", ".o"))] == []
 
 
