@@ -55,7 +55,8 @@ def entries() -> list[ListedName]:
         for module, reason in _names.GONE.items()
         if _is_listed(module)
     ]
-    return sorted([*found, *_options()], key=lambda entry: (entry.module, entry.name.lower()))
+    old = (ListedName("ipu.utils", name, State.CANNOT, _names.became(name)) for name in _names.OLD_OPTIONS)
+    return sorted([*found, *_options(), *old], key=lambda entry: (entry.module, entry.name.lower()))
 
 
 def chosen(words: Iterable[str]) -> list[ListedName]:

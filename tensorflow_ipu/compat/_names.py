@@ -116,11 +116,16 @@ def missing_name(module: str, name: str) -> str | None:
     return f"`{module}` has no name `{name}` in this version of tensorflow_ipu{_hints(module, name)}"
 
 
+def became(name: str) -> str:
+    """What one of the `OLD_OPTIONS` is since there is `IPUConfig`."""
+    what = f"`IPUConfig().{OLD_OPTIONS[name]}`" if OLD_OPTIONS[name] else "`IPUConfig` and its attributes"
+    return f"became {what}, which `configure_ipu_system()` applies"
+
+
 def _hints(module: str, name: str) -> str:
     full = ALIASES.get(module, module)
     if name in OLD_OPTIONS and full.startswith(_ipu_names.IPU):
-        what = f"`IPUConfig().{OLD_OPTIONS[name]}`" if OLD_OPTIONS[name] else "`IPUConfig` and its attributes"
-        return f"; it became {what}, which `configure_ipu_system()` applies: docs/configuration.md"
+        return f"; it {became(name)}: docs/configuration.md"
     near = difflib.get_close_matches(name, [*MODULES[full].names, *_children(full)], n=1)
     hint = f"; did you mean `{near[0]}`?" if near else ""
     note = MODULES[full].note
