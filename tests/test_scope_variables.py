@@ -136,7 +136,10 @@ def test_variable_is_known_to_be_of_the_scope_and_where_another_one_is(strategy)
         inside = tf.Variable(1.0)
         with strategy.extended.colocate_vars_with(inside):
             assert tf.Variable(2.0).device == IPU
-        with pytest.raises(ValueError, match="colocate_vars_with"), strategy.extended.colocate_vars_with(outside):
+        with (
+            pytest.raises(ValueError, match=r"make the model inside `strategy.scope\(\)`"),
+            strategy.extended.colocate_vars_with(outside),
+        ):
             pass
     created = strategy.extended.variable_created_in_scope
     assert created(inside)

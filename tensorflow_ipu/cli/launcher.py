@@ -159,6 +159,7 @@ class Children:
         self._selector.register(self._reader, selectors.EVENT_READ)
         # Where workers tell that they are there.
         self._arrivals = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._arrivals.setblocking(False)
         self._arrivals.bind(f"\0tensorflow_ipu-{os.getpid()}")
         self._selector.register(self._arrivals, selectors.EVENT_READ)
         self._arrived: set[bytes] = set()
@@ -182,7 +183,8 @@ class Children:
             with progress.of("workers that are there", count, until=lambda work: work.done == count) as work:
                 while self._running():
                     self._step()
-                    work.done = len(self._arrived)
+                    work.done = self._count_arrived()
+                work.done = self._count_arrived()  # Of the last ones, whose end may be seen first.
         finally:
             self._arrivals.close()
             for child in self._children:
@@ -194,14 +196,20 @@ class Children:
     def _running(self) -> list[Child]:
         return [child for child in self._children if child.process.returncode is None]
 
+    def _count_arrived(self) -> int:
+        with suppress(BlockingIOError):
+            while True:
+                self._arrived.add(self._arrivals.recv(16))
+        return len(self._arrived)
+
     def _step(self) -> None:
         wait = max(0.0, self._pending[0][0] - time.monotonic()) if self._pending else None
         for key, _ in self._selector.select(wait):
-            if key.fileobj is self._arrivals:
-                self._arrived.add(self._arrivals.recv(16))
-            elif key.data is None:
+            if key.fileobj is self._reader:
                 with suppress(BlockingIOError):
                     os.read(self._reader, 4096)
+            elif key.fileobj is self._arrivals:
+                self._count_arrived()
             else:
                 self._read(key.data, key.fileobj)
         while self._caught:

@@ -44,7 +44,8 @@ def tree(tmp_path: Path, kernels: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     (folder / "core" / "three.cc").write_text("int Three() { return 3; }\n")
     (folder / "core" / "two_test.cc").write_text("#error A test is not part of the library.\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MAX_JOBS", raising=False)
+    for variable in ("MAX_JOBS", "PORTABLE", "WERROR"):
+        monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr(kernels, "TENSORFLOW_LIBRARIES", ())  # To link against them would take a second each time.
     return tmp_path
 
@@ -164,7 +165,6 @@ def test_compiler_that_does_not_start_or_is_missing_is_refused(kernels, monkeypa
 
 
 def test_warnings_fail_where_they_are_asked_to_and_a_build_says_how_far_it_is(tree, kernels, capsys, monkeypatch):
-    monkeypatch.delenv("WERROR", raising=False)
     (tree / kernels.KERNELS / "core" / "two.cc").write_text("int Two() { int unused = 1; return 2; }\n")
     kernels.build()
     said = capsys.readouterr().out
