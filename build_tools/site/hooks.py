@@ -29,6 +29,10 @@ _BESIDE = ("multi_worker_strategy", "strategy")
 # A link of a page in docs/ to a file or folder outside of it.
 _OUTSIDE = re.compile(r"\]\(\.\./(examples/\w+|benchmarks/[\w-]+|CHANGELOG)(?:\.py|\.md|/README\.md|/)?(?=[)#])")
 _IDENTIFIER = re.compile(r"[a-z]_[a-z]|[a-z][A-Z]|[A-Z]{2}[a-z]")
+# What stands behind the pages of docs/ among the results of the search.
+_BOOSTS = {"CHANGELOG": 0.2, "benchmarks": 0.2, "examples": 0.4, "names": 0.5, "notebooks/": 0.5, "reference": 0.5}
+# What the search leaves out of a notebook: what its cells print, and the button that copies, with its second text of the cell.
+_NO_WORDS = re.compile(r'tabindex="0">\n<pre|<(?:span class="notice"|div class="clipboard-copy-txt")')
 _SOURCE_STYLE = "<style>:root { color-scheme: light dark } :target { background: #fd06 }</style>"
 
 
@@ -177,9 +181,12 @@ def _names() -> dict[str, str]:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Has names in the text lead to the reference, and a notebook's links to the pages of the site."""
+    """Has names in the text lead to the reference, a notebook's links to the pages of the site, and the search to concepts."""
+    boosts = [boost for path, boost in _BOOSTS.items() if page.file.src_uri.startswith(path)]
+    page.meta["search"] = {"boost": boosts[0] if boosts else 1}
     if page.file.src_uri.endswith(".ipynb"):
         html = re.sub(r'<a class="anchor-link".*?</a>', "", html)
+        html = _NO_WORDS.sub(r'\g<0> data-search-exclude="yes"', html)
         html = re.sub(r'href="(\w+)\.ipynb', r'href="\1.html', html)
         return re.sub(r'href="\.\./\.\./docs/(\w+)\.md', r'href="../\1.html', html)
 
@@ -198,7 +205,9 @@ def on_page_content(html: str, page: Page, **_: Any) -> str:
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Writes a page for each source file, to which the reference links."""
+    """Writes a page for each source file, to which the reference links, and completes the worker of the search."""
+    [worker] = Path(config.site_dir, "assets/javascripts/workers").glob("search.*.js")
+    worker.write_text((ROOT / "build_tools/site/search.js").read_text() + worker.read_text())
     light, dark = (HtmlFormatter(style=style, linenos="inline", linespans="L") for style in ("default", "github-dark"))
     style = f"<style>{light.get_style_defs()} @media (prefers-color-scheme: dark) {{ {dark.get_style_defs()} }}</style>"
     for file in (ROOT / PACKAGE).rglob("*.py"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import os
 import re
 import shutil
@@ -27,6 +28,25 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("index.html", "how_do_i.html", "keras.html", "names.html", "reference/feeds.html")
+# What is typed into the search, and a page that is among the first three; each beginning of a word finds something.
+SEARCHES = {
+    **{"tensorflow"[:end]: "" for end in range(1, 11)},
+    "IPUInfeedQueue": "reference/feeds",
+    "precompiled_user_op": "reference/ops.custom_ops",
+    "set_pipelining_options": "reference/keras",
+    "ipu.utils": "names",
+    "create_ipu_config": "names",
+    "TensorFlow 1 sessions": "porting",
+    "compiled again": "how_do_i",
+    "profile a step": "how_do_i",
+    "NaN float16": "how_do_i",
+    "exit code": "command_line",
+    "Jupyter": "notebooks",
+    "last batch": "how_do_i",
+    "checkpoint": "how_do_i",
+    "Ctrl-C": "feeds",
+    "poprun --num-instances 2 --num-replicas 4 python train.py": "how_do_i",
+}
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +102,15 @@ def test_every_public_name_has_a_place_in_the_reference(site: Path) -> None:
     assert not missing
 
 
+def test_search_knows_the_cells_of_notebooks_once_and_not_what_they_print(site: Path) -> None:
+    index = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    for file in (ROOT / "examples" / "notebooks").glob("*.ipynb"):
+        texts = "".join(entry["text"] for entry in index if entry["location"].startswith(f"notebooks/{file.stem}.html"))
+        cells = [cell for cell in json.loads(file.read_text())["cells"] if cell["cell_type"] == "code"]
+        assert len(re.findall(r"<pre>(?!<code>)", texts)) == len(cells), texts
+        assert "Copied!" not in texts
+
+
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
@@ -126,9 +155,24 @@ def address(request: pytest.FixtureRequest, site: Path) -> Iterator[str]:
         thread.join()
 
 
+def links_found(browser: Chrome, words: str) -> list[str]:
+    """Types words into the search of the page that is open, and gives what it shows."""
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    script = """
+        const [box] = document.getElementsByClassName("md-search__input");
+        box.focus();
+        box.value = arguments[0];
+        box.dispatchEvent(new KeyboardEvent("keyup"));
+        return [...document.querySelectorAll("a.md-search-result__link")].map((link) => link.href);
+    """
+    wait = WebDriverWait(browser, 60, poll_frequency=0.02)
+    wait.until(lambda _: not browser.execute_script(script, ""))
+    return wait.until(lambda _: browser.execute_script(script, words), f"nothing is found by: {words}")
+
+
 def test_pages_work_in_a_browser_on_a_phone_and_from_a_folder(browser: Chrome, address: str) -> None:
     from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.wait import WebDriverWait
 
     phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
@@ -137,12 +181,9 @@ def test_pages_work_in_a_browser_on_a_phone_and_from_a_folder(browser: Chrome, a
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 390, page
         assert browser.get_log("browser") == [], page
 
-    browser.get(f"{address}/index.html?q=IPUInfeedQueue")
-    found = WebDriverWait(browser, 60).until(
-        lambda _: browser.find_elements(By.CSS_SELECTOR, "a.md-search-result__link")
-    )
-    targets = [link.get_attribute("href") or "" for link in found]
-    assert any("reference/feeds.html" in target and "IPUInfeedQueue" in target for target in targets)
+    for words, page in SEARCHES.items():
+        found = [link.removeprefix(f"{address}/").partition(".html")[0] for link in links_found(browser, words)]
+        assert page in ["", *list(dict.fromkeys(found))[:3]], f"{words}: {found}"
 
     browser.get(f"{address}/names.html")
     browser.find_element(By.ID, "names-filter").send_keys("ctc loss_v2")
