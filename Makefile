@@ -31,11 +31,12 @@ TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # The steps share one environment; those that compile are parallel in themselves.
-.PHONY: help build wheel core-test test test-numbers test-next cross-check demo docs notebooks names lint format clean distclean FORCE
+.PHONY: help build wheel core-test test test-programs test-numbers test-next cross-check demo docs notebooks names lint format clean distclean FORCE
 
 help:
 	@echo "make demo       train a network on handwritten digits on the emulated IPU"
-	@echo "make test       install the package into $(VENV) and run all tests; PYTEST_ARGS='-k feeds' narrows them"
+	@echo "make test       install the package into $(VENV) and run the tests; PYTEST_ARGS='-k feeds' narrows them"
+	@echo "make test-programs  run tests of whole programs and notebooks, and tests with Keras 2"
 	@echo "make test-numbers  run tests of numbers without AVX-512, in memory that is filled"
 	@echo "make test-next  try the newest pre-releases of TensorFlow and Keras, or TENSORFLOW=2.20, and print what breaks"
 	@echo "make cross-check  compile and link the kernels for aarch64"
@@ -104,11 +105,17 @@ core-test:
 PYTEST = mkdir -p build/test-run && cd build/test-run && PYTHONSAFEPATH=1 '$(CURDIR)/$(BIN)/python' -m pytest \
 	-c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' -p no:cacheprovider -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
+# Whole programs, which take long: scripts of 2021, each beside its plain form, and notebooks.
+PROGRAMS = programs test_notebooks.py
+
 # The last ones hold for either Keras.
 OF_KERAS_2 = keras2 keras_layers/test_sequences.py seam/test_keras_seam.py test_precision_report.py
 
 test: core-test $(STAMPS)/test $(STAMPS)/docs
-	$(PYTEST) '$(CURDIR)/tests'
+	$(PYTEST) '$(CURDIR)/tests' $(PROGRAMS:%='--ignore=$(CURDIR)/tests/%')
+
+test-programs: $(STAMPS)/test
+	$(PYTEST) $(PROGRAMS:%='$(CURDIR)/tests/%')
 	export TF_USE_LEGACY_KERAS=1 && $(PYTEST) $(OF_KERAS_2:%='$(CURDIR)/tests/%')
 
 # XLA uses no instruction above AVX2, and TensorFlow its own CPU kernels: as on a processor without AVX-512. The C library fills
