@@ -44,10 +44,11 @@ def _package() -> griffe.Module:
 
 
 def _members(module: griffe.Module) -> dict[str, griffe.Object | griffe.Alias]:
-    """What a module's `__all__` names."""
+    """What a module's `__all__` names, functions first: they are what most readers look for."""
     found = {str(name): module[str(name)] for name in module.exports or ()}
     # Where a function has the name of the module that it is from, griffe has the module.
-    return {name: one[name] if module.imports.get(name) == f"{one.path}.{name}" else one for name, one in found.items()}
+    own = {name: one[name] if module.imports.get(name) == f"{one.path}.{name}" else one for name, one in found.items()}
+    return dict(sorted(own.items(), key=lambda item: not item[1].is_function))
 
 
 @cache
