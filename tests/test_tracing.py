@@ -46,6 +46,9 @@ def slices(trace):
     return found
 
 
+@pytest.mark.skipif(
+    tf.__version__.startswith("2.20."), reason="XLA of TensorFlow 2.20 names operations otherwise: docs/install.md"
+)
 def test_fed_program_is_traced_with_its_waits_marks_and_prediction(replicas, pvti, tmp_path):
     strategy = replicas(2)
     with strategy.scope():

@@ -72,7 +72,9 @@ def test_program_without_host_work_is_what_plain_tensorflow_makes_of_it(strategy
         # Without lines, and numbers of functions in the names of loops. TensorFlow 2.20 numbers instructions otherwise.
         text = re.sub(r", metadata=\{[^}]*\}|_\d+(?=_)", "", hlo.partition("\n")[2]).partition("\nFileNames")[0]
         numbers: dict[str, str] = {}
-        return re.sub(r"(?<=\w)\.\d+\b", lambda found: numbers.setdefault(found[0], f".{len(numbers)}"), text)
+        return re.sub(
+            r"([\w-]+)\.\d+\b", lambda found: numbers.setdefault(found[0], f"{found[1]}.{len(numbers)}"), text
+        )
 
     def made(weights):
         return tf.function(functools.partial(train, weights), jit_compile=True)

@@ -121,6 +121,9 @@ def test_failure_on_one_device_leaves_the_other_alone(replicas):
 
 
 # What went wrong: each of many replicas had its products divided among all cores, on which the others computed too.
+@pytest.mark.skipif(
+    tf.__version__.startswith("2.20."), reason="XLA of TensorFlow 2.20 has other threads for products: docs/install.md"
+)
 def test_as_many_replicas_as_cores_compute_on_the_threads_that_they_have(replicas):
     cores = max(2, os.cpu_count() or 1)
     strategy = replicas(cores)
