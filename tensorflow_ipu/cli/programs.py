@@ -58,7 +58,9 @@ def program_of(words: Sequence[str]) -> Program:
     if rest and _PYTHON.fullmatch(os.path.basename(rest[0])):
         del rest[0]
         while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c"):
-            interpreter += [rest.pop(0) for _ in range(1 + (rest[0] in _VALUED))]
+            count = 1 + (rest[0] in _VALUED)
+            interpreter += rest[:count]
+            del rest[:count]
     flag = rest.pop(0) if rest and rest[0] in ("-m", "-c") else ""
     if not rest:
         what = {"-m": "the module to run, after `-m`", "-c": "the code to run, after `-c`"}

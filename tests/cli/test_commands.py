@@ -317,5 +317,6 @@ def test_every_variable_of_the_package_is_one_of_which_info_says_what_it_does():
 def test_options_of_python_itself_are_kept_apart():
     found = programs.program_of(["/usr/bin/python3.8", "-u", "-W", "error", "-m", "a.b", "-c"])
     assert (found.interpreter, found.words) == (("-u", "-W", "error"), ["-m", "a.b", "-c"])
-    with pytest.raises(ValueError, match="name the script to run"):
-        programs.program_of(["python"])
+    for words in (["python"], ["python", "-W"]):  # The second one raised an IndexError.
+        with pytest.raises(ValueError, match="name the script to run"):
+            programs.program_of(words)
