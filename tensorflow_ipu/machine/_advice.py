@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # A change is worth telling from these on: samples a second, and memory, as shares of what they were.
 _FASTER, _LEANER = 1.02, 0.97
+STATE_OFF_CHIP = "optimizer state off the chip (`offload_weight_update_variables`)"
 HALF = "float16 for all that is float32: weights, optimizer state, activations and data"
 _VERDICTS = (FITS, MAY_FIT, DOES_NOT_FIT)
 
@@ -159,7 +160,7 @@ def advice_on_state(report: Report, updates: int) -> Iterator[Suggestion]:
         return [dataclasses.replace(each, optimizer=round(share * each.optimizer)) for each in report.memories]
 
     moved = 2 * largest * updates / report.system.streaming_bytes_per_second
-    yield _with(report, "optimizer state off the chip (`offload_weight_update_variables`)", on_chip(0.0), moved)
+    yield _with(report, STATE_OFF_CHIP, on_chip(0.0), moved)
     if report.replicas > 1:
         # What replaces an all-reduce of gradients, a reduce-scatter and an all-gather, passes as many bytes.
         words = f"optimizer state shared by the {report.replicas} replicas (`replicated_optimizer_state_sharding`)"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tensorflow_ipu._base.units import format_bytes
-from tensorflow_ipu.machine._advice import HALF, Recipe, Suggestion
+from tensorflow_ipu.machine._advice import HALF, STATE_OFF_CHIP, Recipe, Suggestion
 from tensorflow_ipu.machine._memory import FITS
 
 if TYPE_CHECKING:
@@ -107,14 +107,21 @@ class _Reading:
     plan: str = ""
 
 
-_TIGHT = 0.1
+# The share of memory that products are tried with.
+TIGHT = 0.1
 
 
-def proportion_lines(proportion: float | None) -> Iterator[str]:
-    """Code that sets the memory for products, of an `IPUConfig` named `config`."""
-    if proportion is not None:
-        for category in ("convolutions", "matmuls"):
-            yield f'config.{category}.poplar_options = {{"availableMemoryProportion": "{proportion}"}}'
+def words_of_proportion(proportion: float | None) -> str:
+    """The change that gives products this share of memory."""
+    return f"`availableMemoryProportion` of {proportion}"
+
+
+def configuration(proportion: float | None, *lines: str) -> list[str]:
+    """Code that configures the system: lines on an `IPUConfig` named `config`, and the memory for products; may be empty."""
+    categories = () if proportion is None else ("convolutions", "matmuls")
+    options = f'poplar_options = {{"availableMemoryProportion": "{proportion}"}}'
+    own = [*lines, *(f"config.{category}.{options}" for category in categories)]
+    return ["config = ipu.config.IPUConfig()", *own, "config.configure_ipu_system()"] if own else []
 
 
 def recipe_of_reading(
@@ -132,26 +139,24 @@ def recipe_of_reading(
 
     has_state = any(memory.optimizer for memory in report.memories)
     shared = f"optimizer state shared by {report.replicas} replicas (`replicated_optimizer_state_sharding`)"
-    away = "optimizer state off the chip (`offload_weight_update_variables`)"
-    products = f"`availableMemoryProportion` of {_TIGHT}"
+    products = words_of_proportion(TIGHT)
     moves: dict[str, Callable[[_Reading], _Reading | None]] = {}
     if any("f32[" in each.shape for each in report.operations):
         moves[HALF] = lambda one: None if one.halved else dataclasses.replace(one, halved=True)
     if has_state and report.replicas > 1:
         moves[shared] = lambda one: dataclasses.replace(one, state=1 / report.replicas) if one.state == 1.0 else None
     if has_state:
-        moves[away] = lambda one: dataclasses.replace(one, state=0.0) if one.state else None
+        moves[STATE_OFF_CHIP] = lambda one: dataclasses.replace(one, state=0.0) if one.state else None
     for words in plans:
         moves[words] = lambda one, words=words: None if one.plan else dataclasses.replace(one, plan=words)
     if any(each.plan for each in report.operations):
-        moves[products] = lambda one: None if one.proportion else dataclasses.replace(one, proportion=_TIGHT)
+        moves[products] = lambda one: None if one.proportion else dataclasses.replace(one, proportion=TIGHT)
     made = searched(_Reading(), moves, effect)
     if not made:
         return None
     effects = [effect(setting) for _, setting in made]
     steps = tuple(one.as_suggestion(name) for (name, _), one in zip(made, effects, strict=True))
-    lines = [*proportion_lines(made[-1][1].proportion)]
-    code = "\n".join(["config = ipu.config.IPUConfig()", *lines, "config.configure_ipu_system()"] if lines else [])
+    code = "\n".join(configuration(made[-1][1].proportion))
     memory = effects[-1].memory
     return Recipe(steps, code, left="" if memory.verdict == FITS else left_over(memory, report.ipus_per_replica))
 

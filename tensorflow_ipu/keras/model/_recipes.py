@@ -11,14 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from tensorflow_ipu import machine, pipelining, replicas
 from tensorflow_ipu.keras.options.options import typed
 from tensorflow_ipu.machine import Memory, Recipe, Report
-from tensorflow_ipu.machine.recipe import FITS, HALF, Effect, left_over, proportion_lines, searched
+from tensorflow_ipu.machine.recipe import (
+    FITS,
+    HALF,
+    STATE_OFF_CHIP,
+    TIGHT,
+    Effect,
+    configuration,
+    left_over,
+    searched,
+    words_of_proportion,
+)
 from tensorflow_ipu.pipelining import RecomputationMode, StageCost
 from tensorflow_ipu.pipelining.parts import Pieces, joined
 
 _logger = logging.getLogger(__name__)
 
 MOST_STAGES = 64
-_TIGHT = 0.1
 # What moving the state of the optimizer may cost, as a share of the time of an update.
 _MOVING = 0.1
 _TRIES = 3
@@ -78,12 +87,10 @@ class Layout:
         if setting.halved:
             yield "# Before the model is made:"
             yield 'tf.keras.mixed_precision.set_global_policy("float16")'
-        lines = [*proportion_lines(setting.proportion)]
-        if self.ipus > 1:
-            lines.insert(0, f"config.auto_select_ipus = {self.ipus}  # Or so many times the number of replicas.")
+        several = f"config.auto_select_ipus = {self.ipus}  # Or so many times the number of replicas."
+        lines = configuration(setting.proportion, *[several] * (self.ipus > 1))
         if lines:
-            yield from ("# Before the strategy is made:", "config = ipu.config.IPUConfig()", *lines)
-            yield "config.configure_ipu_system()"
+            yield from ("# Before the strategy is made:", *lines)
         if self.steps == 1 and not self.pipelined:
             return
         yield f"# After `model.compile`; `fit` then takes batches of {setting.samples}:"
@@ -187,8 +194,8 @@ class Recipes:
         words = {
             "micro-batch": f"{update}, in place of micro-batches of {self.start.samples}",
             "stages": f"{setting.stages} stages, one an IPU, with {update}",
-            "state": f"optimizer state off the chip (`offload_weight_update_variables`), with {update}",
-            "proportion": f"`availableMemoryProportion` of {setting.proportion}",
+            "state": f"{STATE_OFF_CHIP}, with {update}",
+            "proportion": words_of_proportion(setting.proportion),
         }
         return words.get(name, name)
 
@@ -201,7 +208,7 @@ class Recipes:
         if self.report.memory.optimizer:
             found["state"] = self._offloaded
         if any(each.plan for each in self.report.operations):
-            found["proportion"] = lambda one: None if one.proportion else dataclasses.replace(one, proportion=_TIGHT)
+            found["proportion"] = lambda one: None if one.proportion else dataclasses.replace(one, proportion=TIGHT)
         if self.pieces is not None:
             found["micro-batch"] = _with_smaller_batches
             found["recomputation"] = lambda one: None if one.recompute else dataclasses.replace(one, recompute=True)
