@@ -54,14 +54,21 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         ),
         ("ipu_embedding_new", _INT, [_POINTER, _INT, _INT, _FLAG]),
         ("ipu_embedding_open", None, [_INT, _FLAG]),
-        ("ipu_end_process ipu_interrupt_disarm ipu_interrupt_now ipu_random_forget", None, []),
-        ("ipu_host_function_new", _INT, []),
+        (
+            (
+                "ipu_end_process ipu_interrupt_disarm ipu_interrupt_now ipu_random_forget"
+                " ipu_run_application_on_this_thread"
+            ),
+            None,
+            [],
+        ),
+        ("ipu_host_function_new", _INT, [_INT]),
         ("ipu_host_layers ipu_journal", _TEXT, []),
         ("ipu_infeed_new", _INT, [_TEXT, _INT, _INT, _FLAG]),
         (
             (
                 "ipu_infeed_ready ipu_infeed_waiting ipu_outfeed_replicas ipu_outfeed_layout ipu_outfeed_ready"
-                " ipu_outfeed_woken_ns ipu_random_new"
+                " ipu_outfeed_woken_ns ipu_random_new ipu_runs_waiting"
             ),
             _INT,
             [_INT],

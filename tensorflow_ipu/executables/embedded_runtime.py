@@ -164,6 +164,7 @@ class Engine:
 
     def _run(self) -> None:
         application = self._application
+        native.ipu_run_application_on_this_thread()
         try:
             while not self._stopped:
                 with tf.device(self._device):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 import threading
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu._native.library import native
 
 
 @pytest.fixture
@@ -125,14 +128,65 @@ def test_last_mode_during_a_run_gives_the_latest(tap, running, until):
     assert int(outfeed.dequeue()) == 8
 
 
-def test_programs_of_several_threads_run_at_once(tap, running, numbers, echo, start):
+def test_a_program_waits_for_the_end_of_the_run_before_it(tap, running, numbers, echo, start, until):
     first, _, _ = running(1)
     other = ipu.IPUOutfeedQueue()
-    start(lambda: echo(ipu.feeds.IPUOwnedIterator(numbers(500)), other, 500)).result(60)
-    np.testing.assert_array_equal(other.dequeue(), np.arange(500))
-    assert not first.done()
+    second = start(lambda: echo(ipu.feeds.IPUOwnedIterator(numbers(500)), other, 500))
+    until(lambda: native.ipu_runs_waiting(0) == 1)
+    assert not second.done()
+    assert len(other.dequeue()) == 0
     tap.put(1)
     first.result(60)
+    second.result(60)
+    np.testing.assert_array_equal(other.dequeue(), np.arange(500))
+
+
+# What went wrong: on a device of one IPU, runs of several threads overlapped, and shared out the elements by chance.
+@pytest.mark.parametrize("ipus", [1, 2])
+def test_runs_of_many_threads_come_one_after_the_other(ipus, replicas, numbers, infeed_of, echo, start):
+    replicas(ipus)
+    infeed, outfeed = infeed_of(numbers(10**6)), ipu.IPUOutfeedQueue()
+    threads = [start(lambda: [echo(infeed, outfeed, 20) for _ in range(10)]) for _ in range(8)]
+    for thread in threads:
+        thread.result(60)
+    np.testing.assert_array_equal(outfeed.dequeue().numpy().reshape(-1), np.arange(8 * 10 * 20 * ipus))
+
+
+def test_ctrl_c_ends_the_wait_of_a_run_for_its_turn(running, numbers, infeed_of, echo, until):
+    first, _, _ = running(1)
+    infeed, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
+
+    def press() -> None:
+        until(lambda: native.ipu_runs_waiting(0) == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presses = threading.Thread(target=press)
+    presses.start()
+    with pytest.raises(KeyboardInterrupt):
+        echo(infeed, outfeed, 1)
+    presses.join()
+    with pytest.raises(tf.errors.CancelledError):  # Ctrl-C ends the waits of all runs.
+        first.result(60)
+    echo(infeed, outfeed, 3)
+    np.testing.assert_array_equal(outfeed.dequeue(), [0, 1, 2])
+
+
+def test_a_host_function_that_runs_a_program_on_its_own_device_is_refused(replicas):
+    strategy = replicas(1, 1)
+    double = tf.function(lambda x: 2 * x, jit_compile=True)
+
+    def program(x: Any, on: ipu.IPUStrategy) -> Any:
+        with ipu.scopes.outside_compilation_scope():
+            y = tf.py_function(lambda x: on.run(double, (x,)), [x], tf.float32)
+            y.set_shape([])
+        return y + 1
+
+    def run(on: ipu.IPUStrategy) -> float:
+        return float(strategy.run(tf.function(lambda x: program(x, on), jit_compile=True), (tf.constant(3.0),)))
+
+    with pytest.raises(tf.errors.OpError, match=r"would wait for the end of the first one.*on another"):
+        run(strategy)
+    assert run(ipu.IPUStrategy("/device:IPU:1")) == 7
 
 
 def test_programs_of_several_threads_share_a_queue(numbers, infeed_of, echo, start):
