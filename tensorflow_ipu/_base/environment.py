@@ -93,6 +93,7 @@ VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
 PROGRESS_VARIABLE = "TENSORFLOW_IPU_PROGRESS"
 
 TRACEBACKS_VARIABLE = "TENSORFLOW_IPU_FULL_TRACEBACKS"
+TRUST_VARIABLE = "TENSORFLOW_IPU_TRUST_EXECUTABLES"
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 
@@ -212,6 +213,11 @@ def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
         else:
             others.append(word)
     return PoplarFlags(ipu_model, synthetic, frozenset(categories), cache, progress_bar, tuple(others))
+
+
+def trusts_executables(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether executables that other users stored in the cache are loaded (`TENSORFLOW_IPU_TRUST_EXECUTABLES`)."""
+    return switch(TRUST_VARIABLE, False, environ)
 
 
 def progress(environ: Mapping[str, str] | None = None) -> bool | None:

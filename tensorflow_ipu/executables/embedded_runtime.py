@@ -5,16 +5,14 @@ from __future__ import annotations
 import atexit
 import collections
 import concurrent.futures
+import dataclasses
 import itertools
 import os
-import shutil
-import tempfile
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,14 +21,14 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.types import TensorLike
-from tensorflow_ipu._native.library import native, ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import functions, op_errors
 from tensorflow_ipu.executables import application_compile_op
 from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.executables.application_compile_op import Application
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
-from tensorflow_ipu.replicas import ipus_or_one
+from tensorflow_ipu.replicas import executable_cache, ipus_or_one
 
 # How long the answering thread waits natively for an answer before it checks whether the engine was stopped.
 _WAIT_US = 20_000
@@ -70,7 +68,12 @@ class Engine:
                 f"`{device}` has {ipus} IPUs, of which other applications use {sum(used)}, and this one wants"
                 f" {application.ipus}: stop one first, by `embedded_runtime_stop`"
             )
-        self._define(values)
+        self._held: list[str] = []
+        try:
+            self._define(values)
+        except BaseException:
+            self._drop()
+            raise
         self._threads = [
             threading.Thread(target=target, name=f"ipu-application-{name}", daemon=True)
             for name, target in (("program", self._run), ("answers", self._answer))
@@ -101,18 +104,25 @@ class Engine:
         self._end(RuntimeError("the application was stopped: start it again"))
         for thread in set(self._threads) - {threading.current_thread()}:
             thread.join()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Gives up what the program uses; the second of several calls does nothing."""
         with self._condition:
             infeeds, self._infeeds = self._infeeds, []
+            held, self._held = self._held, []
         for infeed in infeeds:
             infeed.deleter  # noqa: B018  (The access ends it.)
+        for name in held:
+            executable_cache.release(name)
 
     def _define(self, values: Sequence[tf.Tensor]) -> None:
         application = self._application
-        folder = tempfile.mkdtemp(prefix="ipu_application_")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        for name, contents in application.executables.items():
-            Path(folder, name).write_bytes(contents)
-        native.ipu_add_executables(folder.encode(), application.key.encode())
+        if application.key == executable_cache.key():  # Else it is compiled for this processor and release.
+            for name, executable in application.executables.items():
+                executable_cache.hold(name, executable)
+                self._held.append(name)
+        self._application = application = dataclasses.replace(application, executables={})
         self._function = functions.define(application.functions, application.name)
         started_with = dict(zip(application.started_with, values, strict=True))
         self._kept: list[Any] = []

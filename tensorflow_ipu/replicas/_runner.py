@@ -32,14 +32,18 @@ _logger = logging.getLogger(__name__)
 _compiled_with: weakref.WeakSet[ConcreteFunction] = weakref.WeakSet()
 
 
-def compile_only(prepared: Prepared, folder: str = "", key: str = "") -> None:
-    """Compiles a program, on the device of the caller, into the executable cache or `folder`."""
+def compile_only(prepared: Prepared, key: str = "") -> tuple[str, bytes]:
+    """Compiles a program, on the device of the caller, into the executable cache.
+
+    With a key, returns a name and the executable instead, for `executable_cache.hold`.
+    """
     program, inputs = prepared
     try:
         with progress.of(f"compiling `{_plain(program.name)}`"):
-            ops.ipu_compile([*inputs, *program.captured_inputs], f=program, folder=folder, key=key)
+            name, executable = ops.ipu_compile([*inputs, *program.captured_inputs], f=program, key=key)
     except tf.errors.InvalidArgumentError as exc:
         _uncompilable.raise_explained(program, exc)
+    return name.numpy().decode(), executable.numpy()
 
 
 _SLICE = 0.1  # Seconds. A run whose `release` a handler has kept from being called is not waited for any longer.

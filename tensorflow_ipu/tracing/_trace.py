@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tensorflow_ipu import metrics
-from tensorflow_ipu._base import tracepoints
+from tensorflow_ipu._base import files, tracepoints
 from tensorflow_ipu._base.chrome import Chrome
 from tensorflow_ipu._base.tracepoints import PROGRAMS, Recording, Sample, TimedSpan
 from tensorflow_ipu._base.units import format_seconds
@@ -189,7 +189,8 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder `{file.parent}` for the trace `{path}`; make it first")
     with contextlib.ExitStack() as stack:
-        folder = os.fspath(logdir) if logdir is not None else stack.enter_context(tempfile.TemporaryDirectory())
+        # Of this process alone: others may write their profiles to `logdir`.
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         recording = tracepoints.start()
         if recording is None:
             raise RuntimeError(f"the trace `{path}` cannot begin: another one is being recorded; end that block first")
@@ -212,7 +213,9 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
             add_marks(chrome, recording)
             if report is not None:
                 add(chrome, report, recording)
-            file.write_text(json.dumps(chrome.trace()))
+            files.write(file, json.dumps(chrome.trace()))
+            if logdir is not None:
+                profiler.copy(folder, os.fspath(logdir))
 
 
 def _clocks_apart() -> float:

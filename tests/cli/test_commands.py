@@ -277,7 +277,8 @@ def test_replicas_of_a_line_of_poprun_are_those_of_popdist(tmp_path):
 def test_info_says_which_variables_act_and_its_report_hides_what_they_may_hold(here, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "one").write_text("12345")
+    (tmp_path / "kept" / "one.ipu_executable").write_text("12345")
+    (tmp_path / "kept" / "thesis").write_text("somebody else's")
     cluster = {"cluster": {"worker": ["secret:1", "secret:2"]}, "task": {"type": "worker", "index": 1}}
     for name, value in {
         "TF_POPLAR_FLAGS": f"--executable_cache_path={tmp_path}/kept --other",
