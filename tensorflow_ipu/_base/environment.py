@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -292,9 +293,17 @@ def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
     return text_of(TF_CONFIG_VARIABLE, environ) or None
 
 
-def launcher(environ: Mapping[str, str] | None = None) -> str | None:
-    """The name of the abstract socket of the launcher that started this worker; None where nobody did."""
-    return text_of(LAUNCHER_VARIABLE, environ) or None
+def launcher(environ: Mapping[str, str] | None = None) -> int | None:
+    """Returns the inherited socket by which a worker reports to its launcher; None if there is none.
+
+    The variable is `NUMBER:INODE`, as a process that did not inherit the socket may have another file of that number.
+    """
+    number, _, inode = text_of(LAUNCHER_VARIABLE, environ).partition(":")
+    try:
+        about = os.fstat(int(number))
+    except (OSError, OverflowError, ValueError):
+        return None
+    return int(number) if stat.S_ISSOCK(about.st_mode) and str(about.st_ino) == inode else None
 
 
 def worker_timeout(environ: Mapping[str, str] | None = None) -> float:

@@ -51,7 +51,7 @@ def write(path: str | os.PathLike[str], contents: str | bytes) -> None:
         file.write(contents.encode() if isinstance(contents, str) else contents)
 
 
-def _replaceable(path: str | os.PathLike[str]) -> os.stat_result | None | Literal[False]:
+def _replaceable(path: str | os.PathLike[str]) -> os.stat_result | Literal[False] | None:
     """Returns the status of the file that another one can replace; None if there is none, False if that cannot be."""
     try:
         about = os.stat(path)

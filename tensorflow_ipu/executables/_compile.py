@@ -39,7 +39,7 @@ def compile(  # noqa: A001
         if executable_cache.folder() is not None:
             replicas.compile_only(prepared._prepared)
         else:
-            executable_cache.hold(*replicas.compile_only(prepared._prepared, executable_cache.key()))
+            executable_cache.hold(*replicas.compile_only(prepared._prepared, executable_cache.machine_key()))
     return prepared
 
 

@@ -101,7 +101,7 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
             " which it has to have one at least"
         )
     with tf.device(device):
-        executable = replicas.compile_only(prepared, executable_cache.key())
+        executable = replicas.compile_only(prepared, executable_cache.machine_key())
     shards = replicas.ipus_of_replica(program)
     return Application(
         name=os.urandom(8).hex(),
@@ -112,7 +112,7 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
         ipus=ipus,
         ahead=ipus > shards or bool(pipelines_of(program)),
         weights=weights,
-        key=executable_cache.key(),
+        key=executable_cache.machine_key(),
         executables=dict([executable]),
     )
 

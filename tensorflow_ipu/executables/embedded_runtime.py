@@ -118,7 +118,7 @@ class Engine:
 
     def _define(self, values: Sequence[tf.Tensor]) -> None:
         application = self._application
-        if application.key == executable_cache.key():  # Else it is compiled for this processor and release.
+        if application.key == executable_cache.machine_key():  # Else it is compiled for this processor and release.
             for name, executable in application.executables.items():
                 executable_cache.hold(name, executable)
                 self._held.append(name)

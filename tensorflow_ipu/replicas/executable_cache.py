@@ -62,16 +62,25 @@ def folder() -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def key() -> str:
-    """What an executable depends on besides its program: versions, the processor, what XLA is told."""
-    kernels = json.loads(BUILD_INFO.read_text())["sha256"]
+    """Returns a fingerprint of what an executable depends on besides its program: `machine_key`, and what XLA is told."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parts = [tf.__version__, kernels, os.environ.get("XLA_FLAGS", ""), platform.machine(), str(processors)]
-    return hashlib.sha256("\n".join([*parts, *_processor()]).encode()).hexdigest()
+    return _fingerprint([machine_key(), os.environ.get("XLA_FLAGS", ""), str(processors)])
+
+
+@functools.lru_cache(maxsize=1)
+def machine_key() -> str:
+    """Returns a fingerprint of versions and processor. Machine code compiled for one fingerprint may fail on another."""
+    kernels = json.loads(BUILD_INFO.read_text())["sha256"]
+    return _fingerprint([tf.__version__, kernels, platform.machine(), *_processor()])
+
+
+def _fingerprint(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def hold(name: str, executable: bytes) -> None:
-    """Keeps an executable of `compile_only` in memory: this process loads it until `release` is called as often."""
-    native.ipu_hold_executable(key().encode(), name.encode(), executable, len(executable))
+    """Keeps an executable of `machine_key` in memory: this process loads it until `release` is called as often."""
+    native.ipu_hold_executable(machine_key().encode(), name.encode(), executable, len(executable))
 
 
 def release(name: str) -> None:
