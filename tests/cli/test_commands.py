@@ -168,6 +168,8 @@ def test_what_was_meant_is_said(here, tmp_path, words, told):
 def test_check_tells_programs_what_it_found_and_names_what_cannot_be_read(here, tmp_path):
     (tmp_path / "old.py").write_text("from tensorflow.python.ipu import utils\nutils.create_ipu_config()\n")
     (tmp_path / "older.py").write_text("print 'Python 2'\n")
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")  # At which it waited.
     status, out, _ = here("check", ".", "--json")
     found = json.loads(out)
     assert status == 1
