@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 
 @contextlib.contextmanager
@@ -21,12 +21,12 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     Raises:
       OSError: The file cannot be written.
     """
-    about = _replaceable(path)
-    if about is False:
+    if not _is_replaceable(path):
         with open(path, "wb") as file:
             yield file
         return
     target = os.path.realpath(path)
+    about = os.stat(target) if os.path.exists(target) else None
     unfinished = os.path.join(os.path.dirname(target), f".ipu_{os.urandom(8).hex()}.unfinished")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
@@ -51,17 +51,17 @@ def write(path: str | os.PathLike[str], contents: str | bytes) -> None:
         file.write(contents.encode() if isinstance(contents, str) else contents)
 
 
-def _replaceable(path: str | os.PathLike[str]) -> os.stat_result | Literal[False] | None:
-    """Returns the status of the file that another one can replace; None if there is none, False if that cannot be."""
+def _is_replaceable(path: str | os.PathLike[str]) -> bool:
+    """Returns whether a new file can take the place of what is at `path`, if anything is."""
     try:
         about = os.stat(path)
     except FileNotFoundError:
-        return None
+        return True
     folder, name = os.path.split(os.fspath(path))
     # `/dev/stdout` stands for an open file of this process, which may be a regular one.
     is_open = os.path.join(os.path.realpath(folder), name).startswith(("/dev/std", "/proc/"))
     writable = os.access(path, os.W_OK) and os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)
-    return about if stat.S_ISREG(about.st_mode) and writable and not is_open else False
+    return stat.S_ISREG(about.st_mode) and writable and not is_open
 
 
 def _move(unfinished: str, target: str) -> None:

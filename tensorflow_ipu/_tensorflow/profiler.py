@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,23 +61,6 @@ def measured(logdir: str) -> Iterator[Measured]:
                     event.duration_ps / 1e3,
                     {names[stat.metadata_id]: _value(stat, names) for stat in event.stats},
                 )
-
-
-def copy(folder: str, logdir: str) -> None:
-    """Copies what the profiler wrote below `folder` to `logdir`, which may be remote: `tf.io.gfile` is public."""
-    for file in Path(folder).rglob("*"):
-        if not file.is_file():
-            continue
-        target = f"{logdir}/{file.relative_to(folder)}"
-        unfinished = f"{target}.{os.urandom(8).hex()}.unfinished"  # TensorBoard may read the folder now.
-        tf.io.gfile.makedirs(os.path.dirname(target))
-        try:
-            tf.io.gfile.copy(str(file), unfinished)
-            tf.io.gfile.rename(unfinished, target, overwrite=True)
-        except BaseException:
-            if tf.io.gfile.exists(unfinished):
-                tf.io.gfile.remove(unfinished)
-            raise
 
 
 def _value(stat: Any, names: dict[int, str]) -> Any:

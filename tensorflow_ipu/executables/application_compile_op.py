@@ -36,7 +36,7 @@ _NUMBERS = b"IpuHalfPrecision"
 _MANIFEST, _FUNCTIONS, _WEIGHTS, _EXECUTABLES = "application.json", "functions.pb", "weights.npz", "executables/"
 _EXECUTABLE = re.compile(rf"{_EXECUTABLES}[0-9a-f]{{32}}")
 # What `zipfile`, `json` and `numpy` raise if a file is damaged, or no archive.
-_DAMAGED = (zipfile.BadZipFile, zlib.error, AttributeError, EOFError, LookupError, MemoryError, RuntimeError)
+_DAMAGED = (zipfile.BadZipFile, zlib.error, AttributeError, EOFError, LookupError, RuntimeError)
 _DAMAGED += (TypeError, ValueError)
 
 
@@ -101,7 +101,7 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
             " which it has to have one at least"
         )
     with tf.device(device):
-        executable = replicas.compile_only(prepared, executable_cache.machine_key())
+        executable_name, executable = replicas.compile_only(prepared, executable_cache.machine_key())
     shards = replicas.ipus_of_replica(program)
     return Application(
         name=os.urandom(8).hex(),
@@ -113,7 +113,7 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
         ahead=ipus > shards or bool(pipelines_of(program)),
         weights=weights,
         key=executable_cache.machine_key(),
-        executables=dict([executable]),
+        executables={executable_name: executable} if executable_name else {},  # XLA may not serialize it.
     )
 
 

@@ -51,7 +51,11 @@ def refresh() -> None:
         of_folder = key() if trusting or _is_private(folder) else f"{key()} of {os.geteuid()}"
     native.ipu_set_executable_cache(os.fsencode(folder), max_bytes, of_folder.encode(), trusting)
     if folder != _current[0]:
-        _logger.info("executables are kept in `%s`", folder) if folder else _logger.info("executables are not kept")
+        if folder:
+            only_read = "" if os.access(folder, os.W_OK) else ", which cannot be written: they are only loaded"
+            _logger.info("executables are kept in `%s`%s", folder, only_read)
+        else:
+            _logger.info("executables are not kept")
     _current[0] = folder
 
 
@@ -89,7 +93,7 @@ def release(name: str) -> None:
 
 
 def _processor() -> list[str]:
-    """What tells this processor from others, for which its machine code may not run."""
+    """Returns the lines of the system that name the processor and its instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
     except OSError:

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import tensorflow as tf
+
 from tensorflow_ipu import metrics
 from tensorflow_ipu._base import files, tracepoints
 from tensorflow_ipu._base.chrome import Chrome
@@ -215,7 +217,23 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
                 add(chrome, report, recording)
             files.write(file, json.dumps(chrome.trace()))
             if logdir is not None:
-                profiler.copy(folder, os.fspath(logdir))
+                _copy(folder, os.fspath(logdir))
+
+
+def _copy(folder: str, logdir: str) -> None:
+    """Copies what the profiler wrote to `logdir`, which may be remote, and where TensorBoard may be reading."""
+    for file in Path(folder).rglob("*"):
+        if file.is_file():
+            target = f"{logdir}/{file.relative_to(folder)}"
+            unfinished = f"{target}.{os.urandom(8).hex()}.unfinished"
+            tf.io.gfile.makedirs(os.path.dirname(target))
+            try:
+                tf.io.gfile.copy(str(file), unfinished)
+                tf.io.gfile.rename(unfinished, target, overwrite=True)
+            except BaseException:
+                if tf.io.gfile.exists(unfinished):
+                    tf.io.gfile.remove(unfinished)
+                raise
 
 
 def _clocks_apart() -> float:

@@ -104,7 +104,7 @@ FileCache::FileCache(std::string folder, int64_t max_bytes, bool trusting)
 
 std::string FileCache::PathOf(const std::string& file) const { return (fs::path(folder_) / file).string(); }
 
-bool FileCache::IsOwn(const struct stat& about) const {
+bool FileCache::IsTrusted(const struct stat& about) const {
   return S_ISREG(about.st_mode) && (trusting_ || about.st_uid == geteuid() || about.st_uid == 0);
 }
 
@@ -117,7 +117,7 @@ std::optional<std::string> FileCache::Read(const std::string& name, std::string_
   if (file < 0) return std::nullopt;
   std::optional<std::string> contents;
   struct stat about = {};
-  if (fstat(file, &about) == 0 && IsOwn(about) && (trusting_ || (about.st_mode & (S_IWGRP | S_IWOTH)) == 0) &&
+  if (fstat(file, &about) == 0 && IsTrusted(about) && (trusting_ || (about.st_mode & (S_IWGRP | S_IWOTH)) == 0) &&
       about.st_size <= kMostBytes) {
     std::optional<std::string> packed = ReadAll(file, static_cast<std::size_t>(about.st_size));
     if (packed) contents = Unpacked(identity, *std::move(packed));
@@ -162,17 +162,18 @@ void FileCache::Trim(const std::string& newest) const {
   const std::time_t now = std::time(nullptr);
   std::error_code error;
   for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string path = entry->path().string();
     const std::string name = entry->path().filename().string();
     struct stat about = {};
-    if (!(IsFinished(name) || IsUnfinished(name)) || lstat(entry->path().c_str(), &about) != 0 || !IsOwn(about))
-      continue;
+    if (!IsFinished(name) && !IsUnfinished(name)) continue;
+    if (lstat(path.c_str(), &about) != 0 || !IsTrusted(about)) continue;
     if (IsUnfinished(name)) {
-      if (now - about.st_mtim.tv_sec > kAbandonedSeconds) unlink(entry->path().c_str());
+      if (now - about.st_mtim.tv_sec > kAbandonedSeconds) unlink(path.c_str());
       continue;
     }
     bytes += about.st_size;
-    if (name != newest)
-      files.push_back({{about.st_mtim.tv_sec, about.st_mtim.tv_nsec}, about.st_size, entry->path().string()});
+    if (name == newest) continue;
+    files.push_back({{about.st_mtim.tv_sec, about.st_mtim.tv_nsec}, about.st_size, path});
   }
   std::sort(files.begin(), files.end(), [](const File& one, const File& other) { return one.used < other.used; });
   for (const File& file : files) {

@@ -32,7 +32,7 @@ class FileCache {
 
  private:
   std::string PathOf(const std::string& file) const;
-  bool IsOwn(const struct stat& about) const;
+  bool IsTrusted(const struct stat& about) const;
   void Trim(const std::string& newest) const;
 
   const std::string folder_;
