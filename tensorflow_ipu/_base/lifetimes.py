@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class _Watch(weakref.ref):
+class _WeakReference(weakref.ref):
     """A weak reference with what is to be done at the end of its object."""
 
     # ctypes passes `_as_parameter_` to a C function that is called with this reference.
@@ -26,9 +26,9 @@ class _Watch(weakref.ref):
 
 # References to objects that live, by their `id`: they compare and hash as their objects do. A reference that ended with
 # its object would call nothing.
-_watches: dict[int, _Watch] = {}
+_watches: dict[int, _WeakReference] = {}
 # References to objects that ended, and whose actions are due. Python appends to a deque and pops from it in one step.
-_due: collections.deque[_Watch] = collections.deque()
+_due: collections.deque[_WeakReference] = collections.deque()
 
 
 def call_native(subject: object, function: Any, number: int) -> None:
@@ -39,7 +39,7 @@ def call_native(subject: object, function: Any, number: int) -> None:
       function: A function of a `ctypes.CDLL` that takes one integer.
       number: The argument.
     """
-    watch = _Watch(subject, function)
+    watch = _WeakReference(subject, function)
     watch._as_parameter_ = ctypes.c_int64(number)
     _watches[id(watch)] = watch
     call_later(subject, lambda: _watches.pop(id(watch)))
@@ -48,7 +48,7 @@ def call_native(subject: object, function: Any, number: int) -> None:
 def call_later(subject: object, action: Callable[[], object]) -> None:
     """Has `action` called by the first `call_due` after the end of `subject`, which `action` must not refer to."""
     call_due()
-    watch = _Watch(subject, _due.append)
+    watch = _WeakReference(subject, _due.append)
     watch.action = action
     _watches[id(watch)] = watch
 

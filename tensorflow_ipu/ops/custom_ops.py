@@ -296,7 +296,7 @@ def compile_user_operation(
         if not Path(file).is_file():
             raise ValueError(f"`sources` must be paths of C++ files, but `{file}` is none")
     folder = tempfile.mkdtemp(prefix="ipu_user_operation_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove, folder, os.getpid())
     library = Path(folder, f"lib{Path(files[0]).stem}.so")
     # TensorFlow's wheels, and so this package, have the strings and lists of the newer ABI.
     fixed = ["-std=c++17", "-O2", "-fPIC", "-shared", "-D_GLIBCXX_USE_CXX11_ABI=1"]
@@ -312,6 +312,12 @@ def compile_user_operation(
     except subprocess.CalledProcessError as exc:
         raise ValueError(f"`{compiler[0]}` does not compile `sources`:\n{exc.stderr}") from exc
     return str(library)
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Removes a folder at the end of the process that made it, and not of one that was forked from that."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def checked(

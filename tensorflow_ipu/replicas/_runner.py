@@ -29,14 +29,18 @@ from tensorflow_ipu.replicas._program import Prepared, Target, call, trace
 _logger = logging.getLogger(__name__)
 
 
-def compile_only(prepared: Prepared, folder: str = "", key: str = "") -> None:
-    """Compiles a program, on the device of the caller, into the executable cache or `folder`."""
+def compile_only(prepared: Prepared, key: str = "") -> tuple[str, bytes]:
+    """Compiles a program, on the device of the caller, into the executable cache.
+
+    With a key, returns a name and the executable instead, for `executable_cache.hold`.
+    """
     program, inputs = prepared
     try:
         with progress.of(f"compiling `{_plain(program.name)}`"):
-            ops.ipu_compile([*inputs, *program.captured_inputs], f=program, folder=folder, key=key)
+            name, executable = ops.ipu_compile([*inputs, *program.captured_inputs], f=program, key=key)
     except tf.errors.InvalidArgumentError as exc:
         _uncompilable.raise_explained(program, exc)
+    return name.numpy().decode(), executable.numpy()
 
 
 _SLICE = 0.1  # Seconds. A run whose `release` a handler has kept from being called is not waited for any longer.
@@ -139,7 +143,7 @@ os.register_at_fork(after_in_child=_note_fork)
 _COMPILED, _PASSED = "_ipu_compiled_only", "_ipu_passed"
 
 
-class _Passed(NamedTuple):
+class _CheckResult(NamedTuple):
     """The checks that a program has passed."""
 
     device: str
@@ -148,7 +152,7 @@ class _Passed(NamedTuple):
 
 def _check(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> bool:
     """Checks a program, once for a device, and what it is called with; returns whether it had passed before."""
-    known: _Passed | None = getattr(program, _PASSED, None)
+    known: _CheckResult | None = getattr(program, _PASSED, None)
     is_known = known is not None and known.device == device
     if known is None or not is_known:
         known = _check_program(program, inputs, device)
@@ -158,7 +162,7 @@ def _check(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) 
     return is_known
 
 
-def _check_program(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> _Passed:
+def _check_program(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> _CheckResult:
     _check_types("input", program.inputs)
     _check_types("output", program.outputs)
     places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
@@ -174,7 +178,7 @@ def _check_program(program: ConcreteFunction, inputs: Sequence[tf.Tensor], devic
     if tf.executing_eagerly():
         _uncompilable.refuse_shapes_of_data(program, inputs, device)
     handles = tuple(at for at, tensor in enumerate(program.inputs[: len(inputs)]) if tensor.dtype == tf.resource)
-    return _Passed(device, handles)
+    return _CheckResult(device, handles)
 
 
 def _check_types(kind: str, tensors: list[tf.Tensor]) -> None:

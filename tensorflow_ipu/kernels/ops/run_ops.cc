@@ -81,7 +81,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
                          "Configure the system with `DeviceConnectionType.ALWAYS` to run.")),
         done);
     if (device.connection == Connection::kPreCompile) {
-      OP_REQUIRES_OK_ASYNC(context, Compile(context, function_, "", ""), done);
+      OP_REQUIRES_OK_ASYNC(context, Compile(context, function_), done);
       OP_REQUIRES_OK_ASYNC(context, SetZeros(context), done);
       done();
       return;
@@ -191,32 +191,41 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("IpuReplicatedRun").Device(tf::DEVICE_CPU), ReplicatedRunOp);
 
-// Compiles `f` for `args` without running it. The executable is stored in `folder` under a name by `key` and the
-// program, or where the process is configured to if there is no folder.
+// Compiles `f` for `args` without running it. The executable is stored where the process is configured to. With a key,
+// which is what it depends on besides its program, it is returned instead, under a name by the key and the program.
 REGISTER_OP("IpuCompile")
     .Input("args: Tin")
+    .Output("name: string")
+    .Output("executable: string")
     .Attr("Tin: list(type) >= 0")
     .Attr("f: func")
-    .Attr("folder: string = ''")
     .Attr("key: string = ''")
     .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::NoOutputs);
+    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Scalar());
+      context->set_output(1, context->Scalar());
+      return absl::OkStatus();
+    });
 
 class CompileOp : public tf::OpKernel {
  public:
   explicit CompileOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("folder", &folder_));
     OP_REQUIRES_OK(construction, construction->GetAttr("key", &key_));
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, Compile(context, function_, folder_, key_));
+    KeptExecutable kept;
+    OP_REQUIRES_OK(context, Compile(context, function_, key_, key_.empty() ? nullptr : &kept));
+    for (std::string* const text : {&kept.name, &kept.packed}) {
+      tf::Tensor* output = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(text == &kept.name ? 0 : 1, {}, &output));
+      output->scalar<tf::tstring>()() = *text;
+    }
   }
 
  private:
   tf::NameAttrList function_;
-  std::string folder_;
   std::string key_;
 };
 
