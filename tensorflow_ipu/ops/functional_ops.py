@@ -166,7 +166,7 @@ class _Code:
         """Makes the function of the graph, whose results are known now."""
         self.results = list(self.graph.outputs)
         self.function = functions.of_graph(self.name, self.graph, called=False)
-        for name in [name for name, code in _codes.items() if code() is None]:
+        for name in [name for name, code in list(_codes.items()) if code() is None]:
             _codes.pop(name, None)
         _codes[self.name] = weakref.ref(self)
 

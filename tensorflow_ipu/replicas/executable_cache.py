@@ -9,6 +9,7 @@ import logging
 import os
 import platform
 import stat
+import threading
 from pathlib import Path
 
 import tensorflow as tf
@@ -26,6 +27,8 @@ DEFAULT_MAX_BYTES = 2 << 30
 _asked: dict[str, tuple[str, int] | None] = {}
 # The folder that the kernels use now.
 _current: list[str] = [""]
+# Guards the above: several threads may ask for a folder, and the configuration is another thread's.
+_lock = threading.RLock()
 # Folders of which a warning has said that others may write there.
 _warned: set[str] = set()
 
@@ -36,27 +39,34 @@ def ask(folder: str | os.PathLike[str] | None, max_bytes: int) -> None:
         raise TypeError(f"`max_bytes` must be a whole number of bytes, but is {max_bytes!r}")
     if max_bytes <= 0:
         raise ValueError(f"`max_bytes` must be positive, but is {max_bytes}; `set_cache(None)` keeps nothing")
-    _asked["asked"] = None if folder is None else (_made(os.fspath(folder), "folder"), max_bytes)
-    refresh()
+    wanted = None if folder is None else (_made(os.fspath(folder), "folder"), max_bytes)
+    with _lock:
+        _asked["asked"] = wanted
+        refresh()
 
 
 def refresh() -> None:
     """Has the kernels use the folder of `ask`, else of the configuration, else of the environment."""
-    folder, max_bytes = _wanted()
-    if folder == _current[0] and not folder:
-        return
-    trusting = environment.trusts_executables()
-    of_folder = ""
-    if folder:
-        of_folder = key() if trusting or _is_private(folder) else f"{key()} of {os.geteuid()}"
-    native.ipu_set_executable_cache(os.fsencode(folder), max_bytes, of_folder.encode(), trusting)
-    if folder != _current[0]:
+    with _lock:
+        folder, max_bytes = _wanted()
+        if folder == _current[0] and not folder:
+            return
+        trusting = environment.trusts_executables()
+        of_folder = ""
         if folder:
-            only_read = "" if os.access(folder, os.W_OK) else ", which cannot be written: they are only loaded"
-            _logger.info("executables are kept in `%s`%s", folder, only_read)
-        else:
-            _logger.info("executables are not kept")
-    _current[0] = folder
+            of_folder = key() if trusting or _is_private(folder) else f"{key()} of {os.geteuid()}"
+        native.ipu_set_executable_cache(os.fsencode(folder), max_bytes, of_folder.encode(), trusting)
+        if folder != _current[0]:
+            _log(folder)
+        _current[0] = folder
+
+
+def _log(folder: str) -> None:
+    if folder:
+        only_read = "" if os.access(folder, os.W_OK) else ", which cannot be written: they are only loaded"
+        _logger.info("executables are kept in `%s`%s", folder, only_read)
+    else:
+        _logger.info("executables are not kept")
 
 
 def folder() -> str | None:
