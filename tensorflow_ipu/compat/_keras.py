@@ -185,7 +185,7 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes `lr` for `learning_rate`, and numbers of NumPy."""
+    """Takes `lr` for `learning_rate`, and any number: of NumPy, an integer, a tensor whose value is known."""
 
     @functools.wraps(original)
     def init(self: object, *args: Any, **kwargs: Any) -> None:
@@ -193,9 +193,11 @@ def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
             # By now an optimizer has put its default learning rate beside it, as an argument by name.
             kwargs["learning_rate"] = kwargs.pop("lr")
         rate = kwargs.get("learning_rate")
-        if isinstance(rate, (np.floating, np.integer)) and not isinstance(rate, float):
+        number = tf.get_static_value(rate) if tf.is_tensor(rate) and not isinstance(rate, tf.Variable) else rate
+        is_of_numpy = isinstance(number, (np.number, np.ndarray)) and np.ndim(number) == 0
+        if (is_of_numpy or is_int(number)) and not isinstance(number, float):
             _lost_names.note(f"a learning rate of the type `{type(rate).__name__}`", "one of Python")
-            kwargs["learning_rate"] = float(rate)
+            kwargs["learning_rate"] = float(number)
         original(self, *args, **kwargs)
 
     return init

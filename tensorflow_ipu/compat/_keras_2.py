@@ -220,6 +220,8 @@ def _add_old_names(root: ModuleType, changes: Changes) -> None:
     # The public class now chooses the one of 2021 or a newer one, and has no subclasses of the user's.
     scaling = importlib.import_module(f"{_SOURCE}.mixed_precision.loss_scale_optimizer")
     changes.put(root.mixed_precision, "LossScaleOptimizer", scaling.LossScaleOptimizer)
+    if root.__name__ != _KERAS:
+        changes.put(root, "__version__", importlib.import_module(_KERAS).__version__)
 
 
 @contextlib.contextmanager

@@ -44,8 +44,12 @@ def test_names_of_numpy_are_back_until_the_layer_goes_each_with_a_line_in_the_lo
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_learning_rate_may_be_a_number_of_numpy(logged):
-    assert float(keras.optimizers.SGD(np.float32(0.5)).learning_rate) == 0.5
+def test_a_learning_rate_may_be_any_number_whose_value_is_known(logged):
+    for rate in (np.float32(0.5), np.array(0.5), tf.constant(0.5), tf.constant(0.5, tf.float16)):
+        assert float(keras.optimizers.SGD(rate).learning_rate) == 0.5
+    assert float(keras.optimizers.SGD(2).learning_rate) == 2.0
+    with pytest.raises(ValueError, match="learning_rate"):
+        keras.optimizers.SGD(tf.constant([0.5]))
     assert float(keras.optimizers.Adam(lr=np.int64(2)).learning_rate) == 2.0
     assert logged()[0] == "a learning rate of the type `float32` is not there any more: it is taken for one of Python"
 
