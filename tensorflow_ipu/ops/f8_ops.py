@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -104,6 +104,9 @@ class Format(IntEnum):
 
     F143 = 0
     F152 = 1
+
+    # Python 3.11 has an `IntEnum` print its number.
+    __str__ = Enum.__str__
 
 
 def create_metadata(fmt: Format | int, scale: int = 0) -> int:

@@ -70,6 +70,14 @@ def test_rows_lead_to_what_they_say():
         assert getattr(importlib.import_module(module), name) is resolve(target), (module, name)
 
 
+def test_members_of_enums_are_printed_as_by_the_python_of_the_sdk():
+    kinds = {kind for _, _, target in HERE if isinstance(kind := resolve(target), enum.EnumMeta)}
+    assert {"IPUOutfeedMode", "PipelineSchedule", "Format", "DeviceConnectionType"} < {kind.__name__ for kind in kinds}
+    for member in (member for kind in kinds for member in kind):
+        assert str(member) == f"{type(member).__name__}.{member.name}"
+        assert f"{member}" == (str(member.value) if isinstance(member, int) else str(member))
+
+
 def test_absent_names_say_why_on_access_and_on_import():
     for module, name, target in ABSENT:
         old = importlib.import_module(module)

@@ -33,6 +33,9 @@ class PipelineSchedule(IntEnum):
     Interleaved = 1
     Sequential = 2
 
+    # Python 3.11 has an `IntEnum` print its number.
+    __str__ = Enum.__str__
+
 
 class PhasedExecution(Enum):
     """In which order the stages of a pipeline come onto the chip, where each has it for itself: as phases.
