@@ -105,8 +105,9 @@ class Format(IntEnum):
     F143 = 0
     F152 = 1
 
-    # Python 3.11 has an `IntEnum` print its number.
+    # As Python 3.6 and 3.8 printed an `IntEnum`; since then releases differ.
     __str__ = Enum.__str__
+    __format__ = int.__format__
 
 
 def create_metadata(fmt: Format | int, scale: int = 0) -> int:

@@ -33,8 +33,9 @@ class PipelineSchedule(IntEnum):
     Interleaved = 1
     Sequential = 2
 
-    # Python 3.11 has an `IntEnum` print its number.
+    # As Python 3.6 and 3.8 printed an `IntEnum`; since then releases differ.
     __str__ = Enum.__str__
+    __format__ = int.__format__
 
 
 class PhasedExecution(Enum):
