@@ -192,10 +192,9 @@ def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
         if "lr" in kwargs:
             # By now an optimizer has put its default learning rate beside it, as an argument by name.
             kwargs["learning_rate"] = kwargs.pop("lr")
-        rate = kwargs.get("learning_rate")
+        rate: Any = kwargs.get("learning_rate")
         number = tf.get_static_value(rate) if tf.is_tensor(rate) and not isinstance(rate, tf.Variable) else rate
-        is_of_numpy = isinstance(number, (np.number, np.ndarray)) and np.ndim(number) == 0
-        if (is_of_numpy or is_int(number)) and not isinstance(number, float):
+        if (is_int(number) or isinstance(number, (np.number, np.ndarray))) and np.ndim(number) == 0:
             _lost_names.note(f"a learning rate of the type `{type(rate).__name__}`", "one of Python")
             kwargs["learning_rate"] = float(number)
         original(self, *args, **kwargs)

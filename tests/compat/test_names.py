@@ -71,7 +71,8 @@ def test_rows_lead_to_what_they_say():
 
 
 def test_members_of_enums_are_printed_as_by_the_python_of_the_sdk():
-    kinds = {kind for _, _, target in HERE if isinstance(kind := resolve(target), enum.EnumMeta)}
+    of_ours = [resolve(target) for _, _, target in HERE if target.startswith("tensorflow_ipu")]
+    kinds: set[Any] = {kind for kind in of_ours if isinstance(kind, enum.EnumMeta)}
     assert {"IPUOutfeedMode", "PipelineSchedule", "Format", "DeviceConnectionType"} < {kind.__name__ for kind in kinds}
     for member in (member for kind in kinds for member in kind):
         assert str(member) == f"{type(member).__name__}.{member.name}"
