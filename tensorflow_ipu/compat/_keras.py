@@ -194,7 +194,8 @@ def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
             kwargs["learning_rate"] = kwargs.pop("lr")
         rate: Any = kwargs.get("learning_rate")
         number = tf.get_static_value(rate) if tf.is_tensor(rate) and not isinstance(rate, tf.Variable) else rate
-        if (is_int(number) or isinstance(number, (np.number, np.ndarray))) and np.ndim(number) == 0:
+        is_known = is_int(number) or (isinstance(number, (np.number, np.ndarray)) and np.ndim(number) == 0)
+        if is_known and not isinstance(number, float):
             _lost_names.note(f"a learning rate of the type `{type(rate).__name__}`", "one of Python")
             kwargs["learning_rate"] = float(number)
         original(self, *args, **kwargs)

@@ -74,7 +74,8 @@ def test_members_of_enums_are_printed_as_by_the_python_of_the_sdk():
     of_ours = [resolve(target) for _, _, target in HERE if target.startswith("tensorflow_ipu")]
     kinds: set[Any] = {kind for kind in of_ours if isinstance(kind, enum.EnumMeta)}
     assert {"IPUOutfeedMode", "PipelineSchedule", "Format", "DeviceConnectionType"} < {kind.__name__ for kind in kinds}
-    for member in (member for kind in kinds for member in kind):
+    members: list[Any] = [member for kind in kinds for member in kind]
+    for member in members:
         assert str(member) == f"{type(member).__name__}.{member.name}"
         assert f"{member}" == (str(member.value) if isinstance(member, int) else str(member))
 
