@@ -82,7 +82,7 @@ _NO_ADDONS = "That package no longer installs, and these are the names of it tha
 _ADDONS_NAMES: dict[str, dict[str, Target]] = {
     "activations": here(_ADDONS, "gelu"),
     "layers": {
-        **here(_ADDONS, "GELU InstanceNormalization"),
+        **here(_ADDONS, "GELU InstanceNormalization WeightNormalization"),
         "GroupNormalization": "tensorflow.keras.layers:GroupNormalization",
     },
     "losses": here(_ADDONS, "SigmoidFocalCrossEntropy sigmoid_focal_crossentropy"),
@@ -96,6 +96,7 @@ _ADDONS_NAMES: dict[str, dict[str, Target]] = {
 _ADDONS_FILES = {
     "layers.gelu": "layers",
     "layers.normalizations": "layers",
+    "layers.wrappers": "layers",
     "losses.focal_loss": "losses",
     "metrics.f_scores": "metrics",
     "optimizers.lamb": "optimizers",
