@@ -166,6 +166,8 @@ def _finding(path: str, holder: str) -> Callable[[str], Any]:
 
     def find(name: str) -> Any:
         full = f"{path}.{name}".removeprefix(".")
+        if full in _MOVED or full in _RENAMED:
+            return importlib.import_module(f"keras.{full}")
         if not name.startswith("__"):
             wanted = _RENAMED.get(path, {}).get(name, name)
             for module in _modules_of(path):

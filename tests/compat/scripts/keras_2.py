@@ -143,6 +143,16 @@ for lost in ("keras.engine.no_such", "tensorflow.python.keras.no_such"):
 print("lost", hasattr(tf.keras.layers, "NoSuch"))
 
 from tensorflow_ipu import compat  # noqa: E402
+from tensorflow_ipu.compat import _keras_2  # noqa: E402
+
+for path in {**_keras_2._MOVED, **_keras_2._RENAMED}:
+    for root in ("keras", "tensorflow.keras", "tensorflow.python.keras"):
+        parent, _, child = f"{root}.{path}".rpartition(".")
+        modules: dict = {}
+        exec(f"import {root}.{path} as one; from {parent} import {child} as other", modules)
+        if modules["one"] is not modules["other"]:
+            print("lost", root, path)
+keras.mixed_precision.policy.set_policy("float32")
 
 compat.uninstall()
 print("after", tf.keras.optimizers.SGD is OptimizerV2, issubclass(keras.optimizers.SGD, OptimizerV2))
