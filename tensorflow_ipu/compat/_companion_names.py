@@ -70,6 +70,9 @@ _ADDON_MODULES: dict[str, Module] = {
     **{f"{ADDONS}.keras.layers.{name}": Module(names) for name, names in _LAYERS.items()},
     f"{ADDONS}.keras.optimizers": Module(_all_of(_OPTIMIZERS)),
     **{f"{ADDONS}.keras.optimizers.{name}": Module(names) for name, names in _OPTIMIZERS.items()},
+    # Where releases of 2021 had those of `v1`.
+    f"{ADDONS}.layers": Module(_RNN_OPS),
+    f"{ADDONS}.layers.rnn_ops": Module(_RNN_OPS),
     f"{ADDONS}.v1": Module(),
     f"{ADDONS}.v1.layers": Module(_RNN_OPS),
     f"{ADDONS}.v1.layers.rnn_ops": Module(_RNN_OPS),

@@ -135,9 +135,10 @@ def install() -> None:
             return
         sys.meta_path.insert(0, _finder)
         try:
-            from tensorflow_ipu.compat import _keras
+            from tensorflow_ipu.compat import _dataset_stats, _keras
 
             _lost_names.bridge(_changes)
+            _dataset_stats.bridge(_changes)
             _keras.bridge_tensorflow(_changes)
             _keras.bridge(_changes)
         except BaseException:
