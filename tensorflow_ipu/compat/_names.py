@@ -126,7 +126,7 @@ def _hints(module: str, name: str) -> str:
     full = ALIASES.get(module, module)
     if name in OLD_OPTIONS and full.startswith(_ipu_names.IPU):
         return f"; it {became(name)}: docs/configuration.md"
-    near = difflib.get_close_matches(name, [*MODULES[full].names, *_children(full)], n=1)
+    near = difflib.get_close_matches(name, existing(full), n=1)
     hint = f"; did you mean `{near[0]}`?" if near else ""
     note = MODULES[full].note
     return f"{hint}. {note}" if note and not near else hint

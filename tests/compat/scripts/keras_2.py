@@ -29,8 +29,8 @@ from tensorflow.python.keras.mixed_precision.policy import Policy
 from tensorflow.python.keras.optimizer_v2.adam import Adam
 from tensorflow.python.keras.utils.generic_utils import get_custom_objects
 from tensorflow_addons import metrics
-from tensorflow_addons.layers import WeightNormalization
 from tensorflow_addons import optimizers as addons
+from tensorflow_addons.layers import WeightNormalization
 
 
 class Plain(tf.keras.optimizers.Optimizer):
