@@ -235,9 +235,10 @@ class WeightNormalization(keras.layers.Wrapper):
 
     def _initial(self, inputs: Any, count: int) -> list[tf.Tensor]:
         """Computes `g`, and the bias where `count` is 2, from the kernel or from a batch."""
-        v = tf.convert_to_tensor(self.v)
+        g: Any = self.g
+        v, depth = tf.convert_to_tensor(self.v), g.shape[0]
         if not self.data_init:
-            return [tf.norm(tf.reshape(v, [-1, v.shape[-1]]), axis=0)]
+            return [tf.norm(tf.reshape(v, [-1, depth]), axis=0)]
         activation = getattr(self.layer, "activation", None)
         if not self._is_recurrent:
             self.layer.activation = None
@@ -249,7 +250,7 @@ class WeightNormalization(keras.layers.Wrapper):
         mean, variance = tf.nn.moments(outputs, list(range(outputs.shape.rank - 1)))
         scale = tf.math.rsqrt(variance + 1e-10)
         # The gates of a recurrent layer share a kernel.
-        return [self.g * tf.tile(scale, [v.shape[-1] // scale.shape[0]]), -mean * scale][:count]
+        return [g * tf.tile(scale, [depth // (outputs.shape[-1] or 1)]), -mean * scale][:count]
 
     def _call_with(self, inputs: Any, kernel: tf.Tensor) -> Any:
         """Calls the layer with a tensor in place of its kernel."""
