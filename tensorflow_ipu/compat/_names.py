@@ -7,6 +7,8 @@ import difflib
 from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_names, _tensorflow_names
 from tensorflow_ipu.compat._table import Absent, Module, Target
 
+IPU, POPLAR, ADDONS = _ipu_names.IPU, _ipu_names.POPLAR, _companion_names.ADDONS
+
 MODULES: dict[str, Module] = {
     **_ipu_names.MODULES,
     **_tensorflow_names.MODULES,

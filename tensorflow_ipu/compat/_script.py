@@ -19,7 +19,7 @@ from typing import Any
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow.patches import Changes
-from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_2, _lost_names, _names
+from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_2, _keras_errors, _lost_names, _names
 from tensorflow_ipu.compat._table import resolve
 
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
@@ -163,8 +163,11 @@ def _close() -> None:
 _INTERRUPTED = 130
 
 
-def run(flag: str, text: str, arguments: Sequence[str]) -> int:
-    """Runs the script of a path as the main module of this process, or a module after `-m`, or code after `-c`."""
+def run(flag: str, text: str, arguments: Sequence[str], advice: str = "") -> int:
+    """Runs the script of a path as the main module of this process, or a module after `-m`, or code after `-c`.
+
+    `advice` ends what is printed of an error that Keras raises.
+    """
     install()
     sys.argv = [flag or text, *arguments]
     if not getattr(sys.flags, "safe_path", False):  # As of Python 3.11.
@@ -192,6 +195,8 @@ def run(flag: str, text: str, arguments: Sequence[str]) -> int:
         # The script's author has no use for the frames of this file.
         shortened = exc.with_traceback(_below_this_file(exc.__traceback__))
         sys.excepthook(type(shortened), shortened, shortened.__traceback__)
+        if advice and _keras_errors.is_of_keras(exc):
+            print(advice, file=sys.stderr)  # noqa: T201
         return _INTERRUPTED if isinstance(exc, KeyboardInterrupt) else 1
     return 0
 

@@ -180,8 +180,9 @@ def test_check_reads_and_runs_nothing(here, tmp_path, capsys):
         "is of Keras 2 alone:\n",
         "is of Keras 2, and taken by Keras 3 too:\n",
         "is written down, and changes no result:\n",
+        "has scripts run with Keras 2:\n",
     )
-    missing, _, _, recorded = re.split("|".join(titles), capsys.readouterr().out)
+    missing, _, _, recorded, _ = re.split("|".join(titles), capsys.readouterr().out)
     for said, files in ((missing, {"needs_more.py", "sibling.py"}), (recorded, {"session.py"})):
         places = [line.strip().partition(":")[0] for line in said.splitlines() if line.startswith("  ")]
         assert {Path(place).name for place in places} == files
