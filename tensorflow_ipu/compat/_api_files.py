@@ -117,8 +117,7 @@ def _bound(tree: ast.Module) -> dict[str, Place]:
         elif isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store):
             found.setdefault(node.id if isinstance(node, ast.Name) else node.attr, None)
         elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "setattr":
-            name = node.args[1]
-            found.setdefault(name.value if isinstance(name, ast.Constant) else "", None)
+            found.setdefault(str(getattr(node.args[1], "value", "")), None)
     return found
 
 

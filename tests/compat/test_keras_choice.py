@@ -14,7 +14,7 @@ pytest.importorskip("tf_keras", reason="Keras 2 is not installed")
 OF_SDK = "from tensorflow.python import ipu\nimport tensorflow as tf\ntf.keras.Sequential()\n"
 OF_2 = "import keras\nkeras.utils.tf_inspect\n"
 OF_3 = "import keras\nkeras.ops.relu\n"
-NEWER = "keras.utils.image_dataset_from_directory('images', pad_to_aspect_ratio=True)"
+NEWER = "keras.models.clone_model(model, call_function=print)"
 OF_BOTH = "import keras\nkeras.Sequential()\n"
 
 
@@ -52,7 +52,7 @@ def _choices(folder, **scripts):
         ),
         ({"train": OF_SDK + "import more", "more": OF_3}, 3, "more.py:2: Keras 2 has no"),
         ({"train": OF_BOTH, "predict": OF_3}, 3, None),
-        ({"train": f"import keras\n{NEWER}", "predict": OF_SDK}, 3, "of Keras 2 takes no `pad_to_aspect_ratio`"),
+        ({"train": f"import keras\n{NEWER}", "predict": OF_SDK}, 3, "of Keras 2 takes no `call_function`"),
         (
             {"train": OF_BOTH + "def f(layer): layer.stateless_call()", "predict": OF_SDK},
             3,
