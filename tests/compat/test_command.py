@@ -102,6 +102,34 @@ def test_missing_names_are_listed_all_at_once_and_nothing_runs(here, capsys):
     assert "--force" in said.err
 
 
+_SAVES = "import keras\nkeras.Sequential([keras.layers.Dense(2)]).save('folder')\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_told"),
+    [
+        (_SAVES, True),
+        ("import keras\nkeras.Input(2) @ 'x'\n", True),
+        ("import keras\ngetattr(keras.Sequential(), 'fit_' + 'generator')\n", True),
+        ("import importlib\nimportlib.import_module('keras.' + 'no_such')\n", True),
+        ("import keras\nclass A(keras.layers.Layer):\n    def call(self, x): return x.no_such\nA()(keras.Input(2))\n", False),
+        ("import keras\nclass A(keras.layers.Layer):\n    def call(self, x): return 1 / 0\nA()(keras.Input(2))\n", False),
+        ("import tensorflow as tf\ntf.ones([2]) @ tf.ones([3])\n", False),
+        ("raise ValueError('of the script')\n", False),
+        ("raise SystemExit(1)\n", False),
+    ],
+)
+def test_error_of_keras_3_in_code_of_the_sdk_ends_with_what_may_help(here, tmp_path, capsys, code, is_told):
+    assert here(_script(tmp_path, f"from tensorflow.python import ipu\n{code}")) == 1
+    *_, last = ["", *capsys.readouterr().err.splitlines()]
+    assert ("`--keras 2` may be what this script needs" in last) is is_told, last
+
+
+def test_error_of_keras_3_in_other_code_is_left_alone(here, tmp_path, capsys):
+    assert here(_script(tmp_path, _SAVES)) == 1
+    assert "--keras 2" not in capsys.readouterr().err
+
+
 def test_force_runs_up_to_the_first_missing_name(here, tmp_path, capsys):
     script = _script(tmp_path, "from tensorflow.python.ipu import loops\nprint('here')\nloops.for_loop\n")
     assert here("--force", script) == 1
