@@ -11,11 +11,12 @@ from pathlib import Path
 from tensorflow_ipu._base import environment
 from tensorflow_ipu.cli import run_script
 from tensorflow_ipu.cli.parsers import WRONG, add_json, kind_of, make_parser, show, show_json
-from tensorflow_ipu.compat import _keras_choice, _keras_reading, _missing, _project
+from tensorflow_ipu.compat import _keras_choice, _keras_reading, _missing, _project, _tensorflow_reading
 from tensorflow_ipu.compat._api_files import KERAS_2
 from tensorflow_ipu.compat._keras_choice import KerasChoice
 from tensorflow_ipu.compat._keras_reading import KerasFound, Weight
 from tensorflow_ipu.compat._project import Found, Project
+from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,8 +24,8 @@ def parser() -> argparse.ArgumentParser:
     made = make_parser(
         "check",
         "Reads Python files, with what they import of their own folders, and runs nothing. Prints where they need names of"
-        " IPU TensorFlow that do not exist, what one Keras alone has, which Keras they run with, and names that change no"
-        " result here.",
+        " TensorFlow that do not exist, what one Keras or TensorFlow 1 alone has, which Keras they run with, and names that"
+        " change no result here.",
         "0 if nothing is missing; 1 if anything does not exist or cannot be read, or if Keras 2 is needed and not installed",
     )
     made.add_argument("paths", metavar="PATH", type=Path, nargs="+", help="a Python file, or a folder of them")
@@ -39,6 +40,7 @@ class _Script:
     project: Project
     needs: list[KerasFound]
     choice: KerasChoice
+    old: OldTensorFlow
 
     @property
     def version(self) -> int:
@@ -51,7 +53,8 @@ class _Script:
     def missing(self) -> list[Found]:
         """What ends it, but for the lack of Keras 2."""
         lost = _keras_choice.lost(self.needs, self.version) if KERAS_2.is_installed else []
-        return [*_missing.missing(self.project), *lost]
+        of_tensorflow = _tensorflow_reading.lost(self.project, self.old)
+        return sorted([*_missing.missing(self.project), *lost, *of_tensorflow], key=lambda found: (found.path, found.line))
 
 
 def _read(paths: Iterable[Path]) -> Iterator[_Script]:
@@ -61,7 +64,8 @@ def _read(paths: Iterable[Path]) -> Iterator[_Script]:
         folder = project.script.parent
         if folder not in of_folders:
             of_folders[folder] = _keras_choice.of_folder(project, needs)
-        yield _Script(project, needs, _keras_choice.choose(needs, of_folders[folder]))
+        old = _tensorflow_reading.old_tensorflow(project)
+        yield _Script(project, needs, _keras_choice.choose(needs, of_folders[folder]), old)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -89,6 +93,10 @@ def main(arguments: Sequence[str]) -> int:
             (need for need in needs if need.weight is Weight.BRIDGED),
         ),
         "keras_3_alone": ("is of Keras 3 alone:", (need for need in needs if need.version == 3)),
+        "tensorflow_1": (
+            "is of TensorFlow 1, which scripts with it get:",
+            (place for script in scripts for place in script.old.because),
+        ),
         "recorded": (
             "is written down, and changes no result:",
             (one for script in scripts for one in _missing.recorded(script.project)),

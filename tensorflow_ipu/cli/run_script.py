@@ -12,16 +12,17 @@ from pathlib import Path
 from tensorflow_ipu._base import environment, requirements
 from tensorflow_ipu.cli.parsers import COMMANDS, WRONG, make_parser, meant, program, show, split
 from tensorflow_ipu.cli.programs import program_of
-from tensorflow_ipu.compat import _keras_choice, _keras_reading, _missing
+from tensorflow_ipu.compat import _keras_choice, _keras_reading, _missing, _tensorflow_reading
 from tensorflow_ipu.compat._api_files import KERAS_2
 from tensorflow_ipu.compat._keras_choice import KerasChoice
 from tensorflow_ipu.compat._keras_reading import Weight
 from tensorflow_ipu.compat._project import Found, Project
+from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
 from tensorflow_ipu.errors import LibraryError
 
 _USAGE = """\
-{prog} [--keras 2|3] [--force] [--emulations=FILE] SCRIPT [ARGUMENT ...]
-       {prog} [--keras 2|3] [--force] [--emulations=FILE] -m MODULE | -c CODE [ARGUMENT ...]
+{prog} [--keras 2|3] [--tensorflow 1|2] [--force] [--emulations=FILE] SCRIPT [ARGUMENT ...]
+       {prog} [OPTION ...] -m MODULE | -c CODE [ARGUMENT ...]
        {prog} COMMAND ..."""
 
 _DESCRIPTION = """\
@@ -49,6 +50,12 @@ def parser() -> argparse.ArgumentParser:
         " or 3. By default what `TF_USE_LEGACY_KERAS` says; where that is not set, 2 for code of the SDK, or if any script of"
         " the folder uses what that alone has",
     )
+    made.add_argument(
+        "--tensorflow",
+        choices=("1", "2"),
+        help="what `import tensorflow` is in the script and what it imports of its folder: 1, which is `tf.compat.v1` in"
+        " graphs, or 2. By default 1 if they use what that alone has",
+    )
     made.add_argument("--force", action="store_true", help="run the script even if it needs names that do not exist")
     made.add_argument(
         "--emulations",
@@ -64,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Executes a command line."""
     made = parser()
-    own, words = split(arguments, ("--keras", "--emulations"))
+    own, words = split(arguments, ("--keras", "--tensorflow", "--emulations"))
     chosen, unknown = made.parse_known_args(own)
     if unknown:
         made.error(f"unrecognized arguments: {' '.join(unknown)}{meant(unknown[0])}")
@@ -98,6 +105,12 @@ def main(arguments: Sequence[str]) -> int:
         if choice.because and (choice.version == 3 or KERAS_2.is_installed):
             _use_keras(choice.version)
     version = 2 if environment.uses_keras_2() else 3
+    old = _tensorflow_reading.old_tensorflow(project)
+    if chosen.tensorflow is not None:
+        files = frozenset(project.files if chosen.tensorflow == "1" else ())
+        old = OldTensorFlow(files, in_graphs=chosen.tensorflow == "1")
+    elif old.because:
+        _say(said_of_old(script.title, old))
     missing = [*_missing.missing(project), *_keras_choice.lost(needs, version)]
     if missing:
         _say(_missing_names(script.title, missing, chosen.force))
@@ -115,7 +128,7 @@ def main(arguments: Sequence[str]) -> int:
     advice = (
         f"`--keras 2` may be what this script needs{_how_to_get_keras_2()}" if version == 3 and is_of_keras_2 else ""
     )
-    return _script.run(script.flag, script.text, script.arguments, advice)
+    return _script.run(script.flag, script.text, script.arguments, old, advice)
 
 
 def _say(text: str) -> None:
@@ -147,6 +160,15 @@ def said(script: str, choice: KerasChoice, project: Project) -> str:
     if KERAS_2.is_installed:
         return f"{begin} and gets it, as `tf_keras`; `--keras 3` has it run with Keras 3"
     return f"{begin}, the package `tf_keras`, which is not installed: {environment.KERAS_2_COMES_BY}"
+
+
+def said_of_old(script: str, old: OldTensorFlow) -> str:
+    """Returns the line on what a script gets that is for TensorFlow 1."""
+    first, more = old.because[0], len(old.because) - 1
+    others = f", and {more} more, which `check` lists" if more else ""
+    gets = ["`tf.compat.v1` as `tensorflow`"] * bool(old.files) + ["graphs in place of eager execution"] * old.in_graphs
+    begin = f"`{script}` is for TensorFlow 1 ({first.path}:{first.line}: {first.message}{others})"
+    return f"{begin} and gets {' and '.join(gets)}; `--tensorflow 2` has it run without"
 
 
 def _missing_names(script: str, missing: list[Found], forced: bool) -> str:

@@ -113,6 +113,8 @@ def _origin(project: Project, reading: Reading) -> Iterator[tuple[int, str, Weig
 
 
 def _of_name(full: str) -> tuple[str, Weight, int] | None:
+    if full.rpartition(".")[2].startswith("__"):  # As all modules and classes have.
+        return None
     message = _lost(full)
     if message is not None:
         return message, Weight.LOST, 2

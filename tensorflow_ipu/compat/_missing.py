@@ -82,7 +82,9 @@ def _missing_companion(module: str) -> str | None:
 
 def _missing_use(full: str) -> str | None:
     module, name = _split(full)
-    return _names.missing_name(module, name) if name and not _names.is_of_keras(module) else None
+    if not name or _names.is_of_keras(module) or module == _names.CONTRIB:  # Of which others read.
+        return None
+    return _names.missing_name(module, name)
 
 
 def _split(full: str) -> tuple[str, str]:

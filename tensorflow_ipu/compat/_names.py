@@ -17,6 +17,7 @@ MODULES: dict[str, Module] = {
 }
 ALIASES: dict[str, str] = {**_ipu_names.ALIASES, **_keras_names.ALIASES}
 ATTRIBUTES = _tensorflow_names.ATTRIBUTES
+CONTRIB = _tensorflow_names.CONTRIB
 GONE: dict[str, str] = {**_ipu_names.GONE, **_tensorflow_names.GONE, **_keras_names.GONE}
 
 # Packages of the SDK that come on their own.

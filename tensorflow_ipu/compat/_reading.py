@@ -173,21 +173,23 @@ class Reading(ast.NodeVisitor):
             self._visit_all(node.body)
 
     def visit_If(self, node: ast.If) -> None:
-        self.visit(node.test)
-        with self._guard(_asks(node.test)):
-            self._visit_all(node.body)
-        self._visit_all(node.orelse)
+        self._conditional(node.test, node.body, node.orelse)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.visit(node.test)
-        with self._guard(_asks(node.test)):
-            self.visit(node.body)
-        self.visit(node.orelse)
+        self._conditional(node.test, [node.body], [node.orelse])
 
     def visit_MatchAs(self, node: ast.MatchAs) -> None:
         if node.name:
             self._bind(node.name, None)
         self.generic_visit(node)
+
+    def _conditional(self, test: ast.expr, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> None:
+        self.visit(test)
+        by_version = _asks_for_version(test)
+        with self._guard(by_version or _asks(test)):
+            self._visit_all(body)
+        with self._guard(by_version):
+            self._visit_all(orelse)
 
     def _function(self, args: ast.arguments, body: Sequence[ast.AST]) -> None:
         all_args = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
@@ -298,3 +300,8 @@ def _asks(test: ast.expr) -> bool:
         _is_call(node, "hasattr") or "TYPE_CHECKING" in (getattr(node, "id", None), getattr(node, "attr", None))
         for node in ast.walk(test)
     )
+
+
+def _asks_for_version(test: ast.expr) -> bool:
+    """Whether a condition compares the version of a package, so that neither branch has to fit the one that is installed."""
+    return any(getattr(node, "attr", None) in ("__version__", "VERSION") for node in ast.walk(test))

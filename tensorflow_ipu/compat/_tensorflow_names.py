@@ -58,7 +58,7 @@ _MOVED: dict[str, tuple[str, ...]] = {
     ),
 }
 
-_CONTRIB = "tensorflow.contrib"
+CONTRIB = "tensorflow.contrib"
 _NO_CONTRIB = "TensorFlow 2 has no `tf.contrib`: look for the function in `tf`, `tf.compat.v1` or a package of its own."
 
 # Parts of `tf.contrib`, and what they became.
@@ -121,7 +121,7 @@ _PARTS: dict[str, str] = {
 }
 
 # Modules that are gone, and what they became.
-GONE: dict[str, str] = {f"{_CONTRIB}.{part}": became for parts, became in _PARTS.items() for part in parts.split()}
+GONE: dict[str, str] = {f"{CONTRIB}.{part}": became for parts, became in _PARTS.items() for part in parts.split()}
 
 _ESTIMATOR = "tensorflow.estimator"
 _NO_ESTIMATORS = (
@@ -129,7 +129,7 @@ _NO_ESTIMATORS = (
 )
 
 MODULES: dict[str, Module] = {
-    _CONTRIB: Module(note=_NO_CONTRIB),
+    CONTRIB: Module(note=_NO_CONTRIB),
     _ESTIMATOR: Module(note=_NO_ESTIMATORS),
     _DATASETS: Module(),
     **{f"{_DATASETS}.{name}": Module(here(f"keras.datasets.{name}", names)) for name, names in _DATASET_NAMES.items()},
@@ -182,6 +182,7 @@ _STATS = "StatsAggregator StatsOptions bytes_produced_stats latency_stats"
 # Names that modules of TensorFlow have lost: module, name, where it is now.
 ATTRIBUTES: tuple[tuple[str, str, str], ...] = (
     ("tensorflow", "python", _TF),
+    ("tensorflow.compat.v1", "python", _TF),
     (_TF, "ipu", f"{_TF}.ipu"),
     *(
         (tensorflow, name, f"tensorflow.{name}")
