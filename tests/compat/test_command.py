@@ -139,6 +139,13 @@ def test_force_runs_up_to_the_first_missing_name(here, tmp_path, capsys):
     assert said.err.splitlines()[-1].startswith("AttributeError: ")
 
 
+def test_script_runs_without_tensorflow_1_if_it_is_told_to(here, tmp_path, capsys):
+    assert here("--tensorflow", "2", _script(tmp_path, "import tensorflow as tf\ntf.Session\n")) == 1
+    said = capsys.readouterr().err
+    assert "is for TensorFlow 1" not in said
+    assert "has no attribute 'Session'" in said
+
+
 def test_file_of_emulations_runs_before_the_script(here, tmp_path, capsys):
     emulations = tmp_path / "emulations.py"
     emulations.write_text(
