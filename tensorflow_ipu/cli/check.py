@@ -51,10 +51,11 @@ class _Script:
 
     @property
     def missing(self) -> list[Found]:
-        """What ends it, but for the lack of Keras 2."""
+        """What ends it where it comes to that, but for the lack of Keras 2."""
         lost = _keras_choice.lost(self.needs, self.version) if KERAS_2.is_installed else []
         of_tensorflow = _tensorflow_reading.lost(self.project, self.old)
-        return sorted([*_missing.missing(self.project), *lost, *of_tensorflow], key=lambda found: (found.path, found.line))
+        found = [*_missing.missing(self.project), *_missing.refused(self.project), *lost, *of_tensorflow]
+        return sorted(found, key=lambda place: (place.path, place.line))
 
 
 def _read(paths: Iterable[Path]) -> Iterator[_Script]:

@@ -70,9 +70,14 @@ class Api:
     def arguments(self, path: str) -> Arguments | None:
         """Returns what the class or function of a dotted path takes; None for what is unknown."""
         place = self.place(path)
-        return None if place is None else _signature(_roots(self)[0], place)
+        return None if place is None else self.arguments_at(*place)
+
+    def arguments_at(self, module: str, name: str) -> Arguments | None:
+        """Returns what the class or function of a module, by its full name, takes; None for what is unknown."""
+        return _signature(_roots(self)[0], (module, name))
 
 
+OURS = Api("tensorflow_ipu", ("",))
 KERAS_2 = Api("tf_keras", ("api/_v2/keras", "src", ""))
 KERAS_3 = Api("keras", ("", "_tf_keras/keras"))
 TENSORFLOW_1 = Api("tensorflow", ("_api/v2/compat/v1",))

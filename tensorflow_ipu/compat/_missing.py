@@ -7,8 +7,9 @@ import importlib.util
 from collections.abc import Callable, Iterator
 
 from tensorflow_ipu.compat import _names, _table
+from tensorflow_ipu.compat._api_files import OURS
 from tensorflow_ipu.compat._project import Found, Project, begin
-from tensorflow_ipu.compat._reading import Reading
+from tensorflow_ipu.compat._reading import Reading, Use
 from tensorflow_ipu.compat._table import Absent
 
 
@@ -17,6 +18,11 @@ def missing(project: Project) -> list[Found]:
     # Left out is what stands in a `try` that catches the error, or below `hasattr`; so are uses of a name that its scope
     # also binds otherwise than by an import or a renaming.
     return list(_found(project, _missing))
+
+
+def refused(project: Project) -> list[Found]:
+    """Arguments that functions and classes do not take here, of those that files pass by name."""
+    return list(_found(project, _refused))
 
 
 def recorded(project: Project) -> list[Found]:
@@ -49,6 +55,21 @@ def _all_missing(names: set[str]) -> list[str]:
     """The messages for names of which one has to exist; none where one does."""
     messages = [_missing_use(full) for full in sorted(names)]
     return [] if None in messages else [message for message in messages if message]
+
+
+def _refused(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
+    for call in reading.calls:
+        node = call.node
+        assert isinstance(node, ast.Call)
+        meant = project.meanings(Use(call.line, node.func, call.scope))
+        for full in meant if len(meant) == 1 else ():
+            module, name = _split(full)
+            target = _names.target(module, name) if f"{module}.{name}" == full else None
+            place = target.split(":") if isinstance(target, str) and target.startswith(OURS.package) else []
+            takes = OURS.arguments_at(*place) if len(place) == 2 else None
+            for keyword in node.keywords if takes is not None and not takes.others else ():
+                if keyword.arg is not None and keyword.arg not in takes.keywords:
+                    yield call.line, f"`{full}` takes no `{keyword.arg}`"
 
 
 def _recorded(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:

@@ -175,9 +175,7 @@ def _close() -> None:
 _INTERRUPTED = 130
 
 
-def run(
-    flag: str, text: str, arguments: Sequence[str], old: OldTensorFlow = OldTensorFlow(), advice: str = ""
-) -> int:
+def run(flag: str, text: str, arguments: Sequence[str], old: OldTensorFlow, advice: str) -> int:
     """Runs the script of a path as the main module of this process, or a module after `-m`, or code after `-c`.
 
     `old` says what it needs of TensorFlow 1. `advice` ends what is printed of an error that Keras raises.

@@ -19,7 +19,9 @@ _TF, _V1 = "tensorflow", "tensorflow.compat.v1"
 
 def compiled(source: bytes | str, path: str) -> CodeType:
     """Compiles the text of a file, with its imports of TensorFlow as those of TensorFlow 1."""
-    return compile(ast.fix_missing_locations(_Imports().visit(ast.parse(source, path))), path, "exec", dont_inherit=True)
+    return compile(
+        ast.fix_missing_locations(_Imports().visit(ast.parse(source, path))), path, "exec", dont_inherit=True
+    )
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def _old(module: str) -> str:
 class _Loader(SourceFileLoader):
     """Loads a file, whose compiled code is that of no other process and is not kept."""
 
-    def get_code(self, fullname: str) -> CodeType:
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
         return compiled(self.get_data(self.path), self.path)
 
 

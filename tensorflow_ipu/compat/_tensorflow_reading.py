@@ -17,7 +17,9 @@ _TF, _V1 = "tensorflow", "tensorflow.compat.v1"
 _CONTRIB = _names.CONTRIB
 
 # Below `tensorflow`, what is no part of its public names, or is Keras, of which others read.
-_OTHERS = frozenset({"_api", "compat", "compiler", "core", "estimator", "include", "keras", "lite", "python", "tools", "tsl"})
+_OTHERS = frozenset(
+    {"_api", "compat", "compiler", "core", "estimator", "include", "keras", "lite", "python", "tools", "tsl"}
+)
 # Of `tf`, and Keras's.
 _OF_KERAS = frozenset({"initializers", "losses", "metrics", "optimizers"})
 # Modules of `tf.compat.v1` that are put there when it is imported.
@@ -127,7 +129,9 @@ def _uses(project: Project, reading: Reading) -> Iterator[tuple[int, str, Versio
         for full in project.meanings(Use(call.line, node.func, call.scope)):
             if Version.BOTH in _version(full):
                 for keyword in node.keywords:
-                    yield from ((call.line, f"{full}({keyword.arg}=)", version) for version in _of_argument(full, keyword.arg))
+                    yield from (
+                        (call.line, f"{full}({keyword.arg}=)", version) for version in _of_argument(full, keyword.arg)
+                    )
 
 
 def _version(full: str) -> list[Version]:

@@ -112,8 +112,14 @@ _SAVES = "import keras\nkeras.Sequential([keras.layers.Dense(2)]).save('folder')
         ("import keras\nkeras.Input(2) @ 'x'\n", True),
         ("import keras\ngetattr(keras.Sequential(), 'fit_' + 'generator')\n", True),
         ("import importlib\nimportlib.import_module('keras.' + 'no_such')\n", True),
-        ("import keras\nclass A(keras.layers.Layer):\n    def call(self, x): return x.no_such\nA()(keras.Input(2))\n", False),
-        ("import keras\nclass A(keras.layers.Layer):\n    def call(self, x): return 1 / 0\nA()(keras.Input(2))\n", False),
+        (
+            "import keras\nclass A(keras.layers.Layer):\n    def call(self, x): return x.no_such\nA()(keras.Input(2))\n",
+            False,
+        ),
+        (
+            "import keras\nclass A(keras.layers.Layer):\n    def call(self, x): return 1 / 0\nA()(keras.Input(2))\n",
+            False,
+        ),
         ("import tensorflow as tf\ntf.ones([2]) @ tf.ones([3])\n", False),
         ("raise ValueError('of the script')\n", False),
         ("raise SystemExit(1)\n", False),

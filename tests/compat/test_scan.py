@@ -143,6 +143,26 @@ def test_name_is_followed_through_the_modules_beside_the_script(lines, tmp_path,
     assert lines(code) == [2]
 
 
+def test_arguments_that_are_not_taken_are_found(tmp_path):
+    code = """\
+        from tensorflow.python import ipu
+        from tensorflow.python.ipu import ipu_infeed_queue, loops, pipelining_ops
+        loops.repeat(3, body, inputs=[], infeed_queue=queue)
+        loops.repeat(3, body, infeed=queue)
+        ipu_infeed_queue.IPUInfeedQueue(dataset, feed_name="x", **others)
+        pipelining_ops.pipeline([], pipeline_depth=2, **others)
+        ipu.utils.export_dataset_to_file(dataset, "x", 3, feed="x") if ipu else None
+    """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    refused = _missing.refused(_project.of_script(script))
+    assert [(found.line, found.message) for found in refused] == [
+        (4, "`tensorflow.python.ipu.loops.repeat` takes no `infeed`"),
+        (6, "`tensorflow.python.ipu.pipelining_ops.pipeline` takes no `pipeline_depth`"),
+        (7, "`tensorflow.python.ipu.utils.export_dataset_to_file` takes no `feed`"),
+    ]
+
+
 def test_relative_imports_are_followed(tmp_path):
     inner = tmp_path / "package" / "inner"
     inner.mkdir(parents=True)
