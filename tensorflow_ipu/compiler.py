@@ -6,7 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import tensorflow as tf
 
@@ -156,7 +156,7 @@ def _lifted(value: tf.Tensor, known: Mapping[str, tf.Tensor]) -> tf.Tensor:
     if value.graph is around or not graphs.is_function(value.graph):
         return value
     value = random_streams.on_host(value)
-    graph: Any = value.graph
+    graph = cast("graphs.FunctionGraph", value.graph)
     captured = {inside.name: outside for outside, inside in graph.captures}
     inputs = dict[str, tf.Tensor]()
     operations = dict[str, tf.Operation]()

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.tensors import name_of
+from tensorflow_ipu._base.types import ShapeLike, TensorLike
 
 keras: Any = tf.keras
 _kinds: Any = keras.optimizers.legacy if environment.uses_keras_2() else keras.optimizers
@@ -116,7 +117,7 @@ class F1Score(keras.metrics.F1Score):
         super().__init__(average=average, threshold=threshold, name=name, dtype=dtype)
         self.num_classes = num_classes
 
-    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> Any:
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> object:
         """Counts a batch, of labels and predictions of any type."""
         y_true, y_pred = (tf.cast(one, self.dtype) for one in (y_true, y_pred))
         return super().update_state(y_true, y_pred, sample_weight)
@@ -172,14 +173,14 @@ class WeightNormalization(keras.layers.Wrapper):
     where `|v|` is 1; else `g` is `|v|`. Of a recurrent layer, the recurrent kernel is meant.
     """
 
-    def __init__(self, layer: Any, data_init: bool = True, **kwargs: Any) -> None:
+    def __init__(self, layer: tf.keras.layers.Layer, data_init: bool = True, **kwargs: Any) -> None:
         """Takes the layer, and whether the first batch sets `g` and the bias."""
         super().__init__(layer, **kwargs)
         self.data_init = data_init
         self._is_recurrent = isinstance(layer, keras.layers.RNN)
 
     @property
-    def _holder(self) -> Any:
+    def _holder(self) -> tf.keras.layers.Layer:
         return self.layer.cell if self._is_recurrent else self.layer
 
     @property
@@ -187,11 +188,11 @@ class WeightNormalization(keras.layers.Wrapper):
         return "recurrent_kernel" if self._is_recurrent else "kernel"
 
     @property
-    def v(self) -> Any:
+    def v(self) -> tf.Variable:
         """The variable with the direction: the layer's own kernel."""
         return getattr(self._holder, self._kernel_name)
 
-    def build(self, input_shape: Any) -> None:
+    def build(self, input_shape: ShapeLike) -> None:
         """Builds the layer, and makes `g`."""
         super().build(input_shape)
         if not hasattr(self._holder, self._kernel_name):
@@ -201,7 +202,7 @@ class WeightNormalization(keras.layers.Wrapper):
             name="initialized", shape=(), initializer="zeros", dtype="bool", trainable=False
         )
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
         """Calls the layer with the normalized kernel."""
         if self.data_init and tf.distribute.get_strategy().num_replicas_in_sync > 1:
             raise ValueError(
@@ -220,7 +221,7 @@ class WeightNormalization(keras.layers.Wrapper):
         self._initialized.assign(True)
         return self._call_with(inputs, self._normalized())
 
-    def remove(self) -> Any:
+    def remove(self) -> tf.keras.layers.Layer:
         """Writes the normalized kernel into the layer, and returns the layer."""
         self.v.assign(self._normalized())
         return self.layer
@@ -233,26 +234,25 @@ class WeightNormalization(keras.layers.Wrapper):
         v = tf.convert_to_tensor(self.v)
         return tf.nn.l2_normalize(v, axis=list(range(v.shape.rank - 1))) * self.g
 
-    def _initial(self, inputs: Any, count: int) -> list[tf.Tensor]:
+    def _initial(self, inputs: tf.Tensor, count: int) -> list[tf.Tensor]:
         """Computes `g`, and the bias where `count` is 2, from the kernel or from a batch."""
-        g: Any = self.g
-        v, depth = tf.convert_to_tensor(self.v), g.shape[0]
+        v, depth = tf.convert_to_tensor(self.v), self.v.shape[-1] or 1
         if not self.data_init:
             return [tf.norm(tf.reshape(v, [-1, depth]), axis=0)]
         activation = getattr(self.layer, "activation", None)
         if not self._is_recurrent:
             self.layer.activation = None
         try:
-            outputs = tf.convert_to_tensor(self._call_with(inputs, v))
+            outputs = self._call_with(inputs, v)
         finally:
             if not self._is_recurrent:
                 self.layer.activation = activation
         mean, variance = tf.nn.moments(outputs, list(range(outputs.shape.rank - 1)))
         scale = tf.math.rsqrt(variance + 1e-10)
         # The gates of a recurrent layer share a kernel.
-        return [g * tf.tile(scale, [depth // (outputs.shape[-1] or 1)]), -mean * scale][:count]
+        return [self.g * tf.tile(scale, [depth // (outputs.shape[-1] or 1)]), -mean * scale][:count]
 
-    def _call_with(self, inputs: Any, kernel: tf.Tensor) -> Any:
+    def _call_with(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
         """Calls the layer with a tensor in place of its kernel."""
         if environment.uses_keras_2():
             attributes = vars(self._holder)

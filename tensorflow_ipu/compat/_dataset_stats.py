@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import cast
 
 import tensorflow as tf
 
@@ -45,7 +45,7 @@ class StatsOptions:
 class _RecordingDataset(tf.data.Dataset):
     """A dataset with the elements of another, of which an operation records something."""
 
-    def __init__(self, dataset: tf.data.Dataset, operation: Callable[..., tf.Tensor], **arguments: Any) -> None:
+    def __init__(self, dataset: tf.data.Dataset, operation: Callable[..., tf.Tensor], **arguments: object) -> None:
         self._input = dataset
         specs = tf.nest.flatten(dataset.element_spec)
         variant = operation(
@@ -61,8 +61,7 @@ class _RecordingDataset(tf.data.Dataset):
 
     @property
     def element_spec(self) -> Nested:
-        spec: Any = self._input.element_spec
-        return spec
+        return cast("Nested", self._input.element_spec)
 
 
 def latency_stats(tag: str) -> Callable[[tf.data.Dataset], tf.data.Dataset]:
@@ -95,7 +94,9 @@ def _set_stats(options: tf.data.Options, stats: StatsOptions) -> None:
 
 def _with_options(original: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]:
     @functools.wraps(original)
-    def with_options(self: tf.data.Dataset, options: tf.data.Options, *args: Any, **kwargs: Any) -> tf.data.Dataset:
+    def with_options(
+        self: tf.data.Dataset, options: tf.data.Options, *args: object, **kwargs: object
+    ) -> tf.data.Dataset:
         dataset = original(self, options, *args, **kwargs)
         stats: StatsOptions | None = vars(options).get(_ATTRIBUTE)
         if stats is None or stats.aggregator is None:

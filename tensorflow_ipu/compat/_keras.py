@@ -192,12 +192,13 @@ def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
         if "lr" in kwargs:
             # By now an optimizer has put its default learning rate beside it, as an argument by name.
             kwargs["learning_rate"] = kwargs.pop("lr")
-        rate: Any = kwargs.get("learning_rate")
-        number = tf.get_static_value(rate) if tf.is_tensor(rate) and not isinstance(rate, tf.Variable) else rate
-        is_known = is_int(number) or (isinstance(number, (np.number, np.ndarray)) and np.ndim(number) == 0)
-        if is_known and not isinstance(number, float):
-            _lost_names.note(f"a learning rate of the type `{type(rate).__name__}`", "one of Python")
-            kwargs["learning_rate"] = float(number)
+        rate = given = kwargs.get("learning_rate")
+        if tf.is_tensor(given) and not isinstance(given, tf.Variable):
+            rate = tf.get_static_value(given)
+        is_number = isinstance(rate, (int, np.number, np.ndarray)) and not isinstance(rate, (bool, float))
+        if is_number and np.ndim(rate) == 0:
+            _lost_names.note(f"a learning rate of the type `{type(given).__name__}`", "one of Python")
+            kwargs["learning_rate"] = float(rate)
         original(self, *args, **kwargs)
 
     return init

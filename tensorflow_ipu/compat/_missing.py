@@ -67,9 +67,10 @@ def _refused(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
             target = _names.target(module, name) if f"{module}.{name}" == full else None
             place = target.split(":") if isinstance(target, str) and target.startswith(OURS.package) else []
             takes = OURS.arguments_at(*place) if len(place) == 2 else None
-            for keyword in node.keywords if takes is not None and not takes.others else ():
-                if keyword.arg is not None and keyword.arg not in takes.keywords:
-                    yield call.line, f"`{full}` takes no `{keyword.arg}`"
+            if takes is None or takes.others:
+                continue
+            unknown = [one.arg for one in node.keywords if one.arg is not None and one.arg not in takes.keywords]
+            yield from ((call.line, f"`{full}` takes no `{name}`") for name in unknown)
 
 
 def _recorded(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
