@@ -195,8 +195,11 @@ def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
         rate = given = kwargs.get("learning_rate")
         if tf.is_tensor(given) and not isinstance(given, tf.Variable):
             rate = tf.get_static_value(given)
-        is_number = isinstance(rate, (int, np.number, np.ndarray)) and not isinstance(rate, (bool, float))
-        if is_number and np.ndim(rate) == 0:
+        if (
+            isinstance(rate, (int, np.number, np.ndarray))
+            and not isinstance(rate, (bool, float))
+            and np.ndim(rate) == 0
+        ):
             _lost_names.note(f"a learning rate of the type `{type(given).__name__}`", "one of Python")
             kwargs["learning_rate"] = float(rate)
         original(self, *args, **kwargs)
