@@ -15,7 +15,7 @@ from tensorflow_ipu.cli.programs import program_of
 from tensorflow_ipu.compat import _keras_choice, _keras_reading, _missing, _tensorflow_reading
 from tensorflow_ipu.compat._api_files import KERAS_2
 from tensorflow_ipu.compat._keras_choice import KerasChoice
-from tensorflow_ipu.compat._keras_reading import Weight
+from tensorflow_ipu.compat._keras_reading import KerasFound, Weight
 from tensorflow_ipu.compat._project import Found, Project
 from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
 from tensorflow_ipu.errors import LibraryError
@@ -93,24 +93,10 @@ def main(arguments: Sequence[str]) -> int:
     emulations: Path | None = chosen.emulations
     if emulations is not None and not emulations.is_file():
         made.exit(WRONG, f"{made.prog}: `--emulations={emulations}` names no Python file\n")
-    if chosen.keras is not None:
-        _use_keras(int(chosen.keras))
     # Devices and scopes have to exist before the script uses TensorFlow, which is not imported before it is read.
     needs = _keras_reading.needs(project)
-    if not (environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules):
-        choice = _keras_choice.choose(needs, _keras_choice.of_folder(project, needs))
-        words = said(script.title, choice, project)
-        if words:
-            _say(words)
-        if choice.because and (choice.version == 3 or KERAS_2.is_installed):
-            _use_keras(choice.version)
-    version = 2 if environment.uses_keras_2() else 3
-    old = _tensorflow_reading.old_tensorflow(project)
-    if chosen.tensorflow is not None:
-        files = frozenset(project.files if chosen.tensorflow == "1" else ())
-        old = OldTensorFlow(files, in_graphs=chosen.tensorflow == "1")
-    elif old.because:
-        _say(said_of_old(script.title, old))
+    version = _settle_keras(chosen.keras, script.title, project, needs)
+    old = _settle_tensorflow(chosen.tensorflow, script.title, project)
     missing = [*_missing.missing(project), *_keras_choice.lost(needs, version)]
     if missing:
         _say(_missing_names(script.title, missing, chosen.force))
@@ -125,14 +111,36 @@ def main(arguments: Sequence[str]) -> int:
     if emulations is not None:
         runpy.run_path(str(emulations))
     is_of_keras_2 = any(need.version == 2 and need.weight is not Weight.BRIDGED for need in needs)
-    advice = (
-        f"`--keras 2` may be what this script needs{_how_to_get_keras_2()}" if version == 3 and is_of_keras_2 else ""
-    )
+    advice = f"`--keras 2` may be what this script needs{_way_to_keras_2()}" if version == 3 and is_of_keras_2 else ""
     return _script.run(script.flag, script.text, script.arguments, old, advice)
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def _settle_keras(version: str | None, script: str, project: Project, needs: Sequence[KerasFound]) -> int:
+    """Chooses the Keras of this process, unless the user or an import did, and returns its version."""
+    if version is not None:
+        _use_keras(int(version))
+    if not (environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules):
+        choice = _keras_choice.choose(needs, _keras_choice.of_folder(project, needs))
+        words = said(script, choice, project)
+        if words:
+            _say(words)
+        if choice.because and (choice.version == 3 or KERAS_2.is_installed):
+            _use_keras(choice.version)
+    return 2 if environment.uses_keras_2() else 3
+
+
+def _settle_tensorflow(version: str | None, script: str, project: Project) -> OldTensorFlow:
+    """Chooses what the script has as `tensorflow`, unless the user did."""
+    if version is not None:
+        return OldTensorFlow(frozenset(project.files if version == "1" else ()), in_graphs=version == "1")
+    old = _tensorflow_reading.old_tensorflow(project)
+    if old.because:
+        _say(said_of_old(script, old))
+    return old
 
 
 def _use_keras(version: int) -> None:
@@ -141,7 +149,7 @@ def _use_keras(version: int) -> None:
     os.environ[environment.KERAS_VARIABLE] = str(int(version == 2))
 
 
-def _how_to_get_keras_2() -> str:
+def _way_to_keras_2() -> str:
     return "" if KERAS_2.is_installed else f"; it is the package `tf_keras`: {environment.KERAS_2_COMES_BY}"
 
 
