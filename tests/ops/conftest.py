@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._native.library import LIBRARY
+from tensorflow_ipu._native.library import LIBRARY, native
 
 DEVICE = "/device:IPU:0"
 ORDINAL = 0
@@ -99,6 +99,7 @@ class Run:
             thread.start()
 
     def _work(self, replica, program, inputs, states):
+        native.ipu_run_application_on_this_thread()  # Else each replica would wait for its turn on the device.
         try:
             with tf.device(DEVICE):
                 self.outcomes[replica] = tf.nest.map_structure(
