@@ -167,8 +167,10 @@ def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
     @tf.custom_gradient
     def identities(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tuple[tf.Tensor, ...]]]:
         def gradient(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            context._captured[tag] = [_Captured(gradient, context._opened_in) for gradient in upstream]
-            return upstream
+            # A gradient may be a tensor of the forward pass as it is, which is in another graph.
+            passed = tuple(map(tf.identity, upstream))
+            context._captured[tag] = [_Captured(gradient, context._opened_in) for gradient in passed]
+            return passed
 
         return [tf.identity(tensor) for tensor in tensors], gradient
 
