@@ -27,6 +27,16 @@ def of_trace(initial: tf.Tensor, name: str, *, trainable: bool = False) -> tf.Va
     return made
 
 
+def of_handle(handle: tf.Tensor, spec: tf.TensorSpec, name: str) -> tf.Variable:
+    """A variable of a graph that no collection has, by its handle; stands on `resource_variable_ops.BaseResourceVariable`."""
+    # `tf.Variable` makes handles of its own. Without it: `tf.raw_ops.ReadVariableOp` and `AssignVariableOp`.
+    fetched = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
+    made: Any = resource_variable_ops.BaseResourceVariable(
+        trainable=False, shape=spec.shape, dtype=spec.dtype, handle=handle, handle_name=name, graph_element=fetched
+    )
+    return made
+
+
 def type_behind(handle: tf.Tensor) -> Any:
     """The `HandleData` of a resource, eager or not, or None; stands on `get_eager_safe_handle_data`."""
     # `tf.__internal__.ops.get_resource_handle_data` takes symbolic handles alone. Without it: that one, and

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._tensorflow import graphs, variables
-from tensorflow_ipu.ops import sites
+from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu.ops import kept_variables, sites
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,8 +58,7 @@ class _Captured:
                 " static shapes alone are handed on; state it with `tf.ensure_shape`"
             )
         device = sites.device_of_program("capture_upstream_gradients") if replicas.is_tracing() else None
-        with tf.init_scope(), tf.device(device):
-            self._kept = variables.of_trace(tf.zeros(value.shape, value.dtype), "captured_gradient")
+        self._kept = kept_variables.zeros(value.shape, value.dtype, "captured_gradient", device)
         tf.raw_ops.AssignVariableOp(resource=replicas.in_function(self._kept.handle), value=value)
         sites.keep_with_trace(self._kept)
 
