@@ -20,7 +20,7 @@ from tensorflow_ipu._tensorflow.variables import CompositeTensor
 from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
 from tensorflow_ipu.feeds._layout import MOST, PreallocatedOutput, Taken
 from tensorflow_ipu.feeds.elements import IPUOutfeedMode
-from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
+from tensorflow_ipu.replicas import active, in_plain_graph, insert, wait_until_idle
 
 _logger = logging.getLogger(__name__)
 
@@ -286,7 +286,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         if not in_plain_graph():
             return put(*flat)
         with tf.device(self._device):
-            return insert_operation(put, flat, self._device)
+            return insert(put, flat, {}, self._device)
 
     def _check_first_in(self, graph: tf.Graph) -> None:
         around = set(graphs.around(graph))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.types import Gradient
+from tensorflow_ipu._base.types import Gradient, TensorLike
 from tensorflow_ipu._tensorflow import gradients, graphs, patches
 from tensorflow_ipu.replicas import _floating_point, _instruction_attributes, _shards, _tracing
 
@@ -90,7 +90,7 @@ def _recording(plain: Callable[..., None]) -> Callable[..., None]:
     return record
 
 
-def _in_graph(gradient: Any, of: tf.Tensor) -> Gradient | None:
+def _in_graph(gradient: TensorLike | tf.IndexedSlices | None, of: tf.Tensor) -> Gradient | None:
     """Returns a number, array, variable or eager tensor as a tensor of the graph; tapes take those, `tf.gradients` does not."""
     if gradient is None or isinstance(gradient, tf.IndexedSlices):
         return gradient

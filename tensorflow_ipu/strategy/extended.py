@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu._tensorflow import devices, graphs
+from tensorflow_ipu._tensorflow import devices, graphs, variables
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.hosts import Cluster
 from tensorflow_ipu.ops import random_streams, reductions, replication_ops
+from tensorflow_ipu.strategy.input_iterator import InputIterator
 
 
 def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
@@ -249,6 +250,22 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         self, value_fn: Callable[[tf.distribute.experimental.ValueContext], Nested]
     ) -> Nested:
         return value_fn(tf.distribute.experimental.ValueContext())
+
+    def _make_dataset_iterator(self, dataset: tf.data.Dataset) -> InputIterator:
+        return InputIterator(self._container_strategy().experimental_distribute_dataset(dataset), self.cpu_device)
+
+    def _make_input_fn_iterator(
+        self, input_fn: Callable[[tf.distribute.InputContext], Nested], replication_mode: object = None
+    ) -> InputIterator:
+        del replication_mode  # There is one.
+        with tf.device(self.cpu_device):
+            source = self._container_strategy().distribute_datasets_from_function(input_fn)
+        return InputIterator(source, self.cpu_device)
+
+    def _experimental_make_numpy_dataset(
+        self, numpy_input: Nested, session: tf.compat.v1.Session | None
+    ) -> tf.data.Dataset:
+        return variables.numpy_dataset(numpy_input, self.cpu_device, session)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """A block that not all workers run, whose variables begin with this worker's values."""

@@ -85,7 +85,9 @@ patches.KERAS_MODELS.by(_extending)
 
 
 def _extends(strategy: tf.distribute.Strategy) -> TypeGuard[strategies.IPUStrategyV1]:
-    return isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
+    """Returns True if models that are made now are extended: in a graph of TensorFlow 1, Keras trains them by sessions."""
+    extends = isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
+    return extends and tf.compat.v1.executing_eagerly_outside_functions()
 
 
 _OF_SCOPE = {
@@ -100,8 +102,8 @@ def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable
     def __getattr__(self: object, name: str) -> object:  # noqa: N807
         if name in _OF_SCOPE:
             raise AttributeError(
-                f"`{name}` is a method of models that were made in a strategy's scope, and this one was made outside: make"
-                " the model inside `strategy.scope()`",
+                f"`{name}` is a method of models that were made in a strategy's scope in eager execution, and this one was"
+                " not: make the model inside `strategy.scope()`, and not in a graph of TensorFlow 1",
                 name=name,
                 obj=self,
             )
