@@ -53,6 +53,19 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
         """Reduces `value` over the replicas; see `tf.distribute.ReplicaContext.all_reduce`."""
         return super().all_reduce(reduction(reduce_op), value, options)
 
+    def all_gather(
+        self,
+        value: Nested,
+        axis: int,
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+    ) -> Nested:
+        """Concatenates `value` of all replicas along `axis`; see `tf.distribute.ReplicaContext.all_gather`."""
+        is_sparse = any(isinstance(leaf, tf.IndexedSlices) for leaf in tf.nest.flatten(value))
+        if is_sparse or not reductions.in_program():
+            return super().all_gather(value, axis, options)
+        # TensorFlow's own gradient slices by lengths that it gathers, and a program has static shapes.
+        return self._strategy.extended.gathered(value, axis)
+
 
 class _AsReplica:
     """The mode of a replica for a block, without the rest of what a trace needs."""
@@ -239,8 +252,12 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         axis: int,
         options: tf.distribute.experimental.CommunicationOptions | None,
     ) -> Nested:
-        del destinations, axis, options
-        return value
+        del destinations, options
+        return self.gathered(value, axis) if reductions.in_program() else value
+
+    def gathered(self, value: Nested, axis: int) -> Nested:
+        """Concatenates tensors of all replicas in the program that is being traced."""
+        return reductions.all_gather(value, axis, self.ordinal, self.workers)
 
     def _broadcast_to(self, tensor: Nested, destinations: object) -> Nested:
         del destinations
