@@ -283,8 +283,8 @@ FUSED_BATCH_NORMS = Patch(
         for name in ("_fused_batch_norm", "fused_batch_norm_v2", "fused_batch_norm_v3")
     ),
     *(f"tensorflow:raw_ops.FusedBatchNorm{version}" for version in ("", "V2", "V3")),
-    why="`norms.experimental.distributed_batch_norm_replica_group_size` has replicas share statistics.",
-    lasts=Lifetime.TRACE,
+    why="`norms.experimental.distributed_batch_norm_replica_group_size` has replicas share statistics; weights may be float16.",
+    lasts=Lifetime.TRACE,  # And while `compat` is installed, for old scripts that compute with float16 on the host.
     until="TensorFlow's operation has a group of replicas",
 )
 
