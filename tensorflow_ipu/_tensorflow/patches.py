@@ -201,6 +201,16 @@ __all__ = ["TABLE", "Changes", "Hook", "Lifetime", "Patch", "in_trace"]
 
 _NO_SCRIPTS = "no script is of IPU TensorFlow any more"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function"
+_HDF5 = "save_model_to_hdf5 load_model_from_hdf5"
+_KERAS_FORMATS = (
+    {
+        "tf_keras.src.saving.legacy.saved_model.save": "save",
+        "tf_keras.src.saving.legacy.saved_model.load": "load",
+        "tf_keras.src.saving.legacy.hdf5_format": _HDF5,
+    }
+    if environment.uses_keras_2()
+    else {"keras.src.legacy.saving.legacy_h5_format": _HDF5}
+)
 _KERAS, _NODE = ("tf_keras", "engine.node") if environment.uses_keras_2() else ("keras", "ops.node")
 
 AUTOGRAPH_RULES = Patch(
@@ -406,6 +416,13 @@ KERAS_NAMES = Patch(
     why="A model that lacks the methods of IPU models says that it was made outside of a scope, while there is a strategy.",
     lasts=Lifetime.OBJECT,
     until="no need to: `AttributeError` then says less",
+)
+
+KERAS_FILES = Patch(
+    *(f"{module}:{name}" for module, names in _KERAS_FORMATS.items() for name in names.split()),
+    why="SavedModels and HDF5 files have the options and stages of IPU models too, as `.keras` files have as assets.",
+    lasts=Lifetime.OBJECT,
+    until="no need to: Keras asks models for assets of `.keras` files alone",
 )
 
 KERAS_CALLS = Patch(

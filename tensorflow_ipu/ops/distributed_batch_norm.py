@@ -155,9 +155,8 @@ def _in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
             results = normalized if is_third else _Results(*normalized[:5])
         if not in_half:
             return results
-        statistics = (results.batch_mean, results.batch_variance)
-        batch_mean, batch_variance = (tf.cast(one, tf.float16) for one in statistics)
-        return results._replace(batch_mean=batch_mean, batch_variance=batch_variance)
+        y, *statistics = results[:3]
+        return type(results)(y, *(tf.cast(one, tf.float16) for one in statistics), *results[3:])
 
     return normalize
 

@@ -15,6 +15,7 @@ from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras.model import _saved_options
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
@@ -114,6 +115,7 @@ def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable
 
 
 patches.KERAS_NAMES.by(_telling_of_scope)
+patches.KERAS_FILES.by(_saved_options.keeping_options)
 
 
 class _Kind(type):
