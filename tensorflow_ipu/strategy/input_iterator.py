@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -25,7 +24,7 @@ class InputIterator:
         self._device = device
         self._iterator = self._make()
 
-    def _make(self) -> Any:
+    def _make(self) -> Nested:
         if not isinstance(self._source, tf.data.Dataset):
             return None
         make = tf.compat.v1.data.make_one_shot_iterator

@@ -7,7 +7,7 @@ import functools
 import os
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import tensorflow as tf
 
@@ -26,8 +26,8 @@ _WITHOUT_STAGES = (
     "the model is loaded without its pipeline stages ({reason}). Pass its class to `load_model` in `custom_objects`"
 )
 
-# What Keras saves a model to: a path, or an HDF5 file that is open.
-_File: TypeAlias = "str | os.PathLike[str] | h5py.File"
+# What Keras saves a model to: a path; an HDF5 file, or one that h5py reads, that is open.
+_File: TypeAlias = "str | os.PathLike[str] | h5py.File | tf.io.gfile.GFile"
 
 # The folder of a SavedModel that TensorFlow leaves to others.
 _FOLDER = "assets.extra"
@@ -41,7 +41,7 @@ def keeping_options(plain: Callable[..., object]) -> Callable[..., object]:
     def save(model: object, filepath: _File, *args: Nested, **kwargs: Nested) -> object:
         before = _version(filepath)
         result = plain(model, filepath, *args, **kwargs)
-        if before != _version(filepath):  # The user may keep an earlier file.
+        if before is None or before != _version(filepath):  # The user may keep an earlier file.
             extension = _extension_of(model)
             text = "" if extension is None else _file_methods.written(extension.options, extension.stages)
             (_write_to_hdf5 if in_hdf5 else _write_to_folder)(filepath, text)
@@ -70,14 +70,12 @@ def _extension_of(model: object) -> Extension | None:
     return getattr(model, "__dict__", {}).get("_ipu_extension")
 
 
-def _version(filepath: _File) -> object:
-    """Returns a value that changes when the file does; of an open file it is another one each time."""
+def _version(filepath: _File) -> int | None:
+    """Returns when a file on this host was written; None for any other, which Keras writes without a question."""
     if not isinstance(filepath, (str, os.PathLike)):
-        return object()
-    path = str(filepath)
-    if tf.io.gfile.isdir(path):
-        path = os.path.join(path, tf.saved_model.SAVED_MODEL_FILENAME_PB)
-    return tf.io.gfile.stat(path).mtime_nsec if tf.io.gfile.exists(path) else None
+        return None
+    path = os.path.join(filepath, tf.saved_model.SAVED_MODEL_FILENAME_PB) if os.path.isdir(filepath) else filepath
+    return os.stat(path).st_mtime_ns if os.path.exists(path) else None
 
 
 def _write_to_folder(filepath: _File, text: str) -> None:
@@ -102,7 +100,7 @@ def _read_from_folder(filepath: _File) -> str:
 def _opened(filepath: _File, mode: str) -> AbstractContextManager[h5py.File]:
     import h5py  # Keras has it, and few models are saved so.
 
-    return contextlib.nullcontext(filepath) if isinstance(filepath, h5py.File) else h5py.File(str(filepath), mode)
+    return contextlib.nullcontext(filepath) if isinstance(filepath, h5py.File) else h5py.File(filepath, mode)
 
 
 def _write_to_hdf5(filepath: _File, text: str) -> None:
@@ -113,5 +111,5 @@ def _write_to_hdf5(filepath: _File, text: str) -> None:
 
 def _read_from_hdf5(filepath: _File) -> str:
     with _opened(filepath, "r") as file:
-        stored: Any = file.get(_file_methods.FILE)
+        stored: Nested = file.get(_file_methods.FILE)
         return "" if stored is None else stored.asstr()[()]
