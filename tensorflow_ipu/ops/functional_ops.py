@@ -255,9 +255,8 @@ def _add_backward(code: _Code, name: str) -> bool:
         captured = [one for capture in code.captures for one in capture.gradients]
         return [*(tf.convert_to_tensor(one) for one in found if one is not None), *captured]
 
-    setattr(
-        backward, gradient_capture.OUTLINED, code.captures
-    )  # A graph takes attributes, though it shows no `__dict__`.
+    # A graph takes attributes, though it shows no `__dict__`.
+    setattr(backward, gradient_capture.OUTLINED, code.captures)
     graphs.trace_into(backward, differentiate, tuple(tf.TensorSpec(each.shape, each.dtype) for each in ys))
     if not code.wanted:
         return True
