@@ -199,6 +199,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._read_buffer = ReadBuffer()  # Guarded by the lock, as the next is.
         self._preallocated = PreallocatedOutput()
         self._graphs: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+        self._outermost: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread: int | None = None
 
@@ -211,7 +212,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._feed = None
         self._handle = handle
         self._layout = self._held = None
-        self._graphs = weakref.WeakSet()
+        self._graphs, self._outermost = weakref.WeakSet(), weakref.WeakSet()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread = None
 
@@ -236,8 +237,11 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
 
     @property
     def enqueued(self) -> bool:
-        """Whether a traced program enqueues to the queue."""
-        return self._current_layout() is not None
+        """Whether a traced program enqueues to the queue; in a graph of TensorFlow 1, one of this graph."""
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            return self._current_layout() is not None
+        *_, outermost = graphs.around(tf.compat.v1.get_default_graph())
+        return outermost in self._outermost
 
     @property
     def element_spec(self) -> Nested:
@@ -289,7 +293,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             return insert(put, flat, {}, self._device)
 
     def _check_first_in(self, graph: tf.Graph) -> None:
-        around = set(graphs.around(graph))
+        around = list(graphs.around(graph))
         for earlier in self._graphs:
             if earlier in around or graph in graphs.around(earlier):
                 raise ValueError(
@@ -297,6 +301,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                     " or make a queue for each value"
                 )
         self._graphs.add(graph)
+        self._outermost.add(around[-1])
 
     def dequeue(self, wait_for_completion: bool = False, max_elements: int | None = None) -> Nested:
         """Takes what has been enqueued and not dequeued, as a copy.
