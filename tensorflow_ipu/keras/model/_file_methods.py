@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
+from tensorflow_ipu._base import files
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.options.options import OptionGroup, Options, ReplicatedMetricReductionMethod
@@ -189,13 +190,13 @@ class FileMethods:
         _call_own(self, "save_assets", dir_path)
         text = written(self._ipu_extension.options, self._ipu_extension.stages)
         if text:
-            Path(dir_path, FILE).write_text(text)
+            files.write(Path(dir_path, FILE), text)
 
     def load_assets(self, dir_path: str | None) -> None:
         """Reads the model's options and pipeline stages from its file; Keras calls it."""
         _call_own(self, "load_assets", dir_path)
         path = Path(dir_path or "", FILE)
-        self._ipu_extension.take_options(path.read_text() if dir_path and path.exists() else "")
+        self._ipu_extension.take_options(path.read_text() if dir_path and path.is_file() else "")
 
     def export_for_ipu_serving(
         self,
