@@ -32,8 +32,10 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
     In a graph, the returned tensors are what a session runs; the system may be configured after the graph was built. In
     eager execution, the program runs at once. Variables that `computation` makes belong to the graph around, and their
     initial values are computed on the host. All operations with a side effect run, in the order in which they were made.
-    Kernels of the host compute layers as the strategy around says, or else `TENSORFLOW_IPU_HOST_KERNELS`. Where no IPU
-    device is named, nothing is compiled: the operations run where they are.
+    Kernels of the host compute layers as the strategy around says, or else `TENSORFLOW_IPU_HOST_KERNELS`.
+
+    Where no IPU device is named, there is no program. A graph of TensorFlow 1 refuses that, unless nothing is computed;
+    eager execution and functions run the operations where they are.
 
     Args:
       computation: A function of tensors. It returns tensors, then operations that the program is to run; or one of
@@ -46,7 +48,8 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
 
     Raises:
       TypeError: `inputs` is no list, or `computation` cannot be called with these inputs.
-      ValueError: The operations are placed on several IPU devices, or the result is something else.
+      ValueError: The operations are placed on several IPU devices, or on none in a graph; or the result is something
+        else.
     """
     arguments = _arguments(computation, inputs)
     results: list[_Results] = []
@@ -70,7 +73,13 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
             program = functions.traced(tuple(flat), {}, options)
         except Exception as exc:
             raise tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
-    return results[-1].packed(_called(program, flat, _device_inside(program) or around, host_kernels))
+    device = _device_inside(program) or around
+    if device is None and replicas.in_plain_graph() and results[-1].computes_something:
+        raise ValueError(
+            "`computation` was not placed on an IPU device, and would run on the host alone; call `compile` in"
+            ' `with ipu_scope("/device:IPU:0"):`'
+        )
+    return results[-1].packed(_called(program, flat, device, host_kernels))
 
 
 def _called(
@@ -111,6 +120,8 @@ class _Results:
                 f" {flat}"
             )
         self._tensors = [tf.convert_to_tensor(value) for value in tensors]
+        operations = tf.compat.v1.get_default_graph().get_operations()
+        self.computes_something = any(operation.type != "NoOp" for operation in operations)
 
     def fetched(self) -> list[tf.Tensor]:
         """The tensors that the program returns: at least one, since a session fetches through it."""

@@ -1,5 +1,7 @@
 """`compile` makes one program of a function, in a graph with a session as in eager execution."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -179,30 +181,22 @@ def test_device_that_is_not_configured_and_a_queue_off_the_ipu_fail_when_the_ses
     with scopes.ipu_scope("/device:IPU:7"):
         elsewhere = compiler.compile(lambda: tf.constant(1.0) + 1.0)
     infeed = ipu.IPUInfeedQueue(_numbers(5))
-    off = compiler.compile(lambda: ipu.loops.repeat(3, lambda i, x: i + x, [0], infeed))
+    off = ipu.loops.repeat(3, lambda i, x: i + x, [0], infeed)
     with v1.Session() as session:
         refused(tf.errors.FailedPreconditionError, "IPU:7", session.run, elsewhere)
         refused(tf.errors.FailedPreconditionError, "inside of `ipu_scope`", session.run, off)
 
 
-# It was refused, and programs that run without an IPU as well had to do without `compile`.
-def test_computation_off_an_ipu_runs_where_it_is(graph):
-    x = v1.placeholder(tf.float32, [2])
-
-    def computation(x):
-        start = v1.get_variable("start", [2], initializer=v1.random_normal_initializer(seed=3))
-        count = ipu.loops.repeat(3, lambda i: i + 1, [0])
-        return x + tf.random.uniform([2], seed=1), count, start.assign_add(x).op
-
-    run = compiler.compile(computation, [x])
-    assert [tensor.device for tensor in run] == ["", ""]
+def test_computation_off_an_ipu_is_refused_in_a_graph_unless_it_computes_nothing(graph, refused):
+    for around in (contextlib.nullcontext(), tf.device("/device:CPU:0"), ipu.IPUStrategy().scope()):
+        with around:
+            refused(ValueError, "not placed on an IPU device.* `with ipu_scope", compiler.compile, tf.negative, [2.0])
+            idle = compiler.compile(lambda: tf.no_op())
     with v1.Session() as session:
-        session.run(v1.global_variables_initializer())
-        (start,) = session.run(v1.global_variables())
-        drawn, count = session.run(run, {x: [1.0, 2.0]})
-        assert count == 3
-        assert all((drawn >= [1, 2]) & (drawn < [2, 3]))
-        np.testing.assert_allclose(session.run(v1.global_variables()[0]), np.add(start, [1, 2]))
+        session.run(idle)
+    with tf.device("/job:worker/task:0"):
+        (run,) = _on_ipu(lambda x: x + 1, [2.0])
+    assert run.device == "/job:worker/task:0/device:IPU:0"
 
 
 # Initial values were random numbers of the program, which nothing outside of one can draw.

@@ -279,6 +279,31 @@ def test_collectives_over_one_replica_change_nothing_and_have_gradients(strategy
     np.testing.assert_array_equal(of_table, [[0, 0], [2, 2], [0, 0], [1, 1]])
 
 
+def test_all_gather_concatenates_what_all_replicas_have_and_sums_their_gradients(replicas, configure, refused):
+    # It returned the replica's own tensor, and its gradient was refused for a shape that depends on data.
+    strategy = replicas(2)
+
+    def program(x):
+        context = tf.distribute.get_replica_context()
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            own = x * (1.0 + tf.cast(context.replica_id_in_sync_group, tf.float32))
+            rows = context.all_gather({"columns": own, "rows": [tf.transpose(own)]}, axis=1)
+            loss = tf.reduce_sum(rows["columns"] ** 2)
+        return rows["columns"], rows["rows"][0], tape.gradient(loss, x)
+
+    x = tf.constant([[1.0, 2.0]])
+    compiled = tf.function(program, jit_compile=True)
+    in_a_graph = tf.function(lambda x: strategy.run(compiled, (x,)))
+    for columns, rows, gradient in (strategy.run(compiled, (x,)), in_a_graph(x)):
+        assert columns.numpy().tolist() == [[1, 2, 2, 4]]
+        assert rows.numpy().tolist() == [[1, 2], [2, 4]]
+        assert gradient.numpy().tolist() == [[4, 8]]
+    configure(4)
+    words = "while the device had 2 replicas.*configure the system before the graph is built"
+    refused(tf.errors.InvalidArgumentError, words, in_a_graph, x)
+
+
 def test_merge_call_hands_over_the_strategy_and_the_arguments(strategy):
     with strategy.scope():
         variable = tf.Variable(1.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
+from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar
 
 
@@ -11,9 +12,9 @@ class Faults:
     """Collects faults and raises them as one exception of the first one's kind."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[type[Exception], str]] = []
+        self._found: list[tuple[Callable[[str], Exception], str]] = []
 
-    def add(self, kind: type[Exception], message: str) -> None:
+    def add(self, kind: Callable[[str], Exception], message: str) -> None:
         """Records one fault."""
         self._found.append((kind, message))
 

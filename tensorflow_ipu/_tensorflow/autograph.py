@@ -17,10 +17,15 @@ def _leave_package_alone(rules: tuple[Any, ...]) -> tuple[Any, ...]:
     return (config.DoNotConvert("tensorflow_ipu"), *rules)
 
 
-def user_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, rewritten if the code that passed it is; stands on `api.tf_convert` and `ag_ctx.control_status_ctx`."""
+def user_code(function: Callable[..., Any], by_default: bool = False) -> Callable[..., Any]:
+    """The function, rewritten if the code that passed it is; stands on `api.tf_convert` and `ag_ctx.control_status_ctx`.
+
+    With `by_default`, it is rewritten as `tf.function` rewrites its own: unless AutoGraph is off.
+    """
     # `tf.autograph.to_graph` is public and always rewrites. Without them: the same in `tf.__internal__.autograph`.
-    return api.tf_convert(function, ag_ctx.control_status_ctx(), convert_by_default=False)
+    return api.tf_convert(
+        function, ag_ctx.control_status_ctx(), convert_by_default=by_default, user_requested=by_default
+    )
 
 
 def without_lines(text: str) -> Any:

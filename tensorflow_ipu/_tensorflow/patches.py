@@ -212,7 +212,17 @@ __all__ = ["TABLE", "Changes", "Hook", "Lifetime", "Patch", "in_trace"]
 
 _NO_SCRIPTS = "no script is of IPU TensorFlow any more"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function"
-_KERAS, _NODE = ("tf_keras", "engine.node") if keras_choice.settle() else ("keras", "ops.node")
+_HDF5 = "save_model_to_hdf5 load_model_from_hdf5"
+if keras_choice.settle():
+    _KERAS, _NODE = "tf_keras", "engine.node"
+    _KERAS_FORMATS = {
+        "tf_keras.src.saving.legacy.saved_model.save": "save",
+        "tf_keras.src.saving.legacy.saved_model.load": "load",
+        "tf_keras.src.saving.legacy.hdf5_format": _HDF5,
+    }
+else:
+    _KERAS, _NODE = "keras", "ops.node"
+    _KERAS_FORMATS = {"keras.src.legacy.saving.legacy_h5_format": _HDF5}
 
 AUTOGRAPH_RULES = Patch(
     "tensorflow.python.autograph.core.config:CONVERSION_RULES",
@@ -294,8 +304,8 @@ FUSED_BATCH_NORMS = Patch(
         for name in ("_fused_batch_norm", "fused_batch_norm_v2", "fused_batch_norm_v3")
     ),
     *(f"tensorflow:raw_ops.FusedBatchNorm{version}" for version in ("", "V2", "V3")),
-    why="`norms.experimental.distributed_batch_norm_replica_group_size` has replicas share statistics.",
-    lasts=Lifetime.TRACE,
+    why="`norms.experimental.distributed_batch_norm_replica_group_size` has replicas share statistics; weights may be float16.",
+    lasts=Lifetime.TRACE,  # And while `compat` is installed, for old scripts that compute with float16 on the host.
     until="TensorFlow's operation has a group of replicas",
 )
 
@@ -417,6 +427,13 @@ KERAS_NAMES = Patch(
     why="A model that lacks the methods of IPU models says that it was made outside of a scope, while there is a strategy.",
     lasts=Lifetime.OBJECT,
     until="no need to: `AttributeError` then says less",
+)
+
+KERAS_FILES = Patch(
+    *(f"{module}:{name}" for module, names in _KERAS_FORMATS.items() for name in names.split()),
+    why="SavedModels and HDF5 files have the options and stages of IPU models too, as `.keras` files have as assets.",
+    lasts=Lifetime.OBJECT,
+    until="no need to: Keras asks models for assets of `.keras` files alone",
 )
 
 KERAS_CALLS = Patch(

@@ -8,6 +8,7 @@ import tensorflow as tf
 from tensorflow.python.data.experimental.ops import distribute
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.data.util import structure
+from tensorflow.python.distribute import numpy_dataset as numpy_datasets
 from tensorflow.python.framework import composite_tensor
 from tensorflow.python.ops import handle_data_util, resource_variable_ops
 from tensorflow.python.util import nest
@@ -24,6 +25,16 @@ def of_trace(initial: tf.Tensor, name: str, *, trainable: bool = False) -> tf.Va
     # TensorFlow's variable creators do not see it; `tf.function` refuses `tf.Variable`. Without it: make it on another thread,
     # where nothing is traced.
     made: Any = resource_variable_ops.ResourceVariable(initial, trainable=trainable, name=name)
+    return made
+
+
+def of_handle(handle: tf.Tensor, spec: tf.TensorSpec, name: str) -> tf.Variable:
+    """A variable of a graph that no collection has, by its handle; stands on `resource_variable_ops.BaseResourceVariable`."""
+    # `tf.Variable` makes handles of its own. Without it: `tf.raw_ops.ReadVariableOp` and `AssignVariableOp`.
+    fetched = tf.raw_ops.ReadVariableOp(resource=handle, dtype=spec.dtype)
+    made: Any = resource_variable_ops.BaseResourceVariable(
+        trainable=False, shape=spec.shape, dtype=spec.dtype, handle=handle, handle_name=name, graph_element=fetched
+    )
     return made
 
 
@@ -60,6 +71,13 @@ def as_run(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The dataset as TensorFlow's debug mode for datasets wants it; stands on `DatasetV2._apply_debug_options`."""
     # Without it: the dataset as it is.
     return dataset._apply_debug_options()
+
+
+def numpy_dataset(arrays: Nested, device: str, session: tf.compat.v1.Session | None) -> tf.data.Dataset:
+    """A dataset of the rows of arrays, which a graph does not have as constants; stands on `one_host_numpy_dataset`."""
+    # Without it: `tf.data.Dataset.from_tensor_slices(arrays)`, for graphs of up to 2 GB.
+    made: Any = numpy_datasets.one_host_numpy_dataset(arrays, numpy_datasets.SingleDevice(device), session)
+    return made
 
 
 def options_of(dataset: tf.data.Dataset) -> tf.data.Options:

@@ -249,3 +249,4 @@ def bridge_tensorflow(changes: Changes) -> None:
     old: Any = tf.compat.v1.Variable
     changes.put(variables.ResourceVariable, "initialized_value", vars(old)["initialized_value"])
     changes.apply(patches.OLD_LOSS_SCALING)
+    changes.apply(patches.FUSED_BATCH_NORMS)  # With weights of float16, outside of programs too.

@@ -21,7 +21,7 @@ from tensorflow_ipu._tensorflow.variables import CompositeTensor
 from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
 from tensorflow_ipu.feeds._layout import MOST, PreallocatedOutput, Taken
 from tensorflow_ipu.feeds.elements import IPUOutfeedMode
-from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
+from tensorflow_ipu.replicas import active, in_plain_graph, insert, wait_until_idle
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -219,6 +219,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._read_buffer = ReadBuffer()  # Guarded by the lock, as the next is.
         self._preallocated = PreallocatedOutput()
         self._graphs: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+        self._outermost: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread: int | None = None
 
@@ -231,7 +232,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._feed = None
         self._handle = handle
         self._layout = self._held = None
-        self._graphs = weakref.WeakSet()
+        self._graphs, self._outermost = weakref.WeakSet(), weakref.WeakSet()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread = None
 
@@ -256,8 +257,11 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
 
     @property
     def enqueued(self) -> bool:
-        """Whether a traced program enqueues to the queue."""
-        return self._current_layout() is not None
+        """Whether a traced program enqueues to the queue; in a graph of TensorFlow 1, one of this graph."""
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            return self._current_layout() is not None
+        *_, outermost = graphs.around(tf.compat.v1.get_default_graph())
+        return outermost in self._outermost
 
     @property
     def element_spec(self) -> Nested:
@@ -306,10 +310,10 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         if not in_plain_graph():
             return put(*flat)
         with tf.device(self._device):
-            return insert_operation(put, flat, self._device)
+            return insert(put, flat, {}, self._device)
 
     def _check_first_in(self, graph: tf.Graph) -> None:
-        around = set(graphs.around(graph))
+        around = list(graphs.around(graph))
         for earlier in self._graphs:
             if earlier in around or graph in graphs.around(earlier):
                 raise ValueError(
@@ -317,6 +321,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                     " or make a queue for each value"
                 )
         self._graphs.add(graph)
+        self._outermost.add(around[-1])
 
     def dequeue(self, wait_for_completion: bool = False, max_elements: int | None = None) -> Nested:
         """Takes what has been enqueued and not dequeued, as a copy.

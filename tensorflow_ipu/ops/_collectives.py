@@ -94,8 +94,10 @@ def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> tf.Te
 
 
 def _in_a_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
-    """Calls `collective` with the values; on an IPU device in the graph of a session, as a program of its own."""
-    if not replicas.in_plain_graph() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type != "IPU":
+    """Calls `collective` with the values; in the graph of a session as a program of its own, unless on another device."""
+    if not replicas.in_plain_graph():
+        return collective(*values)
+    if tf.DeviceSpec.from_string(tf.constant(0).device).device_type not in (None, "IPU"):
         return collective(*values)
     device = sites.device_of_program(function)
     with tf.device(device):

@@ -1,7 +1,8 @@
 """Batch normalization with the statistics of several replicas: `distributed_batch_norm_replica_group_size`.
 
 While a program is traced for which that option is above 1, TensorFlow's fused batch normalization in training is made of
-operations that have the replicas of a group meet: once for the statistics, and once for their gradient.
+operations that have the replicas of a group meet: once for the statistics, and once for their gradient. There, and for old
+scripts, `scale` and the like may be float16.
 """
 
 from __future__ import annotations
@@ -119,7 +120,8 @@ def _normalized(
 
 def _in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
     """What takes the place of one of TensorFlow's functions that make the operation; all have the same arguments."""
-    is_third = fused.__name__.lower().replace("_", "").endswith("v3")
+    version = fused.__name__.lower()[-2:]
+    is_third, is_second_or_third = version == "v3", version in ("v2", "v3")
 
     @functools.wraps(fused)
     def normalize(
@@ -134,6 +136,10 @@ def _in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
         is_training: bool = True,
         name: str | None = None,
     ) -> Any:
+        # Graphcore's TensorFlow had the operation in half precision; TensorFlow's has float32 and bfloat16 alone.
+        in_half = is_second_or_third and getattr(scale, "dtype", None) == tf.float16
+        if in_half:
+            scale, offset, mean, variance = (tf.cast(one, tf.float32) for one in (scale, offset, mean, variance))
         inputs = {"x": x, "scale": scale, "offset": offset, "mean": mean, "variance": variance}
         options: dict[str, Any] = {
             "epsilon": epsilon,
@@ -142,10 +148,15 @@ def _in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
         }
         size = group_size() if is_training else 1
         if size == 1:
-            return fused(**inputs, **options, is_training=is_training, name=name)
-        with tf.name_scope(name or "fused_batch_norm"):
-            results = _normalized(**inputs, **options, size=size)
-        return results if is_third else _Results(*results[:5])
+            results = fused(**inputs, **options, is_training=is_training, name=name)
+        else:
+            with tf.name_scope(name or "fused_batch_norm"):
+                normalized = _normalized(**inputs, **options, size=size)
+            results = normalized if is_third else _Results(*normalized[:5])
+        if not in_half:
+            return results
+        y, *statistics = results[:3]
+        return type(results)(y, *(tf.cast(one, tf.float16) for one in statistics), *results[3:])
 
     return normalize
 

@@ -17,6 +17,7 @@ from tensorflow_ipu._base.checks import Faults, note_bool
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu._tensorflow.autograph import user_code
+from tensorflow_ipu.ops import gradient_capture
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, Nested, ShapeLike
@@ -146,6 +147,8 @@ _numbers = itertools.count()
 
 # What a graph has the functions as that it calls, and the outermost one of a program all of its own.
 _CALLED, _SHARED = "_ipu_outlined", "_ipu_outlined_codes"
+# What a graph has the gradients as that contexts capture in calls, by the names of their operations.
+_CAPTURES = "_ipu_outlined_captures"
 
 
 class _Code:
@@ -158,6 +161,7 @@ class _Code:
         self.differentiated: list[int] = []
         self.needs: list[int] = []
         self.wanted: list[int] = []
+        self.captures: list[gradient_capture.Capture] = []
         self.backward: _Code | None = None
         self.name = f"__ipu_outlined_{name}_{next(_numbers)}"
         self.function: Any = None
@@ -193,17 +197,23 @@ def _call_outlined(function: Callable[..., Any], name: str, args: tuple[Any, ...
         return tf.nest.map_structure(lambda one: None if isinstance(one, tf.Operation) else one, returned)
 
     values = [tf.convert_to_tensor(flat[at]) for at in places]
+    free_tags = gradient_capture.reusing_tags()
     graphs.trace_into(graph, traced, tuple(tf.TensorSpec(each.shape, each.dtype) for each in values))
     structure = graph.structured_outputs
     code = _Code(name, graph)
     if not _add_backward(code, name):
+        free_tags()
         return body(*args, **kwargs)
     captured = [outside for outside, _ in graph.captures]
+    captures = code.captures
     code = _known(code, len(values))
     for variable in graph.variables:
         if variable.trainable:
             gradients.note_use_of(variable)
     results = _emit(code, [*values, *captured])
+    if captures:
+        operation = results[0].op
+        setattr(operation.graph, _CAPTURES, {**getattr(operation.graph, _CAPTURES, {}), operation.name: captures})
     found = iter(results[: code.outputs])
     return tf.nest.map_structure(
         lambda one: next(found) if isinstance(one, tf.Tensor) else one, structure, expand_composites=True
@@ -244,8 +254,11 @@ def _add_backward(code: _Code, name: str) -> bool:
     def differentiate(*upstream: tf.Tensor) -> list[tf.Tensor]:
         found = gradients.between(ys, [graph.inputs[at] for at in xs], upstream, graph)
         code.wanted = [at for at, one in zip(xs, found, strict=True) if one is not None]
-        return [tf.convert_to_tensor(one) for one in found if one is not None]
+        captured = [one for capture in code.captures for one in capture.gradients]
+        return [*(tf.convert_to_tensor(one) for one in found if one is not None), *captured]
 
+    # A graph takes attributes, though it shows no `__dict__`.
+    setattr(backward, gradient_capture.OUTLINED, code.captures)
     graphs.trace_into(backward, differentiate, tuple(tf.TensorSpec(each.shape, each.dtype) for each in ys))
     if not code.wanted:
         return True
@@ -313,9 +326,14 @@ def _gradient(op: tf.Operation, *upstream: Gradient | None) -> list[tf.Tensor | 
         one = upstream[at] if at < len(upstream) else None
         given.append(tf.zeros_like(outputs[at]) if one is None else tf.convert_to_tensor(one))
     needed = [inputs[at] if at >= 0 else outputs[-1 - at] for at in code.needs]
-    for at, one in zip(code.wanted, _emit(code.backward, [*given, *needed]), strict=True):
+    results = iter(_emit(code.backward, [*given, *needed]))
+    for at in code.wanted:
+        one = next(results)
         if at < len(found):
             found[at] = one
+    for capture in getattr(real.graph, _CAPTURES, {}).get(real.name, ()):
+        of_call = [next(results) for _ in capture.gradients]
+        gradient_capture.Capture(capture.context, capture.tag, of_call).note()
     return found
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
-from tensorflow_ipu._tensorflow import graphs, variables
-from tensorflow_ipu.ops import sites
+from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu.ops import kept_variables, sites
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from typing_extensions import Self
 
@@ -58,8 +58,7 @@ class _Captured:
                 " static shapes alone are handed on; state it with `tf.ensure_shape`"
             )
         device = sites.device_of_program("capture_upstream_gradients") if replicas.is_tracing() else None
-        with tf.init_scope(), tf.device(device):
-            self._kept = variables.of_trace(tf.zeros(value.shape, value.dtype), "captured_gradient")
+        self._kept = kept_variables.zeros(value.shape, value.dtype, "captured_gradient", device)
         tf.raw_ops.AssignVariableOp(resource=replicas.in_function(self._kept.handle), value=value)
         sites.keep_with_trace(self._kept)
 
@@ -69,6 +68,39 @@ class _Captured:
         if self._kept is None or self._graph in graphs.around(now):
             return self._gradient
         return self._kept.read_value()
+
+
+# What the graph of the gradient of an outlined function has the list of its `Capture`s as.
+OUTLINED = "ipu_captures"
+
+
+class Capture(NamedTuple):
+    """The gradients that went by one call of `capture_upstream_gradients`."""
+
+    context: GradientCaptureContext
+    tag: str
+    gradients: Sequence[tf.Tensor]
+
+    def note(self) -> None:
+        """Has the context keep them; those of an outlined function once they are results of a call."""
+        graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        of_function: list[Capture] | None = getattr(graph, OUTLINED, None)
+        if of_function is not None:
+            of_function.append(self)
+            return
+        opened_in = self.context._opened_in
+        self.context._captured[self.tag] = [_Captured(gradient, opened_in) for gradient in self.gradients]
+
+
+def reusing_tags() -> Callable[[], None]:
+    """Returns a function that frees the tags which the open contexts get from now on, for calls that are made once more."""
+    before = [(context, set(context._tags)) for context in _open.contexts]
+
+    def free() -> None:
+        for context, tags in before:
+            context._tags = tags
+
+    return free
 
 
 class GradientCaptureContext:
@@ -167,8 +199,10 @@ def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
     @tf.custom_gradient
     def identities(*tensors: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., tuple[tf.Tensor, ...]]]:
         def gradient(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-            context._captured[tag] = [_Captured(gradient, context._opened_in) for gradient in upstream]
-            return upstream
+            # A gradient may be a tensor of the forward pass as it is, which is in another graph.
+            passed = tuple(map(tf.identity, upstream))
+            Capture(context, tag, passed).note()
+            return passed
 
         return [tf.identity(tensor) for tensor in tensors], gradient
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import TensorLike
 
 __all__ = ["normalise_image"]
+
+_invalid = functools.partial(tf.errors.InvalidArgumentError, None, None)
 
 
 def normalise_image(
@@ -37,8 +40,9 @@ def normalise_image(
 
     Raises:
       TypeError: `image` has another type.
-      ValueError: `image` has a single dimension or not three channels, there are not three offsets and three scales, or
-        `scale` is 0.
+      tf.errors.InvalidArgumentError: `image` has a single dimension or not three channels, or there are not three offsets
+        and three scales.
+      ValueError: `scale` is 0.
     """
     with tf.name_scope(name or "normalise_image"):
         pixels = tf.convert_to_tensor(image, name="image")
@@ -47,14 +51,14 @@ def normalise_image(
         kind = tf.float16 if pixels.dtype == tf.uint8 else pixels.dtype
         offsets, scales = tf.cast(channel_offsets, kind), tf.cast(channel_scales, kind)
         faults = Faults()
-        if pixels.shape.rank is None or pixels.shape.rank < 2 or pixels.shape[-1] != 3:
-            faults.add(
-                ValueError,
-                f"`image` must have two dimensions or more, the last one of three channels, but has {pixels.shape}",
-            )
+        if pixels.shape.rank is None or pixels.shape.rank < 2:
+            faults.add(_invalid, f"`image` must have two dimensions or more, but has shape {pixels.shape}")
+        elif pixels.shape[-1] != 3:
+            faults.add(_invalid, f"The image has {pixels.shape[-1]} channels, expected 3: `image` is {pixels.shape}")
         for argument, value in (("channel_offsets", offsets), ("channel_scales", scales)):
             if not value.shape.is_compatible_with([3]):
-                faults.add(ValueError, f"`{argument}` must be three numbers, but has shape {value.shape}")
+                words = f"`{argument}` must be the same size as the number of image channels 3"
+                faults.add(_invalid, f"{words}, but has shape {value.shape}")
         if tf.get_static_value(tf.convert_to_tensor(scale)) == 0:
             faults.add(ValueError, "`scale` must not be 0, which the machine refuses")
         faults.raise_any()

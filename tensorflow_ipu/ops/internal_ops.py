@@ -12,8 +12,8 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import check_bool, is_int
-from tensorflow_ipu._tensorflow import graphs, patches, variables, xla
-from tensorflow_ipu.ops import host_callbacks, sites
+from tensorflow_ipu._tensorflow import graphs, patches, xla
+from tensorflow_ipu.ops import host_callbacks, kept_variables, sites
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -112,9 +112,8 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
         if not value.shape.is_fully_defined():
             raise ValueError(f"`x` must have a static shape, but has {value.shape}; state it with `tf.ensure_shape`")
         device = sites.device_of_program("fifo")
-        with tf.init_scope(), tf.device(device):
-            kept = variables.of_trace(tf.zeros([depth, *value.shape], value.dtype), "fifo")
-            calls = variables.of_trace(tf.constant(0), "fifo_calls")
+        kept = kept_variables.zeros([depth, *value.shape], value.dtype, "fifo", device)
+        calls = kept_variables.zeros([], tf.int32, "fifo_calls", device)
         sites.keep_with_trace(kept, calls)  # Of variables that nobody else holds, a graph keeps the resources alone.
         call = calls.read_value()
         place = tf.stack([call, *[0] * len(value.shape)])

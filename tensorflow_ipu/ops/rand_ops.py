@@ -32,8 +32,8 @@ def dropout(
       x: A tensor of floating-point numbers.
       rate: The share of elements that become zero, from 0 to below 1.
       noise_shape: The shape of the mask, of the rank of `x`: each size is that of `x`, or None for it, or 1 for a mask
-        that is the same all along that dimension. A list, whose sizes may be tensors, or a vector. None: that of `x`.
-        Empty: a single number, which keeps or drops all of `x`, as in TensorFlow.
+        that is the same all along that dimension. A list, whose sizes may be tensors, or a vector. None or empty: that
+        of `x`. (To TensorFlow's own dropout an empty shape is a single number, which keeps or drops all of `x`.)
       seed: Two 32-bit integers: the same pair gives the same mask, on all replicas. None: every call, step and replica
         has another mask.
       name: A name for the operation.
@@ -84,7 +84,9 @@ def _mask_shape(
     if noise_shape is None:
         return None
     sizes = _sizes(noise_shape)
-    if sizes and x.shape.rank not in (None, len(sizes)):
+    if not sizes:
+        return None
+    if x.shape.rank not in (None, len(sizes)):
         raise ValueError(
             f"`noise_shape={noise_shape!r}` must have the rank of `x`, which has shape {x.shape}, or be empty"
         )

@@ -1,17 +1,21 @@
-"""What strategies and optimizers reduce: any number of tensors over all replicas, in one meeting of theirs."""
+"""What strategies and optimizers reduce and gather: tensors of all replicas, in one meeting of theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import tensorflow as tf
+
+from tensorflow_ipu import replicas
+from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.ops import _collectives, sites
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
-    import tensorflow as tf
+    from tensorflow_ipu._base.types import Nested
 
-__all__ = ["all_reduce", "in_program"]
+__all__ = ["all_gather", "all_reduce", "in_program"]
 
 
 def in_program() -> bool:
@@ -29,3 +33,30 @@ def all_reduce(values: Sequence[tf.Tensor], mean: bool = False) -> list[tf.Tenso
     if not values:
         return []
     return _collectives.all_reduce("all_reduce", values, "mean" if mean else "sum", ReplicaGroups())
+
+
+def all_gather(values: Nested, axis: int, ordinal: int, workers: int) -> Nested:
+    """Concatenates tensors of all replicas along an axis, in the program of a device that is being traced.
+
+    A program of a graph may run on another number of replicas than the device has now, and fails then.
+    """
+    *_, program = graphs.around(tf.compat.v1.get_default_graph())
+    ipus = replicas.ipus_traced_for()
+    count = (ipus or replicas.ipus_or_one(ordinal)) // replicas.power_of_2(replicas.shards_of(program)) * workers
+    flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(values)]
+    checks = []
+    if ipus is None:
+        [found] = all_reduce([tf.constant(1)])
+        checks.append(tf.debugging.assert_equal(found, count, _OTHER_COUNT.format(count=count)))
+    with tf.control_dependencies(checks):
+        if count == 1:
+            return tf.nest.map_structure(tf.identity, values)
+        gathered = _collectives.all_gather("all_gather", flat, ReplicaGroups(count))
+        joined = [tf.concat(tf.unstack(each, count), axis) for each in gathered]
+    return tf.nest.pack_sequence_as(values, joined)
+
+
+_OTHER_COUNT = (
+    "`all_gather` was built into a graph while the device had {count} replicas, which the shape of its result depends on:"
+    " configure the system before the graph is built"
+)

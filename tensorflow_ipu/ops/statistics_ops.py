@@ -47,14 +47,14 @@ def histogram(inputs: TensorLike, levels: TensorLike, absolute_of_input: bool = 
 
     Args:
       inputs: Numbers, float16 or float32, of rank 1.
-      levels: Numbers that ascend, of rank 1.
+      levels: Numbers that ascend, float16 or float32, of rank 1.
       absolute_of_input: Whether the sign of `inputs` is ignored.
 
     Returns:
       The counts, float32 [n + 1], exact below 2 to the power of 24.
 
     Raises:
-      ValueError: `inputs` has another type or rank, or `levels` another rank.
+      ValueError: `inputs` or `levels` have another type or rank.
       TypeError: `absolute_of_input` is no bool.
     """
     check_bool("absolute_of_input", absolute_of_input)
@@ -78,7 +78,7 @@ def histogram_update(
       TypeError: `absolute_of_input` is no bool.
     """
     with tf.name_scope("histogram_update"):
-        counts, bounds = tf.convert_to_tensor(hist), tf.convert_to_tensor(levels)
+        counts, bounds = tf.convert_to_tensor(hist), tf.convert_to_tensor(levels, dtype_hint=tf.float32)
         faults = Faults()
         if counts.dtype != tf.float32:
             faults.add(ValueError, f"`hist` must be float32, but is {counts.dtype.name}")
@@ -102,10 +102,11 @@ def histogram_normalize(hist: TensorLike) -> tf.Tensor:
 
 
 def _operands(inputs: TensorLike, levels: TensorLike) -> tuple[tf.Tensor, tf.Tensor]:
-    values, bounds = tf.convert_to_tensor(inputs), tf.convert_to_tensor(levels)
+    values, bounds = tf.convert_to_tensor(inputs), tf.convert_to_tensor(levels, dtype_hint=tf.float32)
     faults = Faults()
-    if values.dtype not in (tf.float16, tf.float32):
-        faults.add(ValueError, f"`inputs` must be float16 or float32, but is {values.dtype.name}")
+    for name, numbers in (("inputs", values), ("levels", bounds)):
+        if numbers.dtype not in (tf.float16, tf.float32):
+            faults.add(ValueError, f"`{name}` must be float16 or float32, but is {numbers.dtype.name}")
     if values.shape.rank != 1:
         faults.add(ValueError, f"`inputs` must be of rank 1, but has shape {values.shape}; use `tf.reshape(x, [-1])`")
     if bounds.shape.rank != 1:

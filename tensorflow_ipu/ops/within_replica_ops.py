@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
 
@@ -40,9 +42,10 @@ def all_reduce(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tensor, 
         booleans; with `COLLECTIVE_OP_LOCAL` each shard keeps its own.
 
     Raises:
-      ValueError: The tensors differ in type or rank, one is listed twice or has rank 2 or more, or `op` is unknown; or one
-        was made in the `ipu_shard` scope of another place in the list.
+      ValueError: The tensors differ in type or rank, one is listed twice or has rank 2 or more, or `op` is unknown.
       TypeError: The tensors are of a type that cannot be reduced so.
+      FailedPreconditionError: Of `tf.errors`; a tensor was made in the `ipu_shard` scope of another place in the list. In a
+        graph of TensorFlow 1 the run of the program raises it.
     """
     vectors = _equally_long(_vectors(input_shards))
     if _checked(op, vectors) == _LOCAL:
@@ -86,8 +89,9 @@ def all_gather(input_shards: Sequence[TensorLike], axis: int = 0) -> tuple[tf.Te
     Their shapes differ along `axis` at most. Scalars become a vector.
 
     Raises:
-      ValueError: The tensors differ in type, rank, or in their shapes beside `axis`; one is listed twice, or was made in
-        the `ipu_shard` scope of another place in the list; or there is no such axis.
+      ValueError: The tensors differ in type, rank, or in their shapes beside `axis`; one is listed twice; or there is no
+        such axis.
+      FailedPreconditionError: As of `all_reduce`.
     """
     shards = _shards(input_shards)
     rank = shards[0].shape.rank
@@ -130,16 +134,18 @@ def _shards(input_shards: Sequence[TensorLike]) -> list[tf.Tensor]:
 
 
 def _check_order(input_shards: Sequence[TensorLike]) -> None:
-    """Refuses a tensor that was made on one shard and is listed in the place of another."""
+    """Refuses a tensor of another shard than that of its place; in a program of a graph the run does so, as with the SDK."""
     for place, shard in enumerate(input_shards):
         # What is recorded of a tensor of a graph that was made in such a scope; of no other.
         attributes = shard.op.node_def.attr if isinstance(shard, tf.Tensor) and hasattr(shard, "graph") else {}
         made_on = list(attributes[SHARD_ATTRIBUTE].list.i) if SHARD_ATTRIBUTE in attributes else []
         if made_on and place not in made_on and made_on != [ALL_IPUS]:
-            raise ValueError(
-                f"`input_shards[{place}]` was made on shard {made_on[0]}: the tensors are listed in the order of the shards,"
-                f" that of shard {place} at {place}"
-            )
+            before = f"`input_shards[{place}]` was made on shard "
+            after = f": the tensors are listed in the order of the shards, that of shard {place} at {place}"
+            if not replicas.is_tracing() or tf.compat.v1.executing_eagerly_outside_functions():
+                raise tf.errors.FailedPreconditionError(None, None, f"{before}{made_on[0]}{after}")
+            count = tf.constant(made_on[0], tf.int64)
+            ops.ipu_micro_batches(count, multiple=1, least=place, largest=place, before=before, after=after)
 
 
 def _vectors(input_shards: Sequence[TensorLike]) -> list[tf.Tensor]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu.ops import kept_variables
 from tensorflow_ipu.optimizers import _loop_check
 from tensorflow_ipu.optimizers._accumulator import (
     AccumulationOptions,
@@ -201,5 +202,7 @@ class CrossReplicaGradientAccumulationOptimizer(GradientAccumulationOptimizer):
 
 
 def _zeros(shape: ShapeLike, dtype: tf.DType, name: str, beside: tf.Variable) -> tf.Variable:
+    if not tf.executing_eagerly():
+        return kept_variables.zeros(shape, dtype, name, beside.device)
     with tf.device(beside.device):
         return tf.Variable(lambda: tf.zeros(shape, dtype), trainable=False, name=name)

@@ -10,7 +10,7 @@ from tensorflow_ipu.replicas._instruction_attributes import set_to as instructio
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_function, trace
 from tensorflow_ipu.replicas._replicated import ReplicaGroups, check_size, ipus_of_replica, ipus_or_one, set_pack_bytes
-from tensorflow_ipu.replicas._runner import active, compile_only, insert, insert_operation, run, wait_until_idle
+from tensorflow_ipu.replicas._runner import active, compile_only, insert, run, wait_until_idle
 from tensorflow_ipu.replicas._shards import (
     ALL_IPUS,
     SHARD_ATTRIBUTE,
@@ -61,7 +61,6 @@ __all__ = [
     "in_function",
     "in_plain_graph",
     "insert",
-    "insert_operation",
     "instructions_attributed",
     "ipus_of_replica",
     "ipus_or_one",

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu._base import lifetimes
+from tensorflow_ipu._base.types import Gradient, TensorLike
 from tensorflow_ipu._tensorflow import gradients, graphs, patches
 from tensorflow_ipu.replicas import _floating_point, _instruction_attributes, _shards, _tracing
 
@@ -90,6 +91,13 @@ def _recording(plain: Callable[..., None]) -> Callable[..., None]:
     return record
 
 
+def _in_graph(gradient: TensorLike | tf.IndexedSlices | None, of: tf.Tensor) -> Gradient | None:
+    """Returns a number, array, variable or eager tensor as a tensor of the graph; tapes take those, `tf.gradients` does not."""
+    if gradient is None or isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.convert_to_tensor(gradient, dtype_hint=None if of.dtype == tf.resource else of.dtype)
+
+
 def _registering(plain: Callable[..., None]) -> Callable[..., None]:
     def register(registry: object, gradient: _Gradient, name: str | None = None) -> None:
         owners: list[Any] = [*graphs.being_built()] if gradients.is_custom(registry, name) else []
@@ -100,7 +108,10 @@ def _registering(plain: Callable[..., None]) -> Callable[..., None]:
         def weakly(operation: Any, *upstream: Any) -> Any:
             own = known()
             assert own is not None  # Who has the operation has a graph that has the gradient.
-            return own(operation, *upstream)
+            found = own(operation, *upstream)
+            if len(found) != len(operation.inputs):
+                return found  # TensorFlow refuses it by name.
+            return [_in_graph(one, tensor) for one, tensor in zip(found, operation.inputs, strict=True)]
 
         plain(registry, weakly, name)
         for graph in owners:  # A plain graph takes attributes, though it shows no `__dict__`.

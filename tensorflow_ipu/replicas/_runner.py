@@ -19,12 +19,13 @@ from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import journal
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu._tensorflow.autograph import user_code
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
 from tensorflow_ipu.replicas import _floating_point, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
-from tensorflow_ipu.replicas._program import Prepared, Target, call, trace
+from tensorflow_ipu.replicas._program import Prepared, Target, call, is_graph_function, trace
 
 _logger = logging.getLogger(__name__)
 
@@ -272,7 +273,13 @@ def insert(
     device: str,
     host_kernels: bool | None = None,
 ) -> Nested:
-    """Adds `fn` as one compiled program to the graph that is being built, on the device of the caller."""
+    """Adds `fn` as one compiled program to the graph that is being built, on the device of the caller.
+
+    An operation that a Python function returns is that of the program, which runs it.
+    """
+    wrapped = None if is_graph_function(fn) else _WithOperations(fn)
+    if wrapped is not None:
+        fn = tf.function(wrapped, jit_compile=True, autograph=False)
     # What depends on the configured system, such as the number of replicas, is looked up as the graph runs.
     if host_kernels is None:
         host_kernels = environment.host_kernels()
@@ -281,7 +288,34 @@ def insert(
     _check(program, inputs, device)
     _place_variables([*inputs, *program.captured_inputs], device)
     _uncompilable.refuse(program)  # When it compiles, in a session, nobody could say which line is meant.
-    return call(program, inputs, program.captured_inputs, ordinal)
+    results = call(program, inputs, program.captured_inputs, ordinal)
+    return results if wrapped is None else wrapped.results(results)
+
+
+class _WithOperations:
+    """A Python function that returns a tensor for each operation, as a program returns tensors alone."""
+
+    def __init__(self, fn: Callable[..., Nested]) -> None:
+        self._fn = user_code(fn, by_default=True)
+        self._are_operations: list[bool] = []
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: Nested, **kwargs: Nested) -> Nested:
+        returned = self._fn(*args, **kwargs)
+        flat = tf.nest.flatten(returned)
+        self._are_operations = [isinstance(one, tf.Operation) for one in flat]
+        if not any(self._are_operations):
+            return returned
+        with tf.control_dependencies([one for one in flat if isinstance(one, tf.Operation)]):
+            flat = [tf.constant(0) if isinstance(one, tf.Operation) else one for one in flat]
+            return tf.nest.pack_sequence_as(returned, flat)
+
+    def results(self, found: Nested) -> Nested:
+        """Returns what the program returned, with its operation in the places of those of the function."""
+        if not any(self._are_operations):
+            return found
+        flat = zip(tf.nest.flatten(found), self._are_operations, strict=True)
+        return tf.nest.pack_sequence_as(found, [one.op if is_operation else one for one, is_operation in flat])
 
 
 def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:
@@ -291,16 +325,6 @@ def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:
         made = tensor.dtype == tf.resource and tf.is_symbolic_tensor(tensor) and tensor.op.type == "VarHandleOp"
         if made and not tensor.device:
             graphs.place(tensor.op, device)
-
-
-def insert_operation(fn: Callable[..., tf.Operation], args: Sequence[Nested], device: str) -> tf.Operation:
-    """Adds an operation to the graph as a program of its own; see `insert`."""
-
-    def program(*values: tf.Tensor) -> tf.Tensor:
-        with tf.control_dependencies([fn(*values)]):
-            return tf.constant(0)  # For the session to fetch the program through.
-
-    return insert(program, args, {}, device).op
 
 
 def _zeros(output: Any) -> Any:

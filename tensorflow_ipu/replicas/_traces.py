@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import logging
 import time
 import types
@@ -186,7 +187,7 @@ def _reason(function: Function, new: _Known, earlier: Sequence[_Known]) -> str:
 
 
 def _reason_of_first(function: Function) -> str:
-    code = getattr(function.python_function, "__code__", None)
+    code = getattr(inspect.unwrap(function.python_function), "__code__", None)
     if code is None:
         return "its first call"
     known_code, known = _made_of.pop(id(code), (None, None))
@@ -203,7 +204,7 @@ def _reason_of_first(function: Function) -> str:
 
 def _described(function: Function) -> str:
     """The function's name with its file and line, or a name of its own, such as a model's."""
-    made_of = function.python_function
+    made_of = inspect.unwrap(function.python_function)
     name = getattr(made_of, "__name__", type(made_of).__name__)
     own = getattr(function, "__name__", name)
     if own != name:

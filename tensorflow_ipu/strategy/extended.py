@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu._tensorflow import devices, graphs
+from tensorflow_ipu._tensorflow import devices, graphs, variables
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.hosts import Cluster
 from tensorflow_ipu.ops import random_streams, reductions, replication_ops
+from tensorflow_ipu.strategy.input_iterator import InputIterator
 
 
 def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
@@ -51,6 +52,19 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
     ) -> Nested:
         """Reduces `value` over the replicas; see `tf.distribute.ReplicaContext.all_reduce`."""
         return super().all_reduce(reduction(reduce_op), value, options)
+
+    def all_gather(
+        self,
+        value: Nested,
+        axis: int,
+        options: tf.distribute.experimental.CommunicationOptions | None = None,
+    ) -> Nested:
+        """Concatenates `value` of all replicas along `axis`; see `tf.distribute.ReplicaContext.all_gather`."""
+        is_sparse = any(isinstance(leaf, tf.IndexedSlices) for leaf in tf.nest.flatten(value))
+        if is_sparse or not reductions.in_program():
+            return super().all_gather(value, axis, options)
+        # TensorFlow's own gradient slices by lengths that it gathers, and a program has static shapes.
+        return self._strategy.extended.gathered(value, axis)
 
 
 class _AsReplica:
@@ -238,8 +252,12 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         axis: int,
         options: tf.distribute.experimental.CommunicationOptions | None,
     ) -> Nested:
-        del destinations, axis, options
-        return value
+        del destinations, options
+        return self.gathered(value, axis) if reductions.in_program() else value
+
+    def gathered(self, value: Nested, axis: int) -> Nested:
+        """Concatenates tensors of all replicas in the program that is being traced."""
+        return reductions.all_gather(value, axis, self.ordinal, self.workers)
 
     def _broadcast_to(self, tensor: Nested, destinations: object) -> Nested:
         del destinations
@@ -249,6 +267,22 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         self, value_fn: Callable[[tf.distribute.experimental.ValueContext], Nested]
     ) -> Nested:
         return value_fn(tf.distribute.experimental.ValueContext())
+
+    def _make_dataset_iterator(self, dataset: tf.data.Dataset) -> InputIterator:
+        return InputIterator(self._container_strategy().experimental_distribute_dataset(dataset), self.cpu_device)
+
+    def _make_input_fn_iterator(
+        self, input_fn: Callable[[tf.distribute.InputContext], Nested], replication_mode: object = None
+    ) -> InputIterator:
+        del replication_mode  # There is one.
+        with tf.device(self.cpu_device):
+            source = self._container_strategy().distribute_datasets_from_function(input_fn)
+        return InputIterator(source, self.cpu_device)
+
+    def _experimental_make_numpy_dataset(
+        self, numpy_input: Nested, session: tf.compat.v1.Session | None
+    ) -> tf.data.Dataset:
+        return variables.numpy_dataset(numpy_input, self.cpu_device, session)
 
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """A block that not all workers run, whose variables begin with this worker's values."""

@@ -108,8 +108,9 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
         self._auto_reports = auto_reports()
-        if enable_keras_extensions and patches.KERAS_NAMES.is_known:
-            patches.KERAS_NAMES.apply_while(self)
+        for patch in (patches.KERAS_NAMES, patches.KERAS_FILES):
+            if enable_keras_extensions and patch.is_known:
+                patch.apply_while(self)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
         return IPUExtended(self, ordinal, cpu_ordinal, host_kernels)

@@ -47,6 +47,19 @@ def test_initializer_is_an_operation_that_can_be_had_once_and_refuses_types_as_i
         ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(np.float64(1))).initializer  # noqa: B018
 
 
+def test_outfeed_says_of_each_graph_whether_that_enqueues(infeed):
+    outfeed, single = ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue()
+    for graph in (tf.compat.v1.get_default_graph(), tf.Graph()):
+        with graph.as_default():
+            assert (outfeed.enqueued, single.enqueued) == (False, False)
+            program_of(infeed, outfeed)
+            with tf.device("/device:IPU:0"):
+                single.enqueue(1)
+            assert (outfeed.enqueued, single.enqueued) == (True, True)
+    with tf.init_scope():
+        assert outfeed.enqueued
+
+
 @pytest.mark.parametrize("is_eager", [True, False])
 def test_initializer_and_deleter_belong_to_the_graph_of_the_queue_wherever_they_are_read(is_eager):
     with tf.Graph().as_default() as own:

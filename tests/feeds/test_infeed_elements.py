@@ -117,18 +117,19 @@ def test_type_that_no_ipu_takes_is_refused_by_the_initializer(dtype):
 
 
 def test_dimension_of_size_zero_is_refused_when_the_queue_starts():
+    words = "^Detected an input tensor to an infeed queue with a dimension of size 0: that on index {} .*leave it out"
     for shape in [(0,), (3, 0), (0, 0, 2)]:
         queue = ipu.IPUInfeedQueue(Dataset.from_tensors({"a": X, "b": tf.zeros(shape)}))  # Made without complaint.
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"^The tensor on index 1 .* of size 0.*leave it out"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(1)):
             queue.initializer  # noqa: B018
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         queue = ipu.IPUInfeedQueue(Dataset.from_tensors(np.zeros([3, 0], np.float32)))
         with ipu.scopes.ipu_scope("/device:IPU:0"):
             compiled = ipu.compiler.compile(lambda: ipu.loops.repeat(2, lambda x: None, infeed_queue=queue))
         start = queue.initializer
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"The tensor on index 0 .* of size 0.*leave it out"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=words.format(0)):
             session.run(start)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="of size 0, and an infeed queue cannot carry it"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="to an infeed queue with a dimension of size 0"):
             session.run(compiled)
 
 

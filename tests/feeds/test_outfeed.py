@@ -132,7 +132,7 @@ def test_shape_that_is_unknown_or_of_size_zero_is_refused(strategy, refused):
         enqueuing(queue).get_concrete_function(tf.TensorSpec([None], tf.float32))
     for nothing in ([], (), {}):
         refused(ValueError, "`tensors` must hold at least one tensor", strategy.run, enqueuing(queue, nothing))
-    words = "a dimension of size 0, and an outfeed queue cannot"
+    words = "Detected an input tensor to an outfeed queue with a dimension of size 0"
     refused(tf.errors.InvalidArgumentError, words, strategy.run, enqueuing(queue, np.zeros([0, 3], np.float32)))
 
 

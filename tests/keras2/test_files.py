@@ -78,8 +78,7 @@ def test_model_is_loaded_in_the_scope_and_outside(strategy, trained, features, l
     np.testing.assert_array_equal(predicted(again, features), predicted(model, features))
     np.testing.assert_allclose(predicted(plain, features), predicted(model, features), 1e-4, 1e-5)
     assert not hasattr(plain, "set_replication_options")
-    options = again._ipu_extension.options.accumulation
-    assert options.gradient_accumulation_steps_per_replica == (2 if name.endswith(".keras") else None)
+    assert again._ipu_extension.options.accumulation.gradient_accumulation_steps_per_replica == 2
     if name == "model":  # Which Keras 2 keeps without the optimizer's state.
         return
     assert [int(one.optimizer.iterations.numpy()) for one in (model, again, plain)] == [3, 3, 3]
@@ -115,6 +114,35 @@ def test_stages_are_in_the_file(strategy, tmp_path):
     with strategy.scope():
         again = keras.models.load_model(tmp_path / "model.keras")
     assert [one.pipeline_stage for one in again.get_pipeline_stage_assignment()] == [0, 1]
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+@pytest.mark.parametrize("name", ["model", "model.h5"])
+@pytest.mark.parametrize("make", [sequential, functional])
+def test_options_and_stages_are_in_saved_models_and_hdf5_files(strategy, tmp_path, make, name):
+    path = str(tmp_path / name)
+    with strategy.scope():
+        model = make()
+        assignment = model.get_pipeline_stage_assignment()
+        for at, one in enumerate(assignment):
+            one.pipeline_stage = min(at, 1)
+        model.set_pipeline_stage_assignment(assignment)
+    model.set_pipelining_options(6, [1, 0], gradient_accumulation_reduction_method="mean", offload_activations=True)
+    model.set_infeed_queue_options(prefetch_depth=7)
+    model.set_asynchronous_callbacks(True)
+    model.save(path)  # Outside of the scope, where scripts save.
+    with strategy.scope():
+        again = keras.models.load_model(path)
+    assert again._ipu_extension.options == model._ipu_extension.options
+    stages = [one.pipeline_stage for one in again.get_pipeline_stage_assignment()]
+    assert stages == [one.pipeline_stage for one in assignment]
+    plain = keras.models.load_model(path)
+    assert not hasattr(plain, "set_pipelining_options")
+    plain.save(path)  # What the file had of the other model is gone.
+    with strategy.scope():
+        last = keras.models.load_model(path)
+    assert not last._ipu_extension.stages.is_pipelined
+    assert last._ipu_extension.options.pipelining.changed() == {}
 
 
 @pytest.mark.parametrize(("make", "name"), [(Own, "weights"), (functional, "weights.h5")])

@@ -1,5 +1,7 @@
 """`fit`, `evaluate` and `predict` of models of Keras 2 in a scope give the numbers of plain Keras 2."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -258,3 +260,21 @@ def test_a_model_made_outside_says_so_wherever_it_shows(features, labels):
                 call()
         with pytest.raises(ValueError, match="layers, model, or optimizer was being created outside"):
             model.compile("sgd", "mse")
+
+
+@pytest.mark.filterwarnings("ignore:`tf.keras.backend.learning_phase_scope`", "ignore:`Model.state_updates`")
+def test_keras_trains_in_a_graph_of_tensorflow_1_as_plain_keras_does(features, labels):
+    found = []
+    for scope in (ipu.IPUStrategy().scope(), contextlib.nullcontext()):
+        with tf.Graph().as_default(), scope:
+            inputs = keras.Input([6])
+            hidden = layers.Dense(4, "relu", kernel_initializer="ones")(inputs)
+            outputs = layers.Dense(3, kernel_initializer="ones")(layers.BatchNormalization()(hidden))
+            model = keras.Model(inputs, outputs)
+            model.compile(old.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True), metrics=["acc"])
+            history = model.fit(features, labels, batch_size=12, epochs=2, shuffle=False, verbose=0).history
+            found.append([*history.values(), model.evaluate(features, labels, 12, verbose=0)])
+            with pytest.raises(AttributeError, match="in eager execution, and this one was not"):
+                model.set_pipelining_options(2)
+    for ours, plain in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5)

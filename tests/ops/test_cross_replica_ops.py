@@ -132,7 +132,7 @@ def test_gradients_take_the_way_back(replicated):
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_sessions_sum_in_programs_loops_and_gradients_and_without_a_program(replicas, configure):
+def test_sessions_sum_in_programs_loops_and_gradients_and_without_a_program(replicas, configure, refused):
     configure(replicas)
 
     def body(x):
@@ -143,6 +143,12 @@ def test_sessions_sum_in_programs_loops_and_gradients_and_without_a_program(repl
         with ipu.scopes.ipu_scope("/device:IPU:0"):
             alone = cross_replica_sum(tf.constant([1.0, 2.0])), cross_replica_mean(tf.constant(3.0))
             compiled = ipu.compiler.compile(body, [tf.constant(1.0)])
+        # A device named around a session does not reach into its graph.
+        unplaced = cross_replica_sum(tf.constant([1.0, 2.0]))
+        with tf.device("/device:CPU:0"):
+            elsewhere = cross_replica_sum(tf.constant(1.0))
+        refused(tf.errors.FailedPreconditionError, "IpuAllReduce", session.run, elsewhere)
+        np.testing.assert_array_equal(session.run(unplaced), [replicas, 2.0 * replicas])
         total, mean = session.run(alone)
         np.testing.assert_array_equal(total, [replicas, 2.0 * replicas])
         assert mean == 3.0

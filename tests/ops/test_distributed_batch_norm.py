@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu import compat
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
 from tensorflow_ipu.ops.replication_ops import replication_index
 
@@ -136,3 +137,35 @@ def test_another_size_of_groups_is_another_program_and_one_ipu_has_no_groups_of_
         lambda x: tf.compat.v1.nn.fused_batch_norm(x, SCALE, OFFSET, **by_constants)[0], jit_compile=True
     )
     assert strategy.run(infer, (tf.constant(IMAGES[0]),)).shape == IMAGES[0].shape
+
+
+@pytest.mark.parametrize(("normalize", "group"), [(of_compat, 1), (functools.partial(of_raw, data_format="NHWC"), 2)])
+def test_weights_in_half_precision_normalize_in_programs_as_wider_ones_that_are_rounded(normalize, group, configured):
+    # TensorFlow's operation has no float16 for them.
+    strategy = configured(group, group)
+    # All replicas have the same, so that their groups have statistics of one.
+    arguments = [tf.constant(one, tf.float16) for one in (IMAGES[0], WEIGHTS[0], SCALE, OFFSET)]
+    found = strategy.run(tf.function(functools.partial(step, normalize), jit_compile=True), arguments)
+    wanted = step(normalize, *[tf.cast(one, tf.float32) for one in arguments])
+    samples = IMAGES[0][..., 0].size
+    factors = [1, 1, (samples - 1) * group / (samples * group - 1), 1, 1, 1]  # The unbiased variance of a group.
+    assert [one.dtype for one in found] == [tf.float16] * 6
+    for one, other, factor in zip(found, wanted, factors, strict=True):
+        np.testing.assert_allclose(one, factor * other, rtol=4e-3, atol=4e-3 * np.max(np.abs(other)))
+
+
+def test_weights_in_half_precision_normalize_outside_of_programs_while_old_scripts_may_run(refused):
+    arguments = [tf.constant(one, tf.float16) for one in (IMAGES[0], SCALE, OFFSET)]
+    plain = tf.compat.v1.nn.fused_batch_norm
+    compat.install()
+    try:
+        y, mean, _ = plain(*arguments)
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            of_session = session.run(plain(*map(tf.constant, map(np.array, arguments)))[0])
+    finally:
+        compat.uninstall()
+    wide = [tf.cast(one, tf.float32) for one in arguments]
+    np.testing.assert_allclose(y, plain(*wide)[0], atol=4e-3)
+    np.testing.assert_array_equal(of_session, y)
+    assert (mean.dtype, of_session.dtype) == (tf.float16, np.float16)
+    refused(tf.errors.InvalidArgumentError, "'U' of half is not in the list", plain, *arguments)

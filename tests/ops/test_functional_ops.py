@@ -9,6 +9,11 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
 from tensorflow_ipu.ops.functional_ops import outlined_function
+from tensorflow_ipu.ops.gradient_capture import (
+    GradientCaptureContext,
+    GradientCaptureTape,
+    capture_upstream_gradients,
+)
 from tensorflow_ipu.ops.replication_ops import replication_index
 
 DIGEST_BYTES = 20  # Of a file of the cache, before what it keeps.
@@ -224,6 +229,35 @@ def test_calls_in_loops_and_loops_in_functions_are_differentiated(strategy):
         return found
 
     compare(strategy, training, X, 1e-5)
+
+
+def test_gradients_that_go_by_in_it_are_captured_as_in_plain_calls(strategy):
+    def captured(outlined, x):
+        @outlined
+        def inner(x):
+            return tf.tanh(capture_upstream_gradients(x**2 / 10, "inner"))
+
+        @outlined
+        def around(x):
+            return inner(x) * capture_upstream_gradients(2 * x, "around")
+
+        @outlined
+        def looping(x):
+            y = capture_upstream_gradients(2 * x, "looping")
+            for _ in tf.range(3):
+                y = y * x
+            return y
+
+        with GradientCaptureTape() as tape:
+            tape.watch(x)
+            y = around(x) + looping(x)
+        of_tape = tape.gradient(y, x), tape.captured_gradients
+        with GradientCaptureContext() as context:
+            y = outlined(lambda x: around(x) ** 2)(x)
+            [gradient] = tf.gradients(y, x)
+        return of_tape, (gradient, context.captured_gradients)
+
+    compare(strategy, captured, X, 1e-5)
 
 
 def test_autograph_rewrites_the_function_and_not_what_calls_it(strategy, caplog, monkeypatch):

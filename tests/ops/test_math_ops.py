@@ -125,9 +125,11 @@ def test_counts_are_numpys_in_a_program(strategy):
 def test_arguments_that_do_not_fit_are_refused(refused):
     for call, kind, message in (
         (lambda: histogram([1, 2], LEVELS), ValueError, "`inputs` must be float16 or float32"),
+        (lambda: histogram([1.0], tf.constant([1, 2])), ValueError, "`levels` must be float16 or float32"),
         (lambda: histogram([[1.0]], [LEVELS]), ValueError, r"2 faults:[^$]*`inputs` must be of rank 1[^$]*`levels`"),
         (lambda: histogram([1.0], LEVELS, 1), TypeError, "`absolute_of_input`"),
         (lambda: histogram_update([1.0] * 4, [1.0], LEVELS), ValueError, "one element more than `levels`"),
+        (lambda: histogram_update([1.0] * 2, [1.0], tf.constant([1])), ValueError, "`levels` must be float16"),
         (lambda: histogram_update([1] * 5, [1.0], LEVELS), ValueError, "`hist` must be float32"),
         (lambda: fixed_width_bins([1.0], 0), ValueError, "`n_bins=0`"),
         (lambda: fixed_width_bins([1], 2), TypeError, "`inputs` must have floats"),

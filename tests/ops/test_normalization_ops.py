@@ -70,11 +70,14 @@ def test_groups_parameters_images_and_numbers_that_cannot_be_are_refused(refused
     for groups, words in ((4, "must divide"), (7, "from 1 to"), (0, "from 1 to")):
         refused(ValueError, words, group_norm, tf.constant(X), groups)
     refused(ValueError, "`param_initializers`", group_norm, tf.constant(X), param_initializers={"mean": None})
+    invalid = tf.errors.InvalidArgumentError
+    both = r"2 faults:[^$]*The image has 4 channels, expected 3[^$]*`channel_scales` must be the same size as .* channels 3"
     for arguments, kind, message in (
-        ((tf.ones([3]), OFFSETS, SCALES), ValueError, r"`image` must have two dimensions or more.* but has \(3,\)"),
+        ((tf.ones([3]), OFFSETS, SCALES), invalid, r"`image` must have two dimensions or more.* shape \(3,\)"),
+        ((tf.ones([2, 2]), OFFSETS, SCALES), invalid, "^The image has 2 channels, expected 3"),
         ((tf.ones([2, 3]), OFFSETS, SCALES, 0), ValueError, "`scale` must not be 0"),
         ((tf.ones([2, 3], tf.int32), OFFSETS, SCALES), TypeError, "`image` must be uint8, float16 or float32"),
-        ((tf.ones([2, 4]), OFFSETS, SCALES[:2]), ValueError, r"2 faults:[^$]*three channels[^$]*`channel_scales`"),
+        ((tf.ones([2, 4]), OFFSETS, SCALES[:2]), invalid, both),
     ):
         refused(kind, message, normalise_image, *arguments)
 

@@ -3,9 +3,10 @@
 import itertools
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
-from tensorflow_ipu import scopes
+from tensorflow_ipu import compiler, scopes
 from tensorflow_ipu.ops.within_replica_ops import all_gather, all_reduce, reduce_scatter
 
 CALLS = (lambda x: all_reduce(x, "COLLECTIVE_OP_ADD"), lambda x: reduce_scatter(x, "COLLECTIVE_OP_ADD"), all_gather)
@@ -76,21 +77,34 @@ def test_programs_and_their_gradients(strategy):
     np.testing.assert_array_equal(results[1], [13.0, 3.0, 3.0])
 
 
-def test_bad_shards_and_a_wrong_order_of_them_are_refused(refused):
-    def made(order):
-        shards = []
-        for number in order:
-            with scopes.ipu_shard(number):
-                shards.append(tf.fill([1], float(number)))
-        with scopes.ipu_shard(-1):
-            shards.append(tf.fill([1], 9.0))
-        return shards
+ORDER = r"`input_shards\[0\]` was made on shard 1: .* order of the shards"
 
+
+def made(order):
+    shards = []
+    for number in order:
+        with scopes.ipu_shard(number):
+            shards.append(tf.fill([1], float(number)))
+    with scopes.ipu_shard(-1):
+        shards.append(tf.fill([1], 9.0))
+    return shards
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_the_run_of_a_graph_refuses_shards_in_a_wrong_order(call, configure, refused):
+    configure(2)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        with scopes.ipu_scope("/device:IPU:0"):
+            compiled = compiler.compile(lambda: call(made([1, 0])))
+        refused(tf.errors.FailedPreconditionError, ORDER, session.run, compiled)
+
+
+def test_bad_shards_and_a_wrong_order_of_them_are_refused(refused):
     one = tf.constant([1.0])
     for call in CALLS:
         with tf.Graph().as_default():
             assert len(call(made([0, 1]))) == 3
-            refused(ValueError, r"`input_shards\[0\]` was made on shard 1: .* order of the shards", call, made([1, 0]))
+            refused(tf.errors.FailedPreconditionError, ORDER, call, made([1, 0]))
         for words, shards in (
             ("twice", [one, one]),
             ("same type", [one, tf.constant([1])]),

@@ -248,6 +248,41 @@ def test_results_keep_their_structure(strategy):
     assert strategy.run(tf.function(lambda: None)) is None
 
 
+def test_operation_that_a_function_returns_in_a_graph_is_that_of_its_program():
+    strategy, v1 = ipu.IPUStrategy(), tf.compat.v1
+    with tf.Graph().as_default(), v1.Session() as session:
+        with strategy.scope():
+            weight = v1.get_variable("weight", initializer=1.0, use_resource=True)
+        optimizer, averages = v1.train.GradientDescentOptimizer(0.5), v1.train.ExponentialMovingAverage(0.5)
+
+        def train(x):
+            if x > 2:  # AutoGraph's, as in any program.
+                x = 2 * x
+            update = optimizer.minimize(weight * x)
+            with tf.control_dependencies([update]):
+                return {"x": x, "operations": [update, averages.apply([weight])], "nothing": None}
+
+        results = strategy.run(train, (tf.constant(3.0),))
+        alone = strategy.run(lambda: tf.group(weight.assign(7.0)))
+        session.run(v1.global_variables_initializer())
+        assert session.run([results["x"], *results["operations"]]) == [6.0, None, None]
+        assert session.run([weight, averages.average(weight)]) == [-2.0, -0.5]
+        assert session.run(alone) is None
+        assert session.run(weight) == 7.0
+
+
+def test_operation_that_a_program_of_a_graph_function_returns_orders_what_follows(strategy):
+    with strategy.scope():
+        weight = tf.Variable(1.0)
+
+    @tf.function
+    def outer():
+        with tf.control_dependencies([strategy.run(lambda: tf.group(weight.assign_add(1.0)))]):
+            return weight.read_value()
+
+    assert outer().numpy() == 2.0
+
+
 def test_types_of_tensors_go_in_and_come_out(strategy):
     types = [tf.float16, tf.bfloat16, tf.float32, tf.int8, tf.uint8, tf.int16, tf.int32, tf.int64]
     results = strategy.run(tf.function(lambda *xs: [x + x for x in xs]), [tf.constant([1, 2], one) for one in types])

@@ -237,6 +237,26 @@ def test_variable_of_a_trace_may_be_made_in_each_one():
     assert [one.trainable for one in made] == [False, False]
 
 
+def test_variable_of_a_handle_is_read_assigned_and_fetched_and_in_no_collection():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        handle = tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[])
+        made = variables.of_handle(handle, tf.TensorSpec([], tf.int32), "made")
+        session.run(made.assign(5).op)
+        assert session.run([made, made.read_value() + 1]) == [5, 6]
+        assert (made.trainable, tf.compat.v1.global_variables()) == (False, [])
+
+
+def test_dataset_of_arrays_has_their_rows_by_variables_on_a_device():
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dataset = variables.numpy_dataset(np.arange(3), "/device:CPU:0", session)
+        iterator = tf.compat.v1.data.make_initializable_iterator(dataset)
+        session.run(iterator.initializer)
+        row = iterator.get_next()
+        assert [session.run(row) for _ in range(3)] == [0, 1, 2]
+        assert len(tf.compat.v1.global_variables()) == 1
+    assert list(variables.numpy_dataset(np.arange(3), "/device:CPU:0", None).as_numpy_iterator()) == [0, 1, 2]
+
+
 def test_operations_of_xla_compute_what_they_say():
     @tf.function(jit_compile=True, autograph=False)
     def program(x: Any, image: Any, kernel: Any) -> Any:

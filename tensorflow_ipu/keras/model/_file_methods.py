@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow import functions
     from tensorflow_ipu.keras.model.extension import Extension
 
-_FILE = "ipu_options.json"
+FILE = "ipu_options.json"
 _STAGES = "pipeline_stages"
 _CALLBACKS = "asynchronous_callbacks"
 _ENUMS: dict[str, type[enum.Enum]] = {
@@ -43,37 +43,35 @@ _ENUMS: dict[str, type[enum.Enum]] = {
 }
 
 
-def save(options: Options, stages: StageAssignment, folder: str) -> None:
-    """Writes the options that differ from the defaults, and the stages; nothing where there are none."""
-    written: dict[str, object] = {}
+def written(options: Options, stages: StageAssignment) -> str:
+    """Returns the options that differ from the defaults, and the stages, as text; an empty one where there are none."""
+    found: dict[str, object] = {}
     for group, values in options.groups():
         changed = {name: _encode(name, value) for name, value in values.changed().items()}
         if changed:
-            written[group] = changed
+            found[group] = changed
     if options.asynchronous_callbacks:
-        written[_CALLBACKS] = True
+        found[_CALLBACKS] = True
     if stages.is_pipelined:
-        written[_STAGES] = stages.named()
-    if written:
-        files.write(Path(folder, _FILE), json.dumps(written))
+        found[_STAGES] = stages.named()
+    return json.dumps(found) if found else ""
 
 
-def load(stages: StageAssignment, folder: str | None) -> Options:
-    """The options that `save` wrote to the folder; the defaults where it wrote none."""
-    path = Path(folder or "", _FILE)
-    if not folder or not path.is_file():
+def read(stages: StageAssignment | None, text: str) -> Options:
+    """Returns the options that `written` returned as text, and assigns its stages unless `stages` is None."""
+    if not text:
         return Options()
     try:
-        return _read(json.loads(path.read_text()), stages)
-    except (TypeError, ValueError) as exc:
+        return _read(json.loads(text), stages)
+    except (RuntimeError, TypeError, ValueError) as exc:
         raise ValueError(
-            f"the model's options cannot be read from `{_FILE}` in its file: {exc}. The rest of the file can:"
+            f"the model's options cannot be read from `{FILE}` in its file: {exc}. The rest of the file can:"
             " `keras.models.load_model` outside of `strategy.scope()` gives the model without its options, and"
             " `load_weights` of a model made in the scope takes the file too"
         ) from exc
 
 
-def _read(written: object, stages: StageAssignment) -> Options:
+def _read(written: object, stages: StageAssignment | None) -> Options:
     """The options that a file has; stages are set last, so that a faulty file changes nothing."""
     rest = _object(written)
     options, faults, unknown = Options(), Faults(), []
@@ -83,7 +81,7 @@ def _read(written: object, stages: StageAssignment) -> Options:
     note_bool(_CALLBACKS, options.asynchronous_callbacks, faults)
     named = rest.pop(_STAGES, None)
     faults.raise_any()
-    if named is not None:
+    if named is not None and stages is not None:
         stages.restore(named)
     unknown += rest
     if unknown:
@@ -190,13 +188,15 @@ class FileMethods:
     def save_assets(self, dir_path: str) -> None:
         """Writes the model's options and pipeline stages to its file; Keras calls it."""
         _call_own(self, "save_assets", dir_path)
-        save(self._ipu_extension.options, self._ipu_extension.stages, dir_path)
+        text = written(self._ipu_extension.options, self._ipu_extension.stages)
+        if text:
+            files.write(Path(dir_path, FILE), text)
 
     def load_assets(self, dir_path: str | None) -> None:
         """Reads the model's options and pipeline stages from its file; Keras calls it."""
         _call_own(self, "load_assets", dir_path)
-        self._ipu_extension.options = load(self._ipu_extension.stages, dir_path)
-        self._ipu_extension.reset()
+        path = Path(dir_path or "", FILE)
+        self._ipu_extension.take_options(path.read_text() if dir_path and path.is_file() else "")
 
     def export_for_ipu_serving(
         self,

@@ -16,6 +16,7 @@ from tensorflow_ipu.config import _state
 from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
+from tensorflow_ipu.keras.model import _file_methods
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._loop_methods import LoopMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
@@ -148,6 +149,11 @@ class Extension:
         self.model.train_function = self.model.test_function = self.model.predict_function = None
         self._loops.clear()
         self._probes.clear()
+
+    def take_options(self, text: str, *, stages: bool = True) -> None:
+        """Sets the options, and the stages if wanted, that a file has as text."""
+        self.options = _file_methods.read(self.stages if stages else None, text)
+        self.reset()
 
     def print_options(self, group: str, print_fn: Callable[[str], object] | None) -> None:
         """Prints a group of options."""

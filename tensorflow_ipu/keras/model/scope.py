@@ -15,6 +15,7 @@ from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import keras_choice, patches
 from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras.model import _saved_options
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
@@ -86,7 +87,9 @@ patches.KERAS_MODELS.by(_extending)
 
 
 def _extends(strategy: tf.distribute.Strategy) -> TypeGuard[strategies.IPUStrategyV1]:
-    return isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
+    """Returns True if models that are made now are extended: in a graph of TensorFlow 1, Keras trains them by sessions."""
+    extends = isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
+    return extends and tf.compat.v1.executing_eagerly_outside_functions()
 
 
 _OF_SCOPE = {
@@ -101,8 +104,8 @@ def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable
     def __getattr__(self: object, name: str) -> object:  # noqa: N807
         if name in _OF_SCOPE:
             raise AttributeError(
-                f"`{name}` is a method of models that were made in a strategy's scope, and this one was made outside: make"
-                " the model inside `strategy.scope()`",
+                f"`{name}` is a method of models that were made in a strategy's scope in eager execution, and this one was"
+                " not: make the model inside `strategy.scope()`, and not in a graph of TensorFlow 1",
                 name=name,
                 obj=self,
             )
@@ -113,6 +116,7 @@ def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable
 
 
 patches.KERAS_NAMES.by(_telling_of_scope)
+patches.KERAS_FILES.by(_saved_options.keeping_options)
 
 
 class _Kind(type):

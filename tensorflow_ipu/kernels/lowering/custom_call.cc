@@ -117,9 +117,9 @@ void SetOutputs(tf::XlaOpKernelContext* context, const std::vector<xla::XlaOp>& 
 
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape) {
   if (!xla::ShapeUtil::IsZeroElementArray(shape)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("A tensor of shape ", xla::ShapeUtil::HumanString(shape),
-                                                 " has a dimension of size 0, and an ", queue,
-                                                 " queue cannot carry it. Leave it out of the element."));
+  return absl::InvalidArgumentError(
+      absl::StrCat("Detected an input tensor to an ", queue, " queue with a dimension of size 0: one of shape ",
+                   xla::ShapeUtil::HumanString(shape), ". A feed cannot carry it: leave it out of the element."));
 }
 
 }  // namespace tensorflow_ipu

@@ -58,12 +58,11 @@ class InfeedStartOp : public tf::OpKernel {
     const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
     OP_REQUIRES_OK(context, infeed.status());
     for (std::size_t i = 0; i < spec_.shapes.size(); ++i) {
-      OP_REQUIRES(
-          context, spec_.shapes[i].num_elements() > 0,
-          absl::InvalidArgumentError(absl::StrCat(
-              "The tensor on index ", i, " of the elements of the infeed queue `", (*infeed)->name(), "` has shape ",
-              spec_.shapes[i].DebugString(), ", with a dimension of size 0. A feed cannot carry it: leave it out of ",
-              "the dataset's elements.")));
+      OP_REQUIRES(context, spec_.shapes[i].num_elements() > 0,
+                  absl::InvalidArgumentError(absl::StrCat(
+                      "Detected an input tensor to an infeed queue with a dimension of size 0: that on index ", i,
+                      " of the elements of `", (*infeed)->name(), "`, of shape ", spec_.shapes[i].DebugString(),
+                      ". A feed cannot carry it: leave it out of the dataset's elements.")));
     }
     tf::data::DatasetBase* dataset = nullptr;
     OP_REQUIRES_OK(context, tf::data::GetDatasetFromVariantTensor(context->input(1), &dataset));

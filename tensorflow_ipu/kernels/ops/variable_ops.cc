@@ -1,5 +1,6 @@
 // Ops of the host on the variables of programs: states, and what one replica has of a variable.
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -76,6 +77,60 @@ class FeedStateOp : public tf::OpKernel {
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuFeedState").Device(tf::DEVICE_CPU), FeedStateOp);
+
+// `IpuKeptVariable`: a variable of a graph that is zero at first and needs no initializer: its first use makes it.
+//
+// It is for what an operation keeps from run to run without the user's doing, such as the values of a delay line.
+REGISTER_OP("IpuKeptVariable")
+    .Output("variable: resource")
+    .Attr("dtype: type")
+    .Attr("shape: shape")
+    .SetIsStateful()
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      tf::DataType dtype;
+      tf::PartialTensorShape shape;
+      tf::shape_inference::ShapeHandle known;
+      TF_RETURN_IF_ERROR(c->GetAttr("dtype", &dtype));
+      TF_RETURN_IF_ERROR(c->GetAttr("shape", &shape));
+      TF_RETURN_IF_ERROR(c->MakeShapeFromPartialTensorShape(shape, &known));
+      c->set_output(0, c->Scalar());
+      c->set_output_handle_shapes_and_types(0, std::vector<tf::shape_inference::ShapeAndType>{{known, dtype}});
+      return absl::OkStatus();
+    });
+
+class KeptVariableOp : public tf::OpKernel {
+ public:
+  explicit KeptVariableOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("dtype", &dtype_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shape", &shape_));
+    OP_REQUIRES(construction, tf::DataTypeCanUseMemcpy(dtype_),
+                absl::InvalidArgumentError("An operation can only keep numbers from run to run."));
+  }
+
+  void Compute(tf::OpKernelContext* context) override {
+    tf::ResourceHandle handle =
+        tf::MakeResourceHandle<tf::Var>(context, context->resource_manager()->default_container(), name());
+    handle.set_dtypes_and_shapes({{dtype_, shape_}});
+    tf::core::RefCountPtr<tf::Var> variable;
+    OP_REQUIRES_OK(context, tf::LookupOrCreateResource<tf::Var>(context, handle, &variable, [this](tf::Var** made) {
+                     tf::Tensor zeros(dtype_, shape_);
+                     if (zeros.TotalBytes() > 0) std::memset(zeros.data(), 0, zeros.TotalBytes());
+                     *made = new tf::Var(dtype_);
+                     *(*made)->tensor() = std::move(zeros);
+                     (*made)->is_initialized = true;
+                     return absl::OkStatus();
+                   }));
+    tf::Tensor* state = nullptr;
+    OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &state));
+    state->scalar<tf::ResourceHandle>()() = std::move(handle);
+  }
+
+ private:
+  tf::DataType dtype_;
+  tf::TensorShape shape_;
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuKeptVariable").Device(tf::DEVICE_CPU), KeptVariableOp);
 
 // Reads the copy of replica `replica`.
 REGISTER_OP("IpuReplicaRead")

@@ -94,6 +94,7 @@ def build(given: SimpleNamespace) -> tf.Operation:
     with tf.name_scope(given.name or "pipeline"):
         with program_order.unordered():
             model = Model(arguments, plan)
+        _check_count(arguments)
         costs = costs_of_stages(plan, model.parts, traced_cost)
         note(TracedPipeline(given.name, plan, arguments.options, costs, weakref.ref(model.parts)))
         with gradients.unrecorded(), _order(arguments):
@@ -101,20 +102,38 @@ def build(given: SimpleNamespace) -> tf.Operation:
             return tf.no_op(name="done")
 
 
+def _check_count(arguments: Arguments) -> None:
+    """Refuses a count that the schedule cannot have; in a graph of TensorFlow 1 the run does so, as with the SDK."""
+    later = not tf.compat.v1.executing_eagerly_outside_functions()
+    if isinstance(arguments.count, int) and isinstance(arguments.schedule, PipelineSchedule) and not later:
+        plan_arguments.check_multiple(arguments.count, arguments.schedule, arguments.mapping, arguments.training)
+
+
+def _known_count(arguments: Arguments) -> int | None:
+    """Returns the number of micro-batches, and None where the run alone knows it or has to refuse it."""
+    count = arguments.count
+    if isinstance(count, int) and count % _multiple(arguments) == 0:
+        return count
+    return None
+
+
+def _multiple(arguments: Arguments) -> int:
+    if isinstance(arguments.schedule, PhasedExecution):
+        return 1
+    return overlap_length(arguments.schedule, arguments.mapping, arguments.training)
+
+
 def _plan(arguments: Arguments) -> Plan:
     """The plan; for a count that is known at run time only, that of the smallest one with a steady section."""
-    micro_batches = arguments.count
-    known = isinstance(micro_batches, int)
+    micro_batches = _known_count(arguments)
     schedule, mapping, training = arguments.schedule, arguments.mapping, arguments.training
     full = (mapping, arguments.concurrent)
     if isinstance(schedule, PhasedExecution):
         assert arguments.liveness is not None
-        count = micro_batches if known else 2
+        count = micro_batches or 2
         plan = planned_phases(schedule, full, count, training, arguments.repeat_count, arguments.liveness)
     else:
-        if known:
-            plan_arguments.check_multiple(micro_batches, schedule, mapping, training)
-        count = micro_batches if known else 4 * overlap_length(schedule, mapping, training)
+        count = micro_batches or 4 * _multiple(arguments)
         plan = planned(
             schedule.name,
             full,
@@ -130,21 +149,23 @@ def _plan(arguments: Arguments) -> Plan:
         activations=options.offload_activations is True,
         accumulators=options.offload_gradient_accumulation_buffers is True,
     )
-    if known:
+    if micro_batches is not None:
         return plan
     return plan.with_micro_batches(plan.unlooped_micro_batches + plan.section("steady").advance)
 
 
 def _count(arguments: Arguments) -> int | tf.Tensor:
     """How many micro-batches one pass has; where the run alone knows, it fails where the schedule cannot have so many."""
-    if isinstance(arguments.count, int):
-        return arguments.count
-    schedule, training = arguments.schedule, arguments.training
-    phased = isinstance(schedule, PhasedExecution)
-    multiple = 1 if phased else overlap_length(schedule, arguments.mapping, training)
+    known = _known_count(arguments)
+    if known is not None:
+        return known
+    multiple = _multiple(arguments)
     largest = plan_arguments.LARGEST_COUNT // arguments.serialization
     before, after = plan_arguments.words_of_multiple(
-        schedule.name, len(arguments.stages), training, f"{multiple} from {multiple} to {largest}"
+        arguments.schedule.name,
+        len(arguments.stages),
+        arguments.training,
+        f"{multiple} from {multiple} to {largest}",
     )
     count = tf.cast(arguments.count, tf.int64)
     checked = library.ops.ipu_micro_batches(

@@ -186,7 +186,8 @@ class StagePart:
         by_input = {at: one for at, one in zip(inputs, found[: len(inputs)], strict=True) if one is not None}
         pairs = zip(found[len(inputs) :], (variable for variable, _ in used), strict=True)
         with graph.as_default():
-            mapped = pairs_map([(gradient, variable) for gradient, variable in pairs if gradient is not None])
+            pairs = pairs_map([(gradient, variable) for gradient, variable in pairs if gradient is not None])
+            mapped = list(zip(graph.own(one for one, _ in pairs), (variable for _, variable in pairs), strict=True))
         self.input_gradients = sorted(by_input)
         self.variables = [variable for gradient, variable in mapped if gradient is not None]
         here = {tag: [one for one in some if one.graph is graph] for tag, some in captured().items()}

@@ -12,7 +12,7 @@ from tensorflow_ipu._tensorflow.gradients import between
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage, placeholder
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import ShapeLike
+    from tensorflow_ipu._base.types import Gradient, ShapeLike
 
 # Marks what a recomputing stage is to stash all the same.
 CHECKPOINT = "_IpuRecomputationCheckpoint"
@@ -156,6 +156,10 @@ class DerivedGraph(graphs.FunctionGraph):
         self.carried.append((tensor, self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "carried")))
         return self.carried[-1][1]
 
+    def own(self, gradients: Iterable[Gradient | None]) -> list[tf.Tensor | None]:
+        """Returns gradients as dense tensors of this graph; gradient functions may return tensors of the stage as they are."""
+        return [None if each is None else self.capture(tf.convert_to_tensor(each)) for each in gradients]
+
     def add_input(self, spec: tf.TensorSpec, name: str) -> tf.Tensor:
         """A new placeholder, which is no input of the graph yet."""
         return placeholder(self, spec, name)
@@ -240,5 +244,4 @@ def gradients(
 ) -> list[tf.Tensor | None]:
     """The gradients of a stage's tensors, as dense tensors of `graph`; None where there is none."""
     with graph.as_default(), tf.device(None):
-        found = between(ys, xs, grad_ys, trace.graph)
-        return [None if each is None else tf.convert_to_tensor(each) for each in found]
+        return graph.own(between(ys, xs, grad_ys, trace.graph))

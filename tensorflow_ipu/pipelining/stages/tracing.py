@@ -16,8 +16,8 @@ from tensorflow_ipu._tensorflow.autograph import add_to_message, user_code
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested, ShapeLike
 
-# Of how many elements a tensor made outside of the program may be to be a constant of a stage: as many as those that
-# TensorFlow's functions make constants of.
+# A tensor that was made outside of the program is a constant of a stage if it has up to so many elements, as with
+# TensorFlow's functions; else all passes of the stage take it from there.
 _LARGEST_CONSTANT = 128
 
 
@@ -229,10 +229,9 @@ def _described(positional: Sequence[Nested], named: Mapping[str, Nested]) -> str
 
 def _check_captures(graph: graphs.FunctionGraph, name: str) -> None:
     for outside, _ in graph.captures:
-        if outside.dtype != tf.resource:
-            what = f"`{outside.name}`" if hasattr(outside, "graph") else f"of {outside.dtype.name}{outside.shape}"
+        if outside.dtype != tf.resource and hasattr(outside, "graph"):
             raise ValueError(
-                f"Trying to capture the tensor {what} in {name} of the pipeline, which is not a resource: a stage can use"
-                f" variables, and tensors of up to {_LARGEST_CONSTANT} elements that were made outside of the program, but"
-                " no other tensor from around it. Hand it over through `inputs` or the infeed, from stage to stage"
+                f"Trying to capture the tensor `{outside.name}` in {name} of the pipeline, which is not a resource: a stage"
+                " can use variables, and tensors that were made outside of the program, but no other tensor from around"
+                " it. Hand it over through `inputs` or the infeed, from stage to stage"
             )

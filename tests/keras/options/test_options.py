@@ -208,6 +208,23 @@ def test_options_make_the_queues_and_are_kept_in_the_file_that_plain_keras_reads
     assert_same(again.get_weights(), model.get_weights())
 
 
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_hdf5_file_has_the_options_and_stages_of_the_model(scoped, set_all, tmp_path):
+    model = scoped(lambda: keras.Sequential([keras.Input([6]), layers.Dense(4), layers.Dense(3)]))
+    model.set_pipeline_stage_assignment([0, 1])
+    set_all(model)
+    path = str(tmp_path / "model.h5")
+    model.save(path)
+    again = scoped(lambda: keras.models.load_model(path))
+    assert again._ipu_extension.options == model._ipu_extension.options
+    assert [one.pipeline_stage for one in again.get_pipeline_stage_assignment()] == [0, 1]
+    plain: Any = keras.models.load_model(path)
+    assert plain.to_json() == model.to_json()
+    plain.save(path)
+    last = scoped(lambda: keras.models.load_model(path))
+    assert last._ipu_extension.options == scoped(lambda: keras.Sequential([]))._ipu_extension.options
+
+
 def test_file_of_a_reset_model_has_what_was_not_reset(tiny, make_tiny, set_all, scoped, tmp_path, all_printed, printed):
     set_all(tiny)
     tiny.reset_pipelining_options()

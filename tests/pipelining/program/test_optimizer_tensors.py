@@ -186,6 +186,20 @@ def test_gradients_of_all_stages_take_a_tensor_of_the_last_stage_of_their_own_mi
     np.testing.assert_allclose([float(one) for one in variables], scaled_alone(), rtol=1e-5)
 
 
+def test_a_tensor_of_the_last_stage_may_be_a_gradient_as_it_is(configure):
+    def body(variables):
+        stages = [lambda x, rate: (x * variables[0], rate), lambda x, rate: (x * variables[1], rate)]
+
+        def optimizer_function(loss, rate):
+            optimizer = ipu.optimizers.MapGradientOptimizer(v1.GradientDescentOptimizer(1.0), lambda *_: rate)
+            return OptimizerFunctionOutput(optimizer, loss)
+
+        return stages, optimizer_function
+
+    weights = in_graph(configure, body, (XS[:COUNT], RATES[:COUNT]))[1]
+    np.testing.assert_allclose(weights, np.subtract(STARTS, RATES[:COUNT].sum()), rtol=1e-5)
+
+
 def test_a_tensor_of_an_inner_stage_is_refused_for_the_gradients_of_another(configure):
     def body(variables):
         kept = []

@@ -192,6 +192,56 @@ def test_captured_gradients_come_once_a_pass(run, strategy, toy, configure, summ
     np.testing.assert_allclose(found, each.sum(axis=1) if summed else each[:, -1])
 
 
+@pytest.mark.parametrize(
+    ("schedule", "mode"),
+    [(GROUPED, None), (INTERLEAVED, AUTO), (SEQUENTIAL, RecomputationMode.RecomputeAndBackpropagateInterleaved)],
+)
+def test_gradient_functions_may_return_tensors_variables_and_numbers_as_they_are(trains_as_plain, toy, schedule, mode):
+    # A tensor of the forward pass as a gradient was "different from the passed in node".
+    outside = tf.constant(7.0)
+
+    def make(*variables):
+        def stage(weights, other):
+            def forward(x):
+                kept = x * 2.0
+
+                @tf.custom_gradient
+                def shifted(y, *_):
+                    return y + 1.0, lambda _: (kept, kept, x, None, other, outside, 1.5, np.float32(2.0))
+
+                return shifted(x * other, *weights)
+
+            return forward
+
+        return [stage(variables[:7], variables[14]), stage(variables[7:14], variables[15]), lambda x: x * 3.0]
+
+    values = np.arange(1.0, 17.0, dtype=np.float32)
+    trains_as_plain(make, values, toy.numbers(6), 6, pipeline_schedule=schedule, recomputation_mode=mode)
+
+
+def test_a_captured_gradient_may_be_a_tensor_of_the_forward_pass(run, strategy, toy, configure):
+    configure(2)
+    with strategy.scope():
+        v, captured = tf.Variable(2.0), ipu.IPUOutfeedQueue()
+
+    def last(x):
+        kept = x * 3.0
+        shifted = tf.custom_gradient(lambda y: (y + 1.0, lambda _: kept))
+        return shifted(gradient_capture.capture_upstream_gradients(x, tag="x"))
+
+    def optimizer_function(loss):
+        optimizer = tf.compat.v1.train.GradientDescentOptimizer(1.0)
+        return OptimizerFunctionOutput(
+            optimizer, loss, gradient_capture_context=context, captured_gradient_outfeed=captured
+        )
+
+    with gradient_capture.GradientCaptureContext() as context:
+        run(toy.numbers(4), [lambda x: x * v, last], 4, optimizer_function=optimizer_function)
+    x = np.arange(1, 5)
+    np.testing.assert_allclose(captured.dequeue()["x"], [[np.sum(6 * x)]])
+    np.testing.assert_allclose(v, 2 - np.sum(6 * x * x))
+
+
 @pytest.mark.parametrize("mode", [None, *list(RecomputationMode)[1:]])
 def test_a_backward_pass_has_the_masks_and_the_state_that_its_forward_pass_had(run, strategy, toy, configure, mode):
     configure(2)
@@ -214,7 +264,8 @@ def test_a_backward_pass_has_the_masks_and_the_state_that_its_forward_pass_had(r
 
 @pytest.mark.parametrize("mode", [None, AUTO])
 def test_a_stage_can_hold_loops_branches_functions_constants_embeddings_and_checkpoints(trains_as_plain, toy, mode):
-    factor, offsets = tf.constant(1.5), tf.range(128.0)  # The one is used in two stages, on different IPUs.
+    # The one is used in two stages, on different IPUs; the other is more than TensorFlow makes a constant of.
+    factor, offsets = tf.constant(1.5), tf.range(200.0)
 
     def make(v, table, w):
         @tf.function
