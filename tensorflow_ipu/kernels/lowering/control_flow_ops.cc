@@ -179,7 +179,7 @@ class BarrierXla : public tf::XlaOpKernel {
     std::vector<xla::XlaOp> values;
     for (int i = 0; i < context->num_inputs(); ++i) values.push_back(context->Input(i));
     const std::vector<xla::XlaOp> barred = Barred(values);
-    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, barred[i]);
+    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, AtRunTime(context, barred[i]));
   }
 };
 
@@ -409,7 +409,8 @@ class OutlinedXla : public tf::XlaOpKernel {
       } else if (output.is_tensor_list) {
         context->SetTensorListOutput(static_cast<int>(i), xla::GetTupleElement(results, place++));
       } else {
-        context->SetOutput(static_cast<int>(i), xla::GetTupleElement(results, place++));
+        // XLA's search for values at compile time ends the process at an element of what a call returns.
+        context->SetOutput(static_cast<int>(i), ResultOf(context, results, place++));
       }
     }
     for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {

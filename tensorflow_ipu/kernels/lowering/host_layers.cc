@@ -289,6 +289,23 @@ constexpr char kCheckNumericsV2[] = "CheckNumericsV2";
 // XLA has no lowering of it.
 constexpr char kNearestGradient[] = "ResizeNearestNeighborGrad";
 
+bool IsCheckNumerics(std::string_view op) { return op == kCheckNumerics || op == kCheckNumericsV2; }
+
+// Whether XLA computes the node's results while it compiles the program, as it may have to: a shape or an axis may
+// depend on them. XLA never does so for random numbers.
+bool FoldedByXla(tf::XlaOpKernelContext* context) {
+  constexpr int64_t kMany = 16 << 10;  // Shapes have fewer elements.
+  const std::string_view op = context->op_kernel().type_string_view();
+  if (op == kNearestGradient || absl::StartsWith(op, "Stateless")) return false;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
+    if (!shape.ok() || xla::ShapeUtil::ElementsIn(*shape) > kMany) return false;
+    const absl::StatusOr<bool> constant = context->builder()->IsConstant(context->Input(i));
+    if (!constant.ok() || !*constant) return false;
+  }
+  return true;
+}
+
 struct Layer {
   const char* op;
   Suits suits;                   // Whether the host's kernel can compute the node.
@@ -374,8 +391,15 @@ class HostLayer : public tf::XlaOpKernel {
     const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
     if (wanted && layer_.suits(context, node) && HasHostKernel(context)) {
       if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context, layer_.results)) {
-        const bool check = type_string_view() == kCheckNumerics || type_string_view() == kCheckNumericsV2;
-        OP_REQUIRES_OK(context, CallHostKernel(context, *results, /*always=*/check));
+        const bool check = IsCheckNumerics(type_string_view()), folded = FoldedByXla(context);
+        if (folded && !check) return LowerAsXla(context);
+        absl::StatusOr<std::vector<xla::XlaOp>> outputs = CallHostKernel(context, *results, /*always=*/check);
+        OP_REQUIRES_OK(context, outputs.status());
+        if (folded) outputs->front() = context->Input(0);  // Which a check returns.
+        SetOutputs(context, *outputs);
+        for (int i = static_cast<int>(outputs->size()); i < context->num_outputs(); ++i) {
+          context->SetConstantOutput(i, tf::Tensor(context->expected_output_dtype(i)));
+        }
         return;
       }
     }
