@@ -114,6 +114,27 @@ def test_a_program_can_have_several_pipelines_and_one_in_a_loop(strategy, toy, c
         assert v.numpy() == pytest.approx(-2.6)
 
 
+# What a stage drew, or the stage before sent, was no place for a slice: "Dynamic inferencing on custom call".
+@pytest.mark.parametrize("options", [{}, {"recomputation_mode": AUTO, "pipeline_schedule": INTERLEAVED}])
+def test_a_stage_slices_at_what_it_draws_and_at_what_it_is_sent(options, trains_as_plain, toy, configure):
+    configure(2)
+
+    def make(table, other, weight):
+        def first(x):
+            seed = tf.cast([x, 2 * x], tf.int32)
+            drawn = tf.random.stateless_uniform([], seed, maxval=4, dtype=tf.int32)
+            return x + tf.reduce_sum(tf.slice(table, [drawn], [2])), drawn
+
+        def second(x, place):
+            taken = tf.cond(place > 1, lambda: other[place], lambda: weight * tf.slice(other, [place + 1], [1])[0])
+            return tf.tanh(x * weight) * taken
+
+        return [first, second]
+
+    values = [0.1, 0.2, 0.3, 0.4, 0.5]
+    trains_as_plain(make, [values, values[::-1], 0.7], toy.numbers(8), 8, **options)
+
+
 @pytest.mark.parametrize("mean", [False, True])
 def test_replicas_of_a_pipeline_each_get_their_elements(run, strategy, toy, mean):
     with strategy.scope():  # Of four IPUs and two stages: two replicas.
