@@ -154,7 +154,8 @@ std::vector<xla::XlaOp> CallWithState(tf::XlaOpKernelContext* context, const std
     }
   }
   std::vector<xla::XlaOp> elements;
-  for (std::size_t i = 0; i < results.size(); ++i) elements.push_back(ResultOf(context, call, static_cast<int64_t>(i) + 1));
+  for (std::size_t i = 0; i < results.size(); ++i)
+    elements.push_back(ResultOf(context, call, static_cast<int64_t>(i) + 1));
   return elements;
 }
 
