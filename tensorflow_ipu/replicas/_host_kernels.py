@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import graphs, patches, xla
-from tensorflow_ipu.replicas import _instruction_attributes, _tracing
+from tensorflow_ipu.replicas import _instruction_attributes, _slices, _tracing
 from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
 
 # By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
@@ -64,6 +64,8 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
         if op.type == "Assert":
             texts = [_text(tensor) for tensor in op.inputs[1:]]
             graphs.set_attribute(op, _TEXTS, _AttrValue(list=_AttrValue.ListValue(s=texts)))
+    elif op.type in _slices.SLICING and _tracing.is_tracing():
+        _slices.note_lengths(op)
 
 
 def _text(tensor: tf.Tensor) -> bytes:

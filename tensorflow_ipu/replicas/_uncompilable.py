@@ -26,6 +26,8 @@ _LAYER_CALL = ("/keras/src/layers/layer.py", "/tf_keras/src/engine/base_layer.py
 # Scopes that TensorFlow makes by itself.
 _GENERATED = re.compile(r"(while|cond|switch_case|gradient_tape|gradients|(Stateful)?PartitionedCall)(_\d+)?")
 
+_ASSIGNING = {"ResourceStridedSliceAssign", "TensorStridedSliceUpdate"}
+
 # What the message of a failed compilation says of an input that XLA has to know, and of its operation.
 _NOT_CONSTANT = re.compile(r"Input (\d+) to node `([^`]+)` with op \S+ must be a compile-time constant")
 
@@ -130,6 +132,12 @@ def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | Non
     if found is None:
         return None
     place = _place(found, user_frame(found.operation), _layers(found))
+    if found.operation.type in _ASSIGNING:
+        return (
+            f"A program for an IPU has to know how many elements it assigns to a slice, by `{found.operation.type}`{place}."
+            " The way out: assign a value of the slice's shape, or `variable.assign(tf.tensor_scatter_nd_update(variable,"
+            " indices, updates))`"
+        )
     return (
         f"A program for an IPU has static shapes, and input {position} of `{found.operation.type}`{place}, which makes up"
         f" the shape or the axis of its result, depends on data. {_ONE_SIZE}"

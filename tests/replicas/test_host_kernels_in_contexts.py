@@ -208,8 +208,8 @@ def in_branch(every: Every, inputs: Tensors) -> Any:
 
 
 def in_case(every: Every, inputs: Tensors) -> Any:
-    number = places_of(every({"TopKV2": inputs["TopKV2"]}))["TopKV2"] % 2
-    return tf.switch_case(number, [lambda: every(inputs), lambda: every({name: -x for name, x in inputs.items()})])
+    number: Any = places_of(every({"TopKV2": inputs["TopKV2"]}))["TopKV2"]
+    return tf.switch_case(number % 2, [lambda: every(inputs), lambda: every({name: -x for name, x in inputs.items()})])
 
 
 def in_loop(every: Every, inputs: Tensors) -> Any:

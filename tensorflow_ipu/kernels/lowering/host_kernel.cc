@@ -174,6 +174,26 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
   return outputs;
 }
 
+xla::XlaOp CallAssertion(tf::XlaOpKernelContext* context, xla::XlaOp holds, const std::vector<PartOfMessage>& message,
+                         int64_t summarize) {
+  std::vector<xla::XlaOp> operands = {holds};
+  std::string data;  // Of each part, ended by a zero byte: `=` and a text, or `#` for the next operand.
+  for (const PartOfMessage& part : message) {
+    if (const auto* const text = std::get_if<std::string>(&part)) {
+      absl::StrAppend(&data, "=", *text);
+    } else {
+      data += "#";
+      operands.push_back(std::get<xla::XlaOp>(part));
+    }
+    data += '\0';
+  }
+  return TypedCall(
+      context->builder(), "ipu_assert", operands, xla::ShapeUtil::MakeShape(xla::PRED, {}),
+      absl::StrCat("{data = ", QuotedAttribute(data), ", name = ", QuotedAttribute(NameForMessages(context, data)),
+                   ", summarize = ", summarize, " : i64}"),
+      /*has_side_effect=*/true);
+}
+
 absl::Status NoteStashSlot(tf::XlaOpKernelContext* context, xla::XlaOp value, const StashSlot& slot) {
   StashSlots* found = nullptr;
   TF_RETURN_IF_ERROR(ContainerOf(context)->LookupOrCreate<StashSlots>(context->op_kernel_context()->resource_manager(),

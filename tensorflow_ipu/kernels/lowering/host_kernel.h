@@ -1,8 +1,10 @@
 // Lowers a node of a program to a call of TensorFlow's CPU kernel for it.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,6 +35,14 @@ std::optional<std::vector<tensorflow::TensorShape>> ResultShapes(tensorflow::Xla
 absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tensorflow::XlaOpKernelContext* context,
                                                        const std::vector<tensorflow::TensorShape>& results,
                                                        bool always = false);
+
+// A text, or a tensor whose elements are in the message.
+using PartOfMessage = std::variant<std::string, xla::XlaOp>;
+
+// Adds a custom call that ends the run with a message if the scalar `holds` is false, and else returns true. The
+// message has as many elements of each tensor as `summarize` says.
+xla::XlaOp CallAssertion(tensorflow::XlaOpKernelContext* context, xla::XlaOp holds,
+                         const std::vector<PartOfMessage>& message, int64_t summarize = 3);
 
 // The node without what does not affect its kernel, so that nodes of the same kernel have the same text.
 std::string TextOf(const tensorflow::NodeDef& node);

@@ -35,28 +35,22 @@ namespace tf = tensorflow;
 // The attribute of an `Assert` in a program with the texts among its data, which a program cannot hold, in their order.
 constexpr char kTextsAttribute[] = "_ipu_texts";
 
-// Lowers an assertion to a custom call that ends the run where it does not hold.
-void CallAssertion(tf::XlaOpKernelContext* context) {
+void LowerAssert(tf::XlaOpKernelContext* context) {
   const tf::AttrSlice node(context->op_kernel().def());
   std::vector<std::string> texts;
   int64_t summarize = 3;
   tf::TryGetNodeAttr(node, kTextsAttribute, &texts);
   tf::TryGetNodeAttr(node, "summarize", &summarize);
-  std::vector<xla::XlaOp> operands;
-  std::string data;  // Parts of the message, each ended by a zero byte: `=` and a text, or `#` for the next operand.
-  for (int i = 0; i < context->num_inputs(); ++i) {
+  std::vector<PartOfMessage> message;
+  for (int i = 1; i < context->num_inputs(); ++i) {
     if (context->input_type(i) == tf::DT_STRING) {
       const auto text = static_cast<std::size_t>(i - 1);
-      absl::StrAppend(&data, "=", text < texts.size() ? texts[text] : "", std::string(1, '\0'));
-      continue;
+      message.emplace_back(text < texts.size() ? texts[text] : "");
+    } else {
+      message.emplace_back(context->Input(i));
     }
-    if (i > 0) absl::StrAppend(&data, "#", std::string(1, '\0'));
-    operands.push_back(context->Input(i));
   }
-  TypedCall(context->builder(), "ipu_assert", operands, xla::ShapeUtil::MakeShape(xla::PRED, {}),
-            absl::StrCat("{data = ", QuotedAttribute(data), ", name = ",
-                         QuotedAttribute(NameForMessages(context, data)), ", summarize = ", summarize, " : i64}"),
-            /*has_side_effect=*/true);
+  CallAssertion(context, context->Input(0), message, summarize);
 }
 
 using Sizes = std::vector<int64_t>;
@@ -382,7 +376,7 @@ class HostLayer : public tf::XlaOpKernel {
       return;
     }
     if (marked && type_string_view() == kAssert) {
-      CallAssertion(context);
+      LowerAssert(context);
       return;
     }
     const tf::AttrSlice node(def());
