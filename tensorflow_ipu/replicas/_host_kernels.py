@@ -31,10 +31,15 @@ _LAYERS = frozenset(native.ipu_host_layers().decode().split()) - _CHECKS
 # An `Assert` has the texts of its message by this one, since no program can hold them.
 _TEXTS = "_ipu_texts"
 
-# XLA, which has no lowering of it, does not know which input it has to know when it compiles.
-_NEAREST_GRADIENT = "ResizeNearestNeighborGrad"
+# Of operations that XLA has no lowering of: the input that has to be known when a program is compiled.
 _CONSTANTS = "_XlaCompileTimeConstantInputs"
-_SIZE = _AttrValue(list=_AttrValue.ListValue(s=[b"size"]))
+_SHAPES = {
+    "ResizeNearestNeighborGrad": b"size",
+    "StatelessRandomBinomial": b"shape",
+    "StatelessRandomGammaV2": b"shape",
+    "StatelessRandomGammaV3": b"shape",
+    "StatelessRandomPoisson": b"shape",
+}
 
 _YES = _AttrValue(b=True)
 _mark = _WHERE_FASTER
@@ -57,8 +62,8 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):
                 graphs.set_attribute(op, _IN_LOOP, _YES)
-            if op.type == _NEAREST_GRADIENT:
-                graphs.set_attribute(op, _CONSTANTS, _SIZE)
+            if op.type in _SHAPES:
+                graphs.set_attribute(op, _CONSTANTS, _AttrValue(list=_AttrValue.ListValue(s=[_SHAPES[op.type]])))
     elif op.type in _CHECKS and _tracing.is_tracing():
         graphs.set_attribute(op, ATTRIBUTE, _WHERE_FASTER)
         if op.type == "Assert":

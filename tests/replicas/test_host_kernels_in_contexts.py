@@ -59,15 +59,26 @@ def of_maxima(op: str, grad: np.ndarray, **window: Any) -> Kernel:
     return lambda x: getattr(RAW, op)(orig_input=x, orig_output=pool(x), grad=typed(grad, x), **window)
 
 
+BY_KEY = {
+    "StatelessRandomGammaV3",
+    "StatelessRandomNormalV2",
+    "StatelessRandomUniformFullIntV2",
+    "StatelessRandomUniformIntV2",
+    "StatelessRandomUniformV2",
+    "StatelessShuffle",
+    "StatelessTruncatedNormalV2",
+}
+
+
 def drawn(op: str, **arguments: Any) -> Kernel:
     """Draws by the seed that the input gives; an operation of the second kind has it as key and counter."""
 
     def call(x: Any) -> Any:
         seed = SEED + tf.cast(tf.reshape(x, [-1])[:2] * 100, tf.int32)
-        if not op.endswith("V2"):
+        if op not in BY_KEY:
             return getattr(RAW, op)(seed=seed, **arguments)
         key, counter = RAW.StatelessRandomGetKeyCounter(seed=seed)
-        given = {"alg": 1, "shape": [2, 3], **arguments}
+        given = {"alg": 1, **({} if op == "StatelessShuffle" else {"shape": [2, 3]}), **arguments}
         return getattr(RAW, op)(key=key, counter=counter, **given)
 
     return call
@@ -145,14 +156,22 @@ KERNELS: dict[str, tuple[Kernel, np.ndarray]] = {
         drawn("StatelessParameterizedTruncatedNormal", shape=[2, 3], **PARAMETERS),
         FEATURES,
     ),
+    "StatelessRandomBinomial": (drawn("StatelessRandomBinomial", shape=[2, 3], counts=9.0, probs=0.4), FEATURES),
+    "StatelessRandomGammaV2": (drawn("StatelessRandomGammaV2", shape=[2, 3], alpha=FEATURES**2), FEATURES),
+    "StatelessRandomGammaV3": (drawn("StatelessRandomGammaV3", alpha=FEATURES**2), FEATURES),
     "StatelessRandomNormal": (drawn("StatelessRandomNormal", shape=[2, 3]), FEATURES),
     "StatelessRandomNormalV2": (drawn("StatelessRandomNormalV2"), FEATURES),
+    "StatelessRandomPoisson": (
+        drawn("StatelessRandomPoisson", shape=[2, 3], lam=FEATURES**2, dtype=tf.float32),
+        FEATURES,
+    ),
     "StatelessRandomUniform": (drawn("StatelessRandomUniform", shape=[2, 3]), FEATURES),
     "StatelessRandomUniformFullInt": (drawn("StatelessRandomUniformFullInt", shape=[2, 3], dtype=tf.int32), FEATURES),
     "StatelessRandomUniformFullIntV2": (drawn("StatelessRandomUniformFullIntV2", dtype=tf.int32), FEATURES),
     "StatelessRandomUniformInt": (drawn("StatelessRandomUniformInt", shape=[2, 3], **UNIFORM_INT), FEATURES),
     "StatelessRandomUniformIntV2": (drawn("StatelessRandomUniformIntV2", **UNIFORM_INT), FEATURES),
     "StatelessRandomUniformV2": (drawn("StatelessRandomUniformV2"), FEATURES),
+    "StatelessShuffle": (drawn("StatelessShuffle", value=np.arange(7, dtype=np.int32)), FEATURES),
     "StatelessTruncatedNormal": (drawn("StatelessTruncatedNormal", shape=[2, 3]), FEATURES),
     "StatelessTruncatedNormalV2": (drawn("StatelessTruncatedNormalV2"), FEATURES),
     "TopKV2": (of("TopKV2", "input", k=3), FEATURES),
@@ -173,7 +192,10 @@ WITHOUT_CONVERTER = {
     "ResizeBilinear",
     "ResizeBilinearGrad",
     "ResizeNearestNeighborGrad",
-    *(name for name in KERNELS if name.startswith("Stateless") and name.endswith("V2")),
+    "StatelessRandomBinomial",
+    "StatelessRandomGammaV2",
+    "StatelessRandomPoisson",
+    *BY_KEY,
 }
 # Those that TensorFlow has no kernel of float16 for.
 WITHOUT_HALF = {
@@ -191,7 +213,7 @@ Every = Callable[[Tensors], Tensors]
 def places_of(values: Tensors, offset: Any = 0) -> Tensors:
     """Numbers that depend on the values, each below 4: the place of the maximum, which rounding does not move."""
     flat = {name: tf.reshape(tf.cast(value, tf.float32), [-1]) for name, value in values.items()}
-    return {name: tf.argmax(value, output_type=tf.int32) % 4 + offset for name, value in flat.items()}
+    return {name: tf.math.floormod(tf.argmax(value, output_type=tf.int32), 4) + offset for name, value in flat.items()}
 
 
 def slices_at(places: Tensors) -> Tensors:

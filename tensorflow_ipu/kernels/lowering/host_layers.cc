@@ -280,17 +280,13 @@ constexpr char kAssert[] = "Assert";
 constexpr char kCheckNumerics[] = "CheckNumerics";
 constexpr char kCheckNumericsV2[] = "CheckNumericsV2";
 
-// XLA has no lowering of it.
-constexpr char kNearestGradient[] = "ResizeNearestNeighborGrad";
-
 bool IsCheckNumerics(std::string_view op) { return op == kCheckNumerics || op == kCheckNumericsV2; }
 
 // Whether XLA computes the node's results while it compiles the program, as it may have to: a shape or an axis may
 // depend on them. XLA never does so for random numbers.
 bool FoldedByXla(tf::XlaOpKernelContext* context) {
   constexpr int64_t kMany = 16 << 10;  // Shapes have fewer elements.
-  const std::string_view op = context->op_kernel().type_string_view();
-  if (op == kNearestGradient || absl::StartsWith(op, "Stateless")) return false;
+  if (absl::StartsWith(context->op_kernel().type_string_view(), "Stateless")) return false;
   for (int i = 0; i < context->num_inputs(); ++i) {
     const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
     if (!shape.ok() || xla::ShapeUtil::ElementsIn(*shape) > kMany) return false;
@@ -305,7 +301,10 @@ struct Layer {
   Suits suits;                   // Whether the host's kernel can compute the node.
   Faster faster = AlwaysFaster;  // Whether it is faster than XLA's code.
   int results = kAll;            // How many of the results hold something; the rest are empty.
+  bool in_xla = true;            // Whether XLA has a lowering of the op.
 };
+
+constexpr Layer OfHostAlone(const char* op, Suits suits = Always) { return {op, suits, AlwaysFaster, kAll, false}; }
 
 constexpr Layer kLayers[] = {
     {kAssert, Always},
@@ -338,19 +337,24 @@ constexpr Layer kLayers[] = {
     {"MaxPoolGradGrad", Pooling},
     {"ResizeBilinear", Always},
     {"ResizeBilinearGrad", Always},
-    {kNearestGradient, Always},
+    OfHostAlone("ResizeNearestNeighborGrad"),
     {"StatelessMultinomial", Always},
     {"StatelessParameterizedTruncatedNormal", Always},
+    OfHostAlone("StatelessRandomBinomial"),
+    OfHostAlone("StatelessRandomGammaV2"),
+    OfHostAlone("StatelessRandomGammaV3", Philox),
     {kAlgorithmOfDevice, Always},
     {"StatelessRandomGetKeyCounter", Always},
     {"StatelessRandomNormal", Always},
     {"StatelessRandomNormalV2", Philox},
+    OfHostAlone("StatelessRandomPoisson"),
     {"StatelessRandomUniform", Always},
     {"StatelessRandomUniformFullInt", Always},
     {"StatelessRandomUniformFullIntV2", Philox},
     {"StatelessRandomUniformInt", Always},
     {"StatelessRandomUniformIntV2", Philox},
     {"StatelessRandomUniformV2", Philox},
+    OfHostAlone("StatelessShuffle", Philox),
     {"StatelessTruncatedNormal", Always},
     {"StatelessTruncatedNormalV2", Philox},
     {"TopKV2", Always, FasterForMany},
@@ -385,7 +389,7 @@ class HostLayer : public tf::XlaOpKernel {
     const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
     if (wanted && layer_.suits(context, node) && HasHostKernel(context)) {
       if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context, layer_.results)) {
-        const bool check = IsCheckNumerics(type_string_view()), folded = FoldedByXla(context);
+        const bool check = IsCheckNumerics(type_string_view()), folded = layer_.in_xla && FoldedByXla(context);
         if (folded && !check) return LowerAsXla(context);
         absl::StatusOr<std::vector<xla::XlaOp>> outputs = CallHostKernel(context, *results, /*always=*/check);
         OP_REQUIRES_OK(context, outputs.status());
@@ -397,12 +401,11 @@ class HostLayer : public tf::XlaOpKernel {
         return;
       }
     }
-    OP_REQUIRES(
-        context, type_string_view() != kNearestGradient,
-        absl::InvalidArgumentError(
-            "XLA has no lowering of ResizeNearestNeighborGrad, the gradient of resizing to the nearest element, "
-            "which a program has a kernel of the host compute. Trace it for an IPU, with the strategy's "
-            "`host_kernels` left on and in one of the types that the kernel has, or resize by `tf.repeat`."));
+    OP_REQUIRES(context, layer_.in_xla,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "XLA has no lowering of ", NameForMessages(context, TextOf(def())),
+                    ", which a program has a kernel of the host compute. Trace it for an IPU, with the strategy's "
+                    "`host_kernels` left on, and in one of the types that the kernel has.")));
     LowerAsXla(context);
   }
 
