@@ -16,10 +16,9 @@ _LENGTHS = "_ipu_lengths"
 _AttrValue: Any = tf.compat.v1.AttrValue
 _DEEPEST = 20  # Sums that contain longer chains of operations count as one term.
 
-# A whole number as a sum: factors by term, which is a reference to a tensor, and a constant by None. With `i` for such a
-# reference: `(i + 1) * 4 -> {i: 4, None: 4}`
-_Sum = dict[Any, int]
-
+# A whole number as a sum: factors by term, and a constant by None. A term is the number of a tensor (`id`), and whether
+# that is an argument of the program. `(i + 1) * 4 -> {(id(i), False): 4, None: 4}`
+_Sum = dict[tuple[int, bool] | None, int]
 
 # The operations that this module notes the lengths of.
 SLICING = frozenset({"ResourceStridedSliceAssign", "StridedSlice", "TensorStridedSliceUpdate"})
@@ -62,7 +61,7 @@ def _length(begin: _Sum | None, end: _Sum | None, stride: int, size: int | None)
         first, last = (None if place is None else place.get(None, 0) for place in (begin, end))
         return stride * len(range(*slice(first, last, stride).indices(size)))
     # XLA takes an argument of the program for a constant, and the range for what it is in that call.
-    if begin is None or end is None or all(term is None or _is_argument(term.deref()) for term in begin):
+    if begin is None or end is None or all(term is None or term[1] for term in begin):
         return 0
     difference = _added(end, begin, -1)
     constant = difference.pop(None, 0)
@@ -133,7 +132,7 @@ def _sum_of(scalar: tf.Tensor, deepest: int) -> _Sum:
         return _added({}, _sum_of(scalar.op.inputs[0], deepest - 1), -1)
     elif kind in ("Cast", "Identity") and scalar.op.inputs[0].dtype.is_integer:
         return _sum_of(scalar.op.inputs[0], deepest - 1)
-    return {scalar.ref(): 1}
+    return {(id(scalar), _is_argument(scalar)): 1}
 
 
 def _added(one: _Sum, other: _Sum, factor: int) -> _Sum:
