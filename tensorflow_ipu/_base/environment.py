@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +94,7 @@ VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
 PROGRESS_VARIABLE = "TENSORFLOW_IPU_PROGRESS"
 
 TRACEBACKS_VARIABLE = "TENSORFLOW_IPU_FULL_TRACEBACKS"
+TRUST_VARIABLE = "TENSORFLOW_IPU_TRUST_EXECUTABLES"
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 
@@ -214,6 +216,11 @@ def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
     return PoplarFlags(ipu_model, synthetic, frozenset(categories), cache, progress_bar, tuple(others))
 
 
+def trusts_executables(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether executables that other users stored in the cache are loaded (`TENSORFLOW_IPU_TRUST_EXECUTABLES`)."""
+    return switch(TRUST_VARIABLE, False, environ)
+
+
 def progress(environ: Mapping[str, str] | None = None) -> bool | None:
     """Whether long work says how far it is (`TENSORFLOW_IPU_PROGRESS`, else `TF_POPLAR_FLAGS`); None: where people look."""
     if text_of(PROGRESS_VARIABLE, environ):
@@ -286,9 +293,17 @@ def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
     return text_of(TF_CONFIG_VARIABLE, environ) or None
 
 
-def launcher(environ: Mapping[str, str] | None = None) -> str | None:
-    """The name of the abstract socket of the launcher that started this worker; None where nobody did."""
-    return text_of(LAUNCHER_VARIABLE, environ) or None
+def launcher(environ: Mapping[str, str] | None = None) -> int | None:
+    """Returns the inherited socket by which a worker reports to its launcher; None if there is none.
+
+    The variable is `NUMBER:INODE`, as a process that did not inherit the socket may have another file of that number.
+    """
+    number, _, inode = text_of(LAUNCHER_VARIABLE, environ).partition(":")
+    try:
+        about = os.fstat(int(number))
+    except (OSError, OverflowError, ValueError):
+        return None
+    return int(number) if stat.S_ISSOCK(about.st_mode) and str(about.st_ino) == inode else None
 
 
 def worker_timeout(environ: Mapping[str, str] | None = None) -> float:

@@ -443,7 +443,9 @@ def of_all(paths: Iterable[Path]) -> list[Project]:
     """Reads scripts and the Python files of folders."""
     roots = list(paths)
     folders = [path for path in roots if path.is_dir()]
-    files = [file for path in roots for file in (sorted(path.rglob("*.py")) if path in folders else [path])]
+    # A folder may have other things under such a name, such as a pipe, at which a read would wait.
+    files = [path for path in roots if path not in folders]
+    files += [file for folder in folders for file in sorted(folder.rglob("*.py")) if file.is_file()]
     return [Project(file, [file.parent, *(folder for folder in folders if folder in file.parents)]) for file in files]
 
 

@@ -446,7 +446,7 @@ class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
             raise RuntimeError("ScopedIPUOutfeedQueue can only be created in eager mode; in a graph, run the `deleter`")
         super().__init__(outfeed_mode, device_ordinal)
         assert self._feed is not None
-        weakref.finalize(self, self._feed.drop).atexit = False
+        self._feed.drop_with(self)
 
 
 tf.no_gradient("IpuOutfeedEnqueue")
