@@ -22,6 +22,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "tensorflow/core/util/strided_slice_op.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "xla/hlo/builder/lib/constants.h"
@@ -138,7 +139,7 @@ xla::XlaOp Count(xla::XlaOp length, int64_t stride) {
 // Returns a place that is there once it has been checked, so that nothing is assigned before.
 xla::XlaOp Checked(tf::XlaOpKernelContext* context, xla::XlaOp place, xla::XlaOp holds,
                    const std::vector<PartOfMessage>& message) {
-  return xla::Select(CallAssertion(context, holds, message), place, Number(place, 0));
+  return xla::Select(AtRunTime(context, CallAssertion(context, holds, message)), place, Number(place, 0));
 }
 
 class Slicing : public tf::XlaOpKernel {

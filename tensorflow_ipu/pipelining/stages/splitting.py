@@ -104,6 +104,17 @@ def _functions_of(op: tf.Operation) -> list[Any]:
     return [graphs.function_named(op.graph, name) for name in names if name]
 
 
+def _static_value(tensor: tf.Tensor) -> Any:
+    """Returns the value of a tensor that its graph, or a function called there, knows; else None."""
+    # What a gradient needs of a called function, such as the order of a transposition, is among the results of the call.
+    while tensor.op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+        (function,) = _functions_of(tensor.op)
+        if function is None:
+            return None
+        tensor = function.graph.outputs[tensor.value_index]
+    return tf.get_static_value(tensor)
+
+
 def _only_reads(function: Any) -> bool:
     """Whether a function has no other effect and no other source than reads of variables."""
     return function is not None and all(
@@ -201,7 +212,7 @@ class DerivedGraph(graphs.FunctionGraph):
         if outside is not None:
             return super().capture(outside)
         if tensor.dtype not in (tf.resource, tf.variant) and (tensor.shape.num_elements() or 0) <= _LARGEST_CONSTANT:
-            value = tf.get_static_value(tensor)
+            value = _static_value(tensor)
             if value is not None:
                 with self.as_default(), tf.control_dependencies(None):
                     return tf.constant(value, tensor.dtype, tensor.shape)
