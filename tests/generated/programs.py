@@ -73,9 +73,9 @@ class Name:
     value: Expression
 
 
-def write(seed: int, statements: int) -> Program:
-    """Writes the program of a seed. One of fewer statements is the beginning of it."""
-    writer = Writer(seed)
+def write(seed: int, statements: int, *, draws: bool = True) -> Program:
+    """Writes the program of a seed; with `draws`, it has random floats. One of fewer statements is the beginning of it."""
+    writer = Writer(seed, draws=draws)
     for _ in range(statements):
         writer.statement()
     arguments = ", ".join((*TENSORS, *VARIABLES))
@@ -95,7 +95,8 @@ def write(seed: int, statements: int) -> Program:
 class Writer:
     """Writes statements one after the other, and knows the names so far."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, draws: bool = True) -> None:
+        self.draws = draws
         self._random = random.Random(seed)
         self._count = 9
         self._indent = 1
@@ -119,7 +120,8 @@ class Writer:
         return f"{letter}{self._count}"
 
     def shape(self) -> Shape:
-        return tuple(self.number(1, 4) for _ in range(self.number(0, 3)))
+        rank = self.one_of((0, 1, 2, 2, 3, 4))
+        return tuple(self.number(1, 3 if rank == 4 else 4) for _ in range(rank))
 
     def line(self, text: str) -> None:
         self.lines.append("    " * self._indent + text)
@@ -210,7 +212,11 @@ class Writer:
             self.results.append(name)
 
     def _result(self) -> None:
-        dtype, shape, name = self.one_of(("float32", "float32", "float16", "int32", "bool")), self.shape(), self.fresh("r")
+        dtype, shape, name = (
+            self.one_of(("float32", "float32", "float16", "int32", "bool")),
+            self.shape(),
+            self.fresh("r"),
+        )
         value = self.expression(dtype, shape, 3)
         self.line(f"{name} = {value.text}")
         self._keep(name, dtype, shape, value)

@@ -56,8 +56,14 @@ def unary(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
 @rule("float")
 def continuous(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
     x = w.expression(dtype, shape, depth)
-    text = w.one_of(("tf.nn.relu({})", "tf.abs({})", "tf.clip_by_value({}, -1.0, 1.5)", "tf.nn.relu6({})", "tf.nn.elu({})"))
-    return _joined(text.format(x.text), x, bound=x.bound) if "elu(" not in text else _computed(text.format(x.text), x.bound)
+    text = w.one_of(
+        ("tf.nn.relu({})", "tf.abs({})", "tf.clip_by_value({}, -1.0, 1.5)", "tf.nn.relu6({})", "tf.nn.elu({})")
+    )
+    return (
+        _joined(text.format(x.text), x, bound=x.bound)
+        if "elu(" not in text
+        else _computed(text.format(x.text), x.bound)
+    )
 
 
 @rule("float", smooth=True, rough=True)
@@ -124,10 +130,16 @@ def chosen(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
 
 @rule(*NUMBERS)
 def cast(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
-    others = {"float32": ("float16", "int32", "bool"), "float16": ("float32", "int32", "bool"), "int32": ("bool", "float32")}
+    others = {
+        "float32": ("float16", "int32", "bool"),
+        "float16": ("float32", "int32", "bool"),
+        "int32": ("bool", "float32"),
+    }
     kind = w.one_of(others[dtype])
     x = w.expression(kind, shape, depth, exact=dtype == "int32" or kind != "float16")
-    return Expression(f"tf.cast({x.text}, tf.{dtype})", x.bound if kind != "bool" else 1.0, x.rough or dtype == "float16")
+    return Expression(
+        f"tf.cast({x.text}, tf.{dtype})", x.bound if kind != "bool" else 1.0, x.rough or dtype == "float16"
+    )
 
 
 # Sums, products and the like.
@@ -142,7 +154,9 @@ def reduced(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | Non
     if dtype == "bool":
         x = w.exact(dtype, whole, depth)
         return Expression(f"tf.reduce_{w.one_of(('any', 'all'))}({x.text}, {axis})")
-    names = ("sum", "mean") if w.is_smooth else ("sum", "max", "min") if dtype == "int32" else ("sum", "mean", "max", "min")
+    names = (
+        ("sum", "mean") if w.is_smooth else ("sum", "max", "min") if dtype == "int32" else ("sum", "mean", "max", "min")
+    )
     name = w.one_of(names)
     x = w.expression(dtype, whole, depth, exact=dtype == "int32")
     text = f"tf.reduce_{name}({x.text}, {axis})"
@@ -387,10 +401,12 @@ def one_hot(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | Non
 
 
 @rule(*NUMBERS)
-def drawn(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
+def drawn(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
     seed = f"tf.stack([{w.exact('int32', (), depth - 1).text}, {w.number(0, 99)}])"
     if dtype == "int32":
         return Expression(f"tf.random.stateless_uniform({list(shape)}, {seed}, -9, 9, tf.int32)", 9.0)
+    if not w.draws:
+        return None
     name = w.one_of(("uniform", "normal", "truncated_normal"))
     return Expression(f"tf.random.stateless_{name}({list(shape)}, {seed}, dtype=tf.{dtype})", 5.0, dtype == "float16")
 

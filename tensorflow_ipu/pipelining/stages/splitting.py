@@ -104,15 +104,20 @@ def _functions_of(op: tf.Operation) -> list[Any]:
     return [graphs.function_named(op.graph, name) for name in names if name]
 
 
-def _static_value(tensor: tf.Tensor) -> Any:
-    """Returns the value of a tensor that its graph, or a function called there, knows; else None."""
-    # What a gradient needs of a called function, such as the order of a transposition, is among the results of the call.
-    while tensor.op.type in ("PartitionedCall", "StatefulPartitionedCall"):
-        (function,) = _functions_of(tensor.op)
-        if function is None:
-            return None
-        tensor = function.graph.outputs[tensor.value_index]
-    return tf.get_static_value(tensor)
+_CALLS = ("Case", "If", "PartitionedCall", "StatefulPartitionedCall", "StatelessCase", "StatelessIf")
+
+
+def _in_called_function(tensor: tf.Tensor) -> tf.Tensor:
+    """Returns the result of a called function, or of the only branch that has one, that a tensor is; others as they are."""
+    while tensor.op.type in _CALLS:
+        results = [
+            function.graph.outputs[tensor.value_index] for function in _functions_of(tensor.op) if function is not None
+        ]
+        results = [result for result in results if result.op.type != "FakeParam"]  # Of a branch that makes nothing of it.
+        if len(results) != 1:
+            break
+        (tensor,) = results
+    return tensor
 
 
 def _only_reads(function: Any) -> bool:
@@ -212,12 +217,16 @@ class DerivedGraph(graphs.FunctionGraph):
         if outside is not None:
             return super().capture(outside)
         if tensor.dtype not in (tf.resource, tf.variant) and (tensor.shape.num_elements() or 0) <= _LARGEST_CONSTANT:
-            value = _static_value(tensor)
+            value = tf.get_static_value(tensor)
             if value is not None:
                 with self.as_default(), tf.control_dependencies(None):
                     return tf.constant(value, tensor.dtype, tensor.shape)
         if not self._sources.varies(tensor):
             return None
+        # What the gradient of a called function needs, such as the order of a transposition, is among the results of the call.
+        inner = _in_called_function(tensor)
+        if inner is not tensor and not self._sources.varies(inner):
+            return self.rematerialized(inner)
         if self._recompute:
             is_cut = self._sources.is_source(tensor) or CHECKPOINT in tensor.op.node_def.attr
         else:
