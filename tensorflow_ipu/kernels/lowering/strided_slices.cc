@@ -107,14 +107,15 @@ struct Region {
 };
 
 // Reads an element of the begins or ends.
-absl::StatusOr<Place> PlaceAt(tf::XlaOpKernelContext* context, int input, int64_t at, int64_t size) {
+Place PlaceAt(tf::XlaOpKernelContext* context, int input, int64_t at, int64_t size) {
   const xla::XlaOp place = xla::Reshape(xla::Slice(context->Input(input), {at}, {at + 1}, {1}), Sizes());
-  TF_ASSIGN_OR_RETURN(xla::OptionalLiteral found,
-                      context->value_inference().AnalyzeConstant(place, xla::ValueInferenceMode::kValue));
-  if (!found.AllValid()) {
+  // The search fails at some operations.
+  absl::StatusOr<xla::OptionalLiteral> found =
+      context->value_inference().AnalyzeConstant(place, xla::ValueInferenceMode::kValue);
+  if (!found.ok() || !found->AllValid()) {
     return Place{xla::Select(xla::Lt(place, Number(place, 0)), place + Number(place, size), place), {}, place};
   }
-  const int64_t known = *found.GetValue()->GetIntegralAsS64({});
+  const int64_t known = *found->GetValue()->GetIntegralAsS64({});
   const int64_t wrapped = known < 0 ? known + size : known;
   return Place{Number(place, wrapped), wrapped, place};
 }
@@ -222,7 +223,7 @@ class Slicing : public tf::XlaOpKernel {
     const int64_t at = spec.processing_to_sparse_mapping[number];
     const std::string of_axis = absl::StrCat("of an axis of ", size, " elements");
     if (Has(spec.shrink_axis_dense_mask, number)) {
-      TF_ASSIGN_OR_RETURN(const Place index, PlaceAt(context, kBegin, at, size));
+      const Place index = PlaceAt(context, kBegin, at, size);
       if (index.known && (*index.known < 0 || *index.known >= size)) {
         return absl::InvalidArgumentError(absl::StrCat("slice index out of bounds: ", *index.known, " ", of_axis));
       }
@@ -236,14 +237,13 @@ class Slicing : public tf::XlaOpKernel {
     }
     const bool backward = stride < 0;
     const int64_t least = backward ? -1 : 0, most = backward ? size - 1 : size;
-    const auto place = [&](int input, int32_t mask, int64_t masked) -> absl::StatusOr<Place> {
+    const auto place = [&](int input, int32_t mask, int64_t masked) {
       const xla::PrimitiveType type = context->input_xla_type(kStrides);
       if (Has(mask, number)) return Place{xla::ConstantR0WithType(context->builder(), type, masked), masked};
-      TF_ASSIGN_OR_RETURN(const Place found, PlaceAt(context, input, at, size));
-      return Bounded(found, least, most);
+      return Bounded(PlaceAt(context, input, at, size), least, most);
     };
-    TF_ASSIGN_OR_RETURN(const Place begin, place(kBegin, spec.begin_dense_mask, backward ? most : least));
-    TF_ASSIGN_OR_RETURN(const Place end, place(kEnd, spec.end_dense_mask, backward ? least : most));
+    const Place begin = place(kBegin, spec.begin_dense_mask, backward ? most : least);
+    const Place end = place(kEnd, spec.end_dense_mask, backward ? least : most);
     const int64_t length = 0 <= at && at < static_cast<int64_t>(lengths_.size()) ? lengths_[at] : 0;
     if (length != 0) elements = Count(length, stride);
     const std::string wanted = absl::StrCat("has not ", elements.value_or(0), " of the ", size,
