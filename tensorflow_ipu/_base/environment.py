@@ -78,9 +78,23 @@ KERAS_2_COMES_BY = (
 )
 
 
-def uses_keras_2(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether `tf.keras` is Keras 2, the package `tf_keras`: by the words that TensorFlow knows."""
-    return (os.environ if environ is None else environ).get(KERAS_VARIABLE) in ("1", "True", "true")
+_settled_keras: bool | None = None  # Written once, by the import of the package.
+
+
+def settle_keras(is_2: bool) -> None:
+    """Sets what `uses_keras_2` returns from now on, whatever becomes of the variable."""
+    global _settled_keras  # noqa: PLW0603
+    _settled_keras = is_2
+
+
+def uses_keras_2() -> bool:
+    """Returns True if `tf.keras` is Keras 2, the package `tf_keras`: as settled, or else as the variable says."""
+    return asks_for_keras_2(os.environ) if _settled_keras is None else _settled_keras
+
+
+def asks_for_keras_2(environ: Mapping[str, str]) -> bool:
+    """Returns True if the variable asks for Keras 2, by the values that TensorFlow knows."""
+    return environ.get(KERAS_VARIABLE) in ("1", "True", "true")
 
 
 EMULATIONS_VARIABLE = "TENSORFLOW_IPU_EMULATIONS"

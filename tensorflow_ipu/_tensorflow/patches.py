@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tensorflow_ipu._base import environment, lifetimes
+from tensorflow_ipu._tensorflow import keras_choice
 
 _NOTHING = object()
 _PATCHES = "_ipu_patches"  # The attribute of an object that has the patches that are applied while it lives.
@@ -211,7 +212,7 @@ __all__ = ["TABLE", "Changes", "Hook", "Lifetime", "Patch", "in_trace"]
 
 _NO_SCRIPTS = "no script is of IPU TensorFlow any more"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function"
-_KERAS, _NODE = ("tf_keras", "engine.node") if environment.uses_keras_2() else ("keras", "ops.node")
+_KERAS, _NODE = ("tf_keras", "engine.node") if keras_choice.settle() else ("keras", "ops.node")
 
 AUTOGRAPH_RULES = Patch(
     "tensorflow.python.autograph.core.config:CONVERSION_RULES",

@@ -7,7 +7,8 @@ import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ from tensorflow_ipu._base.checks import is_number
 from tensorflow_ipu._base.page import PageView, small_page, table
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import devices
-from tensorflow_ipu.replicas import in_function
+from tensorflow_ipu.replicas import in_function, in_plain_graph
 
 _serial = itertools.count()
 _owner = os.getpid()
@@ -30,6 +31,13 @@ _lock = threading.RLock()
 def unique_name(kind: str) -> str:
     """A name that no other feed of this process has, for instance `"infeed_3"`."""
     return f"{kind}_{next(_serial)}"
+
+
+def check_old_arguments(queue: str, given: Mapping[str, object], known: frozenset[str], others: str) -> None:
+    """Refuses arguments that no release of the SDK had; `others` names those of today."""
+    unknown = sorted(set(given) - known)
+    if unknown:
+        raise TypeError(f"`{queue}` has no argument {', '.join(f'`{name}`' for name in unknown)}; it has {others}")
 
 
 class NoOperation:
@@ -132,6 +140,15 @@ class Queue(PageView):
     _feed: Feed | None
     _handle: tf.Tensor | None
     _name: str
+    _graph: tf.Graph | None = None
+
+    def _note_graph(self) -> None:
+        """Keeps the graph of a session that the queue is made in."""
+        self._graph = tf.compat.v1.get_default_graph() if in_plain_graph() else None
+
+    def _in_its_graph(self) -> AbstractContextManager[object]:
+        """A block whose operations come into the graph that the queue was made in, wherever the call is."""
+        return nullcontext() if self._graph is None else self._graph.as_default()
 
     def _described(self) -> dict[str, object]:
         """What a notebook shows of this kind of queue, by what it is."""

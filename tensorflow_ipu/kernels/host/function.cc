@@ -101,7 +101,10 @@ absl::StatusOr<std::vector<tf::Tensor>> HostBody::Arguments(int64_t replica, int
   if (all.size() + passed.size() != types_.size()) {
     return absl::InternalError("The program passes another number of tensors than the function takes.");
   }
-  for (const HostBuffer& one : passed) all.push_back(CopyOf(types_[all.size()], one));
+  for (const HostBuffer& one : passed) {
+    TF_ASSIGN_OR_RETURN(tf::Tensor copy, CopyOf(types_[all.size()], one));
+    all.push_back(std::move(copy));
+  }
   return all;
 }
 
