@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 
-REFUSED = (ValueError, TypeError, NotImplementedError, tf.errors.FailedPreconditionError)
+# Whose text names an argument of `pipeline`.
+REFUSED = (ValueError, NotImplementedError)
 
 
 @dataclasses.dataclass
@@ -105,14 +106,13 @@ def test_random_pipelines_train_and_infer_as_plain_loops_or_are_refused(examples
         configure(case.ipus)
         try:
             found = pipelined(case, seed)
-        except REFUSED as error:
-            assert len(str(error)) > 20, "an error says what is wrong"
-            compared["refused"] += 1
-            return
-        except tf.errors.InvalidArgumentError as error:
+        except Exception as error:
+            if isinstance(error, REFUSED) and any(f"`{name}" in str(error) for name in {*case.options, "device_mapping"}):
+                compared["refused"] += 1
+                return
             try:
                 looped(case, seed, compiled=True)
-            except tf.errors.InvalidArgumentError:
+            except Exception:
                 return  # XLA does not take the stages either.
             raise AssertionError("plain XLA takes it") from error
         wanted = looped(case, seed)

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tensorflow_ipu.ops.functional_ops import outlined_function
+
 X = np.random.default_rng(1).normal(size=[6, 5, 4]).astype(np.float32)
 
 # A slice at the number `i`, which is 1, 2, 3.
@@ -212,6 +214,35 @@ def test_assignment_of_a_number_of_elements_that_the_data_decide_is_refused_with
         tf.errors.InvalidArgumentError, match=r"(?s)how many.*test_slices\.py:.*tensor_scatter_nd_update"
     ):
         strategy.run(at(lambda v, i: v[i : i * 2].assign(1.0)[0, 0, 0], 2), (variable,))
+
+
+# What doubles a variable in a function of its own.
+INNER: dict[str, Callable[[Any], Any]] = {
+    "loop": lambda v: tf.while_loop(lambda i: i < 1, lambda i: (v.assign(v * 2) is None or i + 1,), [0]),
+    "branch": lambda v: tf.cond(v[1] > 0, lambda: v.assign(v * 2), v.read_value),
+    "case": lambda v: tf.switch_case(v[1] - 1, [lambda: v.assign(v * 2), v.read_value]),
+    "function": lambda v: tf.function(lambda: v.assign(v * 2), autograph=False)(),
+    "outlined": lambda v: outlined_function(lambda: v.assign(v * 2))(),
+    "branch in a loop": lambda v: tf.while_loop(
+        lambda i: i < 1, lambda i: (INNER["branch"](v) is None or i + 1,), [0]
+    ),
+}
+
+
+# Of a variable that an index needs, the assignment was lost.
+@pytest.mark.parametrize("name", INNER)
+def test_a_variable_keeps_what_a_loop_or_a_branch_assigned_where_an_index_depends_on_it(name, strategy):
+    def program(v: Any) -> Any:
+        INNER[name](v)
+        v[v[1] + 1].assign(50)
+        v[v[2] - 1 : v[2] + 1].assign([70, 80])
+        return tf.slice(v, [v[1] + 1], [2])
+
+    with strategy.scope():
+        v = tf.Variable(tf.range(6))
+    result = strategy.run(tf.function(program, jit_compile=True, autograph=False), (v,))
+    np.testing.assert_array_equal(v, [0, 2, 4, 70, 80, 10])
+    np.testing.assert_array_equal(result, [70, 80])
 
 
 # Its slices had the size of the image, and the pixels of nobody.

@@ -104,19 +104,13 @@ def _functions_of(op: tf.Operation) -> list[Any]:
     return [graphs.function_named(op.graph, name) for name in names if name]
 
 
-_CALLS = ("Case", "If", "PartitionedCall", "StatefulPartitionedCall", "StatelessCase", "StatelessIf")
-
-
 def _in_called_function(tensor: tf.Tensor) -> tf.Tensor:
-    """Returns the result of a called function, or of the only branch that has one, that a tensor is; others as they are."""
-    while tensor.op.type in _CALLS:
-        results = [
-            function.graph.outputs[tensor.value_index] for function in _functions_of(tensor.op) if function is not None
-        ]
-        results = [result for result in results if result.op.type != "FakeParam"]  # Of a branch that makes nothing of it.
-        if len(results) != 1:
+    """The result of a called function that a tensor is, if it is one; else the tensor itself."""
+    while tensor.op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+        (function,) = _functions_of(tensor.op)
+        if function is None:
             break
-        (tensor,) = results
+        tensor = function.graph.outputs[tensor.value_index]
     return tensor
 
 

@@ -265,6 +265,23 @@ def test_a_stage_can_hold_loops_branches_functions_constants_embeddings_and_chec
     trains_as_plain(make, (1.1, np.full([5, 2], 0.1, np.float32), 0.9), dataset, 6, recomputation_mode=mode)
 
 
+# What a gradient needs to know while XLA compiles was stashed with the results of the function.
+@pytest.mark.parametrize("mode", [None, AUTO])
+def test_a_stage_can_call_what_transposes_joins_and_sums(trains_as_plain, toy, configure, mode):
+    configure(2)
+
+    @tf.function
+    def inner(a):
+        a = tf.transpose(tf.sin(tf.transpose(a))) * tf.tile(a[:1], [3, 1])
+        a = tf.cumsum(tf.concat([a[1:] * 2, a[:1]], 0), 1) + tf.reduce_max(a, 1, keepdims=True)
+        return tf.gather(a, [2, 0, 1]) + tf.pad(tf.reshape(tf.reshape(a, [-1])[:8], [2, 4]), [[0, 1], [0, 0]])
+
+    def make(w):
+        return [lambda x: tf.tanh(inner(x * w)), tf.reduce_sum]
+
+    trains_as_plain(make, [np.linspace(0.1, 0.3, 12, dtype=np.float32).reshape(3, 4)], toy.numbers(4), 4, recomputation_mode=mode)
+
+
 def test_a_checkpoint_is_stashed_besides_the_input(run, strategy, toy, configure):
     configure(2)
     with strategy.scope():
