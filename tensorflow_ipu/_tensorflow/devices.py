@@ -52,8 +52,7 @@ def global_seed() -> int | None:
 def is_of_strategy(generator: tf.random.Generator) -> bool:
     """Returns True for a generator made in the scope of a strategy; stands on `Generator._distribution_strategy`."""
     # Its replicas draw by keys of their own. Without it: all generators count as such.
-    made: Any = generator
-    return made._distribution_strategy is not None
+    return getattr(generator, "_distribution_strategy", generator) is not None
 
 
 def mode_of(replica_context: tf.distribute.ReplicaContext) -> Any:

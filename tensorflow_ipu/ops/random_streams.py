@@ -192,8 +192,7 @@ def _key_in_programs(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor
         if not devices.is_of_strategy(generator):
             return key
         number = stream()
-        raw: Any = tf.raw_ops
-        derived = raw.StatelessRandomUniformFullIntV2(
+        derived = tf.raw_ops.StatelessRandomUniformFullIntV2(
             shape=[1],
             key=key,
             counter=tf.bitcast(tf.stack([number, 0]), tf.uint64),

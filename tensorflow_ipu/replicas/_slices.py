@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import tensorflow as tf
 
@@ -13,7 +12,6 @@ from tensorflow_ipu.replicas import _tracing
 # The lowering to XLA reads the length of each range here: its end less its begin, 0 if it is unknown.
 _LENGTHS = "_ipu_lengths"
 
-_AttrValue: Any = tf.compat.v1.AttrValue
 _DEEPEST = 20  # Sums that contain longer chains of operations count as one term.
 
 # A whole number as a sum: factors by term, and a constant by None. A term is the number of a tensor (`id`), and whether
@@ -47,7 +45,8 @@ def note_lengths(op: tf.Operation) -> None:
             axis.elements = len(range(0, lengths[at], stride))
     if not any(lengths):
         return
-    graphs.set_attribute(op, _LENGTHS, _AttrValue(list=_AttrValue.ListValue(i=lengths)))
+    attribute = tf.compat.v1.AttrValue
+    graphs.set_attribute(op, _LENGTHS, attribute(list=attribute.ListValue(i=lengths)))
     if result is not None:
         shape = result.shape.as_list()
         for axis in filter(None, axes):

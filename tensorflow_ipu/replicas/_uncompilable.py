@@ -29,7 +29,7 @@ _GENERATED = re.compile(r"(while|cond|switch_case|gradient_tape|gradients|(State
 _ASSIGNING = {"ResourceStridedSliceAssign", "TensorStridedSliceUpdate"}
 
 # What the message of a failed compilation says of an input that XLA has to know, and of its operation.
-_NOT_CONSTANT = re.compile(r"Input (\d+) to node `([^`]+)` with op \S+ must be a compile-time constant")
+_NOT_CONSTANT = re.compile(r"Input (\d+) to node `([^`]+)` with op (\S+) must be a compile-time constant")
 
 # What may return as many elements as the data say: whatever the data, and by the sizes that it is given.
 _SELECTING = {"DynamicPartition", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where"} | {
@@ -127,8 +127,8 @@ def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | Non
     fault = _NOT_CONSTANT.search(error)
     if fault is None:
         return None
-    position, name = fault.groups()
-    found = next((one for one in _operations(program.graph, ()) if one.operation.name == without_inlining(name)), None)
+    position, name, kind = fault.groups()
+    found = _named(program, kind, without_inlining(name))
     if found is None:
         return None
     place = _place(found, user_frame(found.operation), _layers(found))
@@ -142,6 +142,15 @@ def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | Non
         f"A program for an IPU has static shapes, and input {position} of `{found.operation.type}`{place}, which makes up"
         f" the shape or the axis of its result, depends on data. {_ONE_SIZE}"
     )
+
+
+def _named(program: functions.ConcreteFunction, kind: str, name: str) -> _Found | None:
+    """The operation of a name that begins with the calls of its function; None if several lines could be meant."""
+    alike = [one for one in _operations(program.graph, ()) if one.operation.type == kind]
+    alike = [one for one in alike if f"/{name}".endswith(f"/{one.operation.name}")]
+    longest = max((len(one.operation.name) for one in alike), default=0)
+    alike = [one for one in alike if len(one.operation.name) == longest]
+    return alike[0] if len({user_frame(one.operation) for one in alike}) == 1 else None
 
 
 def _needed(

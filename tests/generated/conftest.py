@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 # `--hypothesis-profile=search` tries other examples than the same ones each time, and so many times as many.
-_SEARCHED = 20
+_SEARCHED = 10
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from programs import Expression, Name, Writer
+from writing import Expression, Name, Writer
 
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.pipelining import PhasedExecution, PipelineSchedule, RecomputationMode
@@ -151,11 +151,12 @@ def _mapping(widths: list[int], choose: random.Random) -> list[int | list[int]] 
     kind = choose.random()
     if kind < 0.4:
         return None
+    mapping: list[int | list[int]] = []
     if kind < 0.7 and max(widths) == 1:
-        return [0] * len(widths)
+        mapping += [0] * len(widths)
+        return mapping
     order = list(range(sum(widths)))
     choose.shuffle(order)
-    mapping: list[int | list[int]] = []
     for width in widths:
         taken, order = order[:width], order[width:]
         mapping.append(taken if width > 1 else taken[0])

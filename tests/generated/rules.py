@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from programs import Expression, Name, Shape, Writer, rule
+from writing import Expression, Name, Shape, Writer, rule
 
 _MOST_ELEMENTS = 128
 # `tf.vectorized_map` calls these in loops, which takes long to compile.

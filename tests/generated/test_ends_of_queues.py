@@ -248,7 +248,7 @@ def test_random_ends_of_queues_lose_nothing_repeat_nothing_and_hang_nowhere(
 ) -> None:
     strategy, done = replicas(count), set()
 
-    @examples(20)
+    @examples(60)
     @given(seed=st.integers(0, 10**6))
     def check(seed: int) -> None:
         with session(seed, strategy, count) as one:

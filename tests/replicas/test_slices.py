@@ -223,9 +223,7 @@ INNER: dict[str, Callable[[Any], Any]] = {
     "case": lambda v: tf.switch_case(v[1] - 1, [lambda: v.assign(v * 2), v.read_value]),
     "function": lambda v: tf.function(lambda: v.assign(v * 2), autograph=False)(),
     "outlined": lambda v: outlined_function(lambda: v.assign(v * 2))(),
-    "branch in a loop": lambda v: tf.while_loop(
-        lambda i: i < 1, lambda i: (INNER["branch"](v) is None or i + 1,), [0]
-    ),
+    "branch in a loop": lambda v: tf.while_loop(lambda i: i < 1, lambda i: (INNER["branch"](v) is None or i + 1,), [0]),
 }
 
 

@@ -279,7 +279,8 @@ def test_a_stage_can_call_what_transposes_joins_and_sums(trains_as_plain, toy, c
     def make(w):
         return [lambda x: tf.tanh(inner(x * w)), tf.reduce_sum]
 
-    trains_as_plain(make, [np.linspace(0.1, 0.3, 12, dtype=np.float32).reshape(3, 4)], toy.numbers(4), 4, recomputation_mode=mode)
+    weights = np.linspace(0.1, 0.3, 12, dtype=np.float32).reshape(3, 4)
+    trains_as_plain(make, [weights], toy.numbers(4), 4, recomputation_mode=mode)
 
 
 def test_a_checkpoint_is_stashed_besides_the_input(run, strategy, toy, configure):
