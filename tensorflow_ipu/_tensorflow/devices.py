@@ -49,6 +49,12 @@ def global_seed() -> int | None:
     return context.global_seed()
 
 
+def is_of_strategy(generator: tf.random.Generator) -> bool:
+    """Returns True for a generator made in the scope of a strategy; stands on `Generator._distribution_strategy`."""
+    # Its replicas draw by keys of their own. Without it: all generators count as such.
+    return getattr(generator, "_distribution_strategy", generator) is not None
+
+
 def mode_of(replica_context: tf.distribute.ReplicaContext) -> Any:
     """What TensorFlow keeps for a thread in a replica's context; stands on `ReplicaContext._thread_context`."""
     # Entering the context does more and costs ten microseconds a run. Without it: enter the context.

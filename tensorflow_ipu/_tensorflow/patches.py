@@ -292,8 +292,8 @@ RANDOM_OPERATIONS = Patch(
 )
 
 GENERATOR_REPLICAS = Patch(
-    "tensorflow.python.ops.stateful_random_ops:get_replica_id",
-    why="A `tf.random.Generator` asks for the replica's random stream, as all replicas may have to draw the same.",
+    "tensorflow.python.ops.stateful_random_ops:Generator._preprocess_key",
+    why="A `tf.random.Generator` draws by the replica's random stream, and on the first as without a strategy.",
     lasts=Lifetime.TRACE,
     until="`tf.distribute` has a context that says which random numbers a replica draws",
 )

@@ -197,6 +197,9 @@ def _computation(proto: Any, known: dict[int, Computation]) -> Computation:
     operations: dict[int, HloInstruction] = {}
     for each in proto.instructions:
         called = tuple(known[number] for number in each.called_computation_ids)
+        if each.opcode == "call" and called[0].root.opcode == "parameter":  # It returns an argument.
+            operations[each.id] = operations[each.operand_ids[called[0].root.number]]
+            continue
         if each.opcode == "while" and called[0].root.shape.dtype == "pred":
             called = called[::-1]
         operations[each.id] = HloInstruction(
@@ -209,7 +212,7 @@ def _computation(proto: Any, known: dict[int, Computation]) -> Computation:
             number=each.parameter_number if each.opcode == "parameter" else each.tuple_index,
             _proto=each,
         )
-    return Computation(proto.name, tuple(operations.values()), operations[proto.root_id])
+    return Computation(proto.name, tuple(dict.fromkeys(operations.values())), operations[proto.root_id])
 
 
 _array_shape = functools.cache(Shape)

@@ -184,12 +184,29 @@ def _drawn_on_host(draw: functools.partial[tf.Tensor]) -> tf.Tensor:
     return draw.func(*args, **draw.keywords)
 
 
-def _stream_in_programs(replica_id: Callable[[], int | tf.Tensor | None]) -> Callable[[], int | tf.Tensor | None]:
-    return lambda: stream() if replicas.is_tracing() else replica_id()
+def _key_in_programs(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    @functools.wraps(plain)
+    def key_of(generator: tf.random.Generator, key: tf.Tensor) -> tf.Tensor:
+        if not replicas.is_tracing():
+            return plain(generator, key)
+        if not devices.is_of_strategy(generator):
+            return key
+        number = stream()
+        derived = tf.raw_ops.StatelessRandomUniformFullIntV2(
+            shape=[1],
+            key=key,
+            counter=tf.bitcast(tf.stack([number, 0]), tf.uint64),
+            alg=generator.algorithm,
+            dtype=tf.uint64,
+        )
+        # TensorFlow derives a key for the first replica too, which would draw otherwise than without a strategy.
+        return tf.where(tf.equal(number, 0), key, derived)
+
+    return key_of
 
 
 patches.RANDOM_OPERATIONS.by(_in_programs)
-patches.GENERATOR_REPLICAS.by(_stream_in_programs)
+patches.GENERATOR_REPLICAS.by(_key_in_programs)
 
 
 def _start_anew(ordinal: int | None, device_seed: _state.DeviceSeed | None) -> None:

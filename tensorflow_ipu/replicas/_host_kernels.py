@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import graphs, patches, xla
-from tensorflow_ipu.replicas import _instruction_attributes, _tracing
+from tensorflow_ipu.replicas import _instruction_attributes, _slices, _tracing
 from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
 
 # By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
@@ -31,10 +31,15 @@ _LAYERS = frozenset(native.ipu_host_layers().decode().split()) - _CHECKS
 # An `Assert` has the texts of its message by this one, since no program can hold them.
 _TEXTS = "_ipu_texts"
 
-# XLA, which has no lowering of it, does not know which input it has to know when it compiles.
-_NEAREST_GRADIENT = "ResizeNearestNeighborGrad"
+# Of operations that XLA has no lowering of: the input that has to be known when a program is compiled.
 _CONSTANTS = "_XlaCompileTimeConstantInputs"
-_SIZE = _AttrValue(list=_AttrValue.ListValue(s=[b"size"]))
+_SHAPES = {
+    "ResizeNearestNeighborGrad": b"size",
+    "StatelessRandomBinomial": b"shape",
+    "StatelessRandomGammaV2": b"shape",
+    "StatelessRandomGammaV3": b"shape",
+    "StatelessRandomPoisson": b"shape",
+}
 
 _YES = _AttrValue(b=True)
 _mark = _WHERE_FASTER
@@ -57,13 +62,15 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):
                 graphs.set_attribute(op, _IN_LOOP, _YES)
-            if op.type == _NEAREST_GRADIENT:
-                graphs.set_attribute(op, _CONSTANTS, _SIZE)
+            if op.type in _SHAPES:
+                graphs.set_attribute(op, _CONSTANTS, _AttrValue(list=_AttrValue.ListValue(s=[_SHAPES[op.type]])))
     elif op.type in _CHECKS and _tracing.is_tracing():
         graphs.set_attribute(op, ATTRIBUTE, _WHERE_FASTER)
         if op.type == "Assert":
             texts = [_text(tensor) for tensor in op.inputs[1:]]
             graphs.set_attribute(op, _TEXTS, _AttrValue(list=_AttrValue.ListValue(s=texts)))
+    elif op.type in _slices.SLICING and _tracing.is_tracing():
+        _slices.note_lengths(op)
 
 
 def _text(tensor: tf.Tensor) -> bytes:

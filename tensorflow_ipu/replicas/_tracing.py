@@ -154,8 +154,13 @@ def _transform(graph: graphs.FunctionGraph) -> None:
     context = _context_of(graph)
     if context is not None:
         leave_out(graph)
-        if graphs.enclosing(graph) is _around.graph and not functions.initializes_variables(graph):
+        if is_of_program(graph) and not functions.initializes_variables(graph):
             _floating_point.finish(graph, context.kind.floating_point)
+
+
+def is_of_program(graph: tf.Graph) -> bool:
+    """Returns True for the graph of the program that is being traced, and False for those of functions in it."""
+    return graphs.is_function(graph) and graphs.enclosing(graph) is _around.graph
 
 
 def _release(function: functions.ConcreteFunction) -> None:

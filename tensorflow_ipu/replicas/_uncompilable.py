@@ -26,12 +26,10 @@ _LAYER_CALL = ("/keras/src/layers/layer.py", "/tf_keras/src/engine/base_layer.py
 # Scopes that TensorFlow makes by itself.
 _GENERATED = re.compile(r"(while|cond|switch_case|gradient_tape|gradients|(Stateful)?PartitionedCall)(_\d+)?")
 
-# What the message of a failed compilation says of the operation that is not compiled, and of its input.
-_CONVERTED = re.compile(r"\{\{node ([^}]+)\}\}\]\]\s+tf2xla conversion failed")
-_NOT_CONSTANT = re.compile(r"input (\d+) of \S+ operator as a compile-time constant")
+_ASSIGNING = {"ResourceStridedSliceAssign", "TensorStridedSliceUpdate"}
 
-# The message where it looks for a bound of what a feed or a collective returns.
-_BOUND_SOUGHT = "Dynamic inferencing on custom call"
+# What the message of a failed compilation says of an input that XLA has to know, and of its operation.
+_NOT_CONSTANT = re.compile(r"Input (\d+) to node `([^`]+)` with op (\S+) must be a compile-time constant")
 
 # What may return as many elements as the data say: whatever the data, and by the sizes that it is given.
 _SELECTING = {"DynamicPartition", "Unique", "UniqueV2", "UniqueWithCounts", "UniqueWithCountsV2", "Where"} | {
@@ -126,18 +124,33 @@ def why_uncompilable(program: functions.ConcreteFunction, error: str) -> str | N
 
 def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | None:
     """Explains an operation whose shape or axis depends on data; None if it failed for another reason."""
-    name, position = _CONVERTED.search(error), _NOT_CONSTANT.search(error)
-    if name is None or position is None:
-        sized = _sized_by_data(program) if _BOUND_SOUGHT in error else []
-        return _of_data(sized[0]) if sized else None
-    found = next((one for one in _operations(program.graph, ()) if one.operation.name == name[1]), None)
+    fault = _NOT_CONSTANT.search(error)
+    if fault is None:
+        return None
+    position, name, kind = fault.groups()
+    found = _named(program, kind, without_inlining(name))
     if found is None:
         return None
     place = _place(found, user_frame(found.operation), _layers(found))
+    if found.operation.type in _ASSIGNING:
+        return (
+            f"A program for an IPU has to know how many elements it assigns to a slice, by `{found.operation.type}`{place}."
+            " The way out: assign a value of the slice's shape, or `variable.assign(tf.tensor_scatter_nd_update(variable,"
+            " indices, updates))`"
+        )
     return (
-        f"A program for an IPU has static shapes, and input {position[1]} of `{found.operation.type}`{place}, which makes up"
+        f"A program for an IPU has static shapes, and input {position} of `{found.operation.type}`{place}, which makes up"
         f" the shape or the axis of its result, depends on data. {_ONE_SIZE}"
     )
+
+
+def _named(program: functions.ConcreteFunction, kind: str, name: str) -> _Found | None:
+    """The operation of a name that begins with the calls of its function; None if several lines could be meant."""
+    alike = [one for one in _operations(program.graph, ()) if one.operation.type == kind]
+    alike = [one for one in alike if f"/{name}".endswith(f"/{one.operation.name}")]
+    longest = max((len(one.operation.name) for one in alike), default=0)
+    alike = [one for one in alike if len(one.operation.name) == longest]
+    return alike[0] if len({user_frame(one.operation) for one in alike}) == 1 else None
 
 
 def _needed(

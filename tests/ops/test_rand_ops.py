@@ -116,36 +116,106 @@ DRAWS = {
     "truncated normal": lambda: tf.random.stateless_truncated_normal([7], SEED),
     "by philox": lambda: tf.random.stateless_normal([7], SEED, alg="philox"),
     "categorical": lambda: tf.random.stateless_categorical(tf.zeros([2, 50]), 5, SEED),
+    "gamma": lambda: tf.random.stateless_gamma([7], SEED, tf.range(1.0, 8.0)),
+    "poisson": lambda: tf.random.stateless_poisson([7], SEED, tf.range(1.0, 8.0)),
+    "binomial": lambda: tf.random.stateless_binomial([7], SEED, 9.0, 0.4),
+    "shuffle": lambda: tf.random.experimental.stateless_shuffle(tf.range(20), SEED),  # pyright: ignore[reportAttributeAccessIssue]
     "dropout": lambda: tf.nn.experimental.stateless_dropout(tf.ones([64]), 0.5, SEED),
     "split seeds": lambda: tf.random.experimental.stateless_split(SEED, 3),  # pyright: ignore[reportAttributeAccessIssue]  # The stubs lack it.
     "an initializer": lambda: keras.initializers.GlorotNormal(seed=5)([4, 3]),
 }
 
 
-def test_draws_are_those_of_tensorflow_without_xla_also_in_a_loop_and_of_generators(strategy):
-    with tf.device("/device:IPU:0"):  # In a scope, TensorFlow derives a key for each replica of any strategy.
-        generator = tf.random.Generator.from_seed(1)
-    plain = tf.random.Generator.from_seed(1)
-
+def test_draws_are_those_of_tensorflow_without_xla_also_in_a_loop(strategy):
     @tf.function(jit_compile=True)
     def program():
         looped = tf.TensorArray(tf.float32, 3, element_shape=[4])
         for i in tf.range(3):
             looped = looped.write(i, tf.random.stateless_normal([4], [i, 7]))
         drawn = {name: draw() for name, draw in DRAWS.items()}
-        return drawn, looped.stack(), generator.uniform([4]), generator.normal([4])
+        return drawn, looped.stack()
 
-    wanted = {name: draw() for name, draw in DRAWS.items()}
-    for _ in range(2):
-        drawn, looped, uniform, normal = strategy.run(program)
-        for name in DRAWS:
-            np.testing.assert_array_equal(drawn[name], wanted[name], err_msg=name)
-        np.testing.assert_array_equal(looped, [tf.random.stateless_normal([4], [i, 7]) for i in range(3)])
-        np.testing.assert_array_equal(uniform, plain.uniform([4]))
-        np.testing.assert_array_equal(normal, plain.normal([4]))
+    drawn, looped = strategy.run(program)
+    for name, draw in DRAWS.items():
+        np.testing.assert_array_equal(drawn[name], draw(), err_msg=name)
+    np.testing.assert_array_equal(looped, [tf.random.stateless_normal([4], [i, 7]) for i in range(3)])
     # An algorithm that the host does not know is XLA's.
     threefry = tf.function(lambda: tf.random.stateless_uniform([4], SEED, alg="threefry"), jit_compile=True)
     np.testing.assert_array_equal(strategy.run(threefry), threefry())
+
+
+# What a generator draws by the Philox algorithm.
+OF_GENERATORS = {
+    "normal": lambda g: g.normal([3, 5], 2.0, 3.0),
+    "normal of float16": lambda g: g.normal([7], dtype=tf.float16),
+    "normal of bfloat16": lambda g: g.normal([7], dtype=tf.bfloat16),
+    "uniform": lambda g: g.uniform([3, 5], -1.0, 7.0),
+    "uniform of float16": lambda g: g.uniform([7], dtype=tf.float16),
+    "whole numbers": lambda g: g.uniform([7], 2, 77, tf.int32),
+    "long whole numbers": lambda g: g.uniform([7], -(2**60), 2**60, tf.int64),
+    "all whole numbers": lambda g: g.uniform_full_int([7], tf.uint64),
+    "truncated normal": lambda g: g.truncated_normal([9]),
+    "seeds": lambda g: g.make_seeds(3),
+    "after a skip": lambda g: (g.skip(7), g.normal([2]))[1],
+    "many": lambda g: g.normal([1000, 33]),
+    "key": lambda g: g.key,
+}
+# Of Keras's `SeedGenerator`.
+OF_SEEDS = {
+    "normal": lambda g: keras.random.normal([3, 5], seed=g),
+    "uniform": lambda g: keras.random.uniform([7], dtype="float16", seed=g),
+    "whole numbers": lambda g: keras.random.randint([7], 2, 9, seed=g),
+    "categorical": lambda g: keras.random.categorical(tf.zeros([2, 9]), 5, seed=g),
+    "truncated normal": lambda g: keras.random.truncated_normal([9], seed=g),
+    "dropout": lambda g: keras.random.dropout(tf.ones([30]), 0.3, seed=g),
+    "shuffle": lambda g: keras.random.shuffle(tf.reshape(tf.range(10), [2, 5]), axis=1, seed=g),
+    "gamma": lambda g: keras.random.gamma([3], 2.0, seed=g),
+    "beta": lambda g: keras.random.beta([3], 2.0, 3.0, seed=g),
+    "binomial": lambda g: keras.random.binomial([3], 5.0, 0.3, seed=g),
+}
+
+
+# In a scope, TensorFlow derives a key for each replica of any strategy, so that the first drew other numbers too.
+@pytest.mark.parametrize(
+    ("draws", "seeded"), [(OF_GENERATORS, tf.random.Generator.from_seed), (OF_SEEDS, keras.random.SeedGenerator)]
+)
+def test_generators_draw_the_numbers_of_tensorflow_without_xla_and_end_in_its_state(draws, seeded, strategy):
+    with strategy.scope():
+        generator = seeded(5)
+    plain = seeded(5)
+
+    def every(generator):
+        return {name: draw(generator) for name, draw in draws.items()}
+
+    def looped(generator):
+        return tf.while_loop(
+            lambda i, _: i < 3,
+            lambda i, most: (i + 1, tf.maximum(most, draws["normal"](generator))),
+            [0, tf.zeros([3, 5])],
+        )[1]
+
+    looped = tf.function(looped, autograph=False) if draws is OF_GENERATORS else every
+    program = tf.function(lambda: (every(generator), looped(generator)), jit_compile=True)
+    for _ in range(2):
+        found = tf.nest.flatten(strategy.run(program))
+        wanted = tf.nest.flatten((every(plain), looped(plain)))
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(generator.state, plain.state)
+
+
+def test_generator_of_an_algorithm_that_the_host_lacks_draws_as_in_any_function_that_xla_compiles(strategy):
+    def draws(generator):
+        return generator.normal([4]), generator.uniform([4], 2, 99, tf.int32)
+
+    with strategy.scope():
+        generator = tf.random.Generator.from_seed(5, alg="threefry")
+    plain = tf.random.Generator.from_seed(5, alg="threefry")
+    program, compiled = (tf.function(lambda g=g: draws(g), jit_compile=True) for g in (generator, plain))
+    for _ in range(2):
+        for one, other in zip(strategy.run(program), compiled(), strict=True):
+            np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(generator.state, plain.state)
 
 
 # XLA:CPU drew a number once for each of its uses.
@@ -234,6 +304,8 @@ def test_identical_replicas_draw_the_same(replicas):
 
     own = numbers(False)
     assert len(np.unique(own[:, :, :4].reshape([6, -1]), axis=0)) == 6
+    plain = tf.random.Generator.from_seed(1)  # The first replica draws what it would draw alone.
+    np.testing.assert_array_equal(own[:, 0, :4], [plain.uniform([4]) for _ in range(2)])
     np.testing.assert_array_equal(numbers(True), np.repeat(own[:, :1], 3, axis=1))
 
 

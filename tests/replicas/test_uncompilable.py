@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import compiler, loops, scopes
 from tensorflow_ipu.feeds import IPUInfeedQueue
+from tensorflow_ipu.ops.functional_ops import outlined_function
 
 ONE = tf.constant([1.0])
 
@@ -202,10 +203,11 @@ class Repeating(keras.layers.Layer):
         return tf.zeros([tf.cast(tf.reduce_sum(x), tf.int32), 1])
 
 
-def test_shape_that_depends_on_data_is_named_with_the_way_out(strategy):
+@pytest.mark.parametrize("wrap", [lambda call: call, tf.function, lambda call: outlined_function(tf.function(call))])
+def test_shape_that_depends_on_data_is_named_with_the_way_out(wrap, strategy):
     with strategy.scope():
         elements = iter(tf.data.Dataset.from_tensors(tf.ones([2, 3])).repeat())
-        layer = Repeating(name="repeating")
+        layer = wrap(Repeating(name="repeating"))
 
     @tf.function
     def program(elements: Any) -> Any:

@@ -132,6 +132,12 @@ def test_devices_eager_execution_and_the_seed_are_known():
         tf.random.set_seed(before)  # pyright: ignore[reportArgumentType]  # None takes it back.
 
 
+def test_a_generator_knows_whether_it_was_made_in_the_scope_of_a_strategy(strategy):
+    assert not devices.is_of_strategy(tf.random.Generator.from_seed(1))
+    with strategy.scope():
+        assert devices.is_of_strategy(tf.random.Generator.from_seed(1))
+
+
 def test_a_thread_enters_and_leaves_the_modes_of_a_strategy(strategy, refused):
     with strategy.scope():
         context, own = tf.distribute.ReplicaContext(strategy, 0), tf.Variable(1.0)

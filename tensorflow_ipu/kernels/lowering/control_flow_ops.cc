@@ -24,6 +24,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
+#include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/hlo/builder/xla_computation.h"
@@ -61,6 +62,12 @@ absl::Status DescribeInput(tf::XlaOpKernelContext* context, int input, tf::XlaCo
 
 bool IsConstant(tf::XlaOpKernelContext* context, int input) {
   return context->InputExpression(input).kind() == tf::XlaExpression::Kind::kConstant;
+}
+
+// TensorFlow's bridge takes the value that a variable has before the program for a constant if an index depends on it.
+// It does so until the variable is assigned, and overlooks assignments in loops and branches.
+absl::Status MarkAssigned(tf::XlaResource* resource) {
+  return resource->kind() == tf::XlaResource::kVariable ? resource->SetValue(resource->value()) : absl::OkStatus();
 }
 
 // The operand for an input: the value of a variable, or the tensor.
@@ -179,7 +186,7 @@ class BarrierXla : public tf::XlaOpKernel {
     std::vector<xla::XlaOp> values;
     for (int i = 0; i < context->num_inputs(); ++i) values.push_back(context->Input(i));
     const std::vector<xla::XlaOp> barred = Barred(values);
-    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, barred[i]);
+    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, AtRunTime(context, barred[i]));
   }
 };
 
@@ -315,6 +322,7 @@ class OnceXla : public tf::XlaOpKernel {
       OP_REQUIRES_OK(context, context->GetResourceInput(input, &resource));
       OP_REQUIRES_OK(context, resource->SetFromPack(update.tensor_array_gradients_accessed, end->values[place[input]],
                                                     context->builder()));
+      OP_REQUIRES_OK(context, MarkAssigned(resource));
     }
   }
 
@@ -409,7 +417,8 @@ class OutlinedXla : public tf::XlaOpKernel {
       } else if (output.is_tensor_list) {
         context->SetTensorListOutput(static_cast<int>(i), xla::GetTupleElement(results, place++));
       } else {
-        context->SetOutput(static_cast<int>(i), xla::GetTupleElement(results, place++));
+        // XLA's search for values at compile time ends the process at an element of what a call returns.
+        context->SetOutput(static_cast<int>(i), ResultOf(context, results, place++));
       }
     }
     for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
@@ -419,6 +428,7 @@ class OutlinedXla : public tf::XlaOpKernel {
       if (update.modified) {
         OP_REQUIRES_OK(context,
                        resource->SetFromPack(update.tensor_array_gradients_accessed, value, context->builder()));
+        OP_REQUIRES_OK(context, MarkAssigned(resource));
       }
     }
   }
@@ -428,6 +438,31 @@ class OutlinedXla : public tf::XlaOpKernel {
 };
 
 REGISTER_XLA_OP(Name("IpuOutlined").AllowResourceTypes().AllowVariantTypes(), OutlinedXla);
+
+// A loop or a branch of TensorFlow, after which the variables that it assigns are marked.
+class AssigningXla : public tf::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    std::vector<std::pair<tf::XlaResource*, xla::XlaOp>> before;
+    for (int i = 0; i < context->num_inputs(); ++i) {
+      if (context->input_type(i) != tf::DT_RESOURCE) continue;
+      tf::XlaResource* resource = nullptr;
+      OP_REQUIRES_OK(context, context->GetResourceInput(i, &resource));
+      before.emplace_back(resource, resource->value());
+    }
+    LowerAsXla(context);
+    for (const auto& [resource, value] : before) {
+      const bool assigned = resource->value().valid() && !resource->value().IsIdenticalTo(value);
+      if (assigned) OP_REQUIRES_OK(context, MarkAssigned(resource));
+    }
+  }
+};
+
+const bool assigning_registered = RegisterProgramKernel<AssigningXla>("Case") &&
+                                  RegisterProgramKernel<AssigningXla>("If") &&
+                                  RegisterProgramKernel<AssigningXla>("While");
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -1,11 +1,18 @@
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
 
+#include <map>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_base.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/types.h"
+#include "tensorflow/core/platform/refcount.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/host/host_device.h"
+#include "xla/hlo/builder/xla_computation.h"
 #include "xla/layout_util.h"
 #include "xla/shape_util.h"
 
@@ -22,6 +29,28 @@ std::pair<int, int> OrderOf(const tf::XlaOpKernelContext& context) {
   if (context.op_kernel().InputRange("order", &begin, &end).ok()) return {begin, end};
   return {context.num_inputs(), context.num_inputs()};
 }
+
+// The computations that return the first of two operands, by their shape. A resource of the lowering of one
+// computation, and so of one builder and one thread.
+class Selections : public tf::ResourceBase {
+ public:
+  std::string DebugString() const override { return "computations that return an operand"; }
+
+  absl::StatusOr<xla::XlaComputationId> First(xla::XlaBuilder* builder, const xla::Shape& shape) {
+    const auto [found, is_new] = by_shape_.try_emplace(xla::ShapeUtil::HumanString(shape));
+    if (is_new) {
+      xla::XlaBuilder selection("first");
+      const xla::XlaOp first = xla::Parameter(&selection, 0, shape, "first");
+      xla::Parameter(&selection, 1, shape, "second");
+      TF_ASSIGN_OR_RETURN(const xla::XlaComputation built, selection.Build(first));
+      found->second = builder->AddSubComputation(built);
+    }
+    return found->second;
+  }
+
+ private:
+  std::map<std::string, xla::XlaComputationId> by_shape_;
+};
 
 }  // namespace
 
@@ -58,6 +87,24 @@ xla::XlaOp TypedCall(xla::XlaBuilder* builder, const std::string& target, const 
                                      aliases, /*literal=*/nullptr, xla::CustomCallSchedule::SCHEDULE_NONE,
                                      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI);
   });
+}
+
+xla::XlaOp AtRunTime(tf::XlaOpKernelContext* context, xla::XlaOp value) {
+  xla::XlaBuilder* const builder = context->builder();
+  return builder->ReportErrorOrReturn([&]() -> absl::StatusOr<xla::XlaOp> {
+    TF_ASSIGN_OR_RETURN(const xla::Shape shape, builder->GetShape(value));
+    tf::OpKernelContext* const compilation = context->op_kernel_context();
+    Selections* found = nullptr;
+    TF_RETURN_IF_ERROR(compilation->step_container()->LookupOrCreate<Selections>(
+        compilation->resource_manager(), "ipu_selections", &found, MakeResource<Selections>));
+    const tf::core::RefCountPtr<Selections> selections(found);
+    TF_ASSIGN_OR_RETURN(const xla::XlaComputationId first, selections->First(builder, shape));
+    return xla::Call(builder, first, {value, value});
+  });
+}
+
+xla::XlaOp ResultOf(tf::XlaOpKernelContext* context, xla::XlaOp call, int64_t index) {
+  return AtRunTime(context, xla::GetTupleElement(call, index));
 }
 
 std::vector<xla::XlaOp> ValuesOf(tf::XlaOpKernelContext* context) {
@@ -107,7 +154,8 @@ std::vector<xla::XlaOp> CallWithState(tf::XlaOpKernelContext* context, const std
     }
   }
   std::vector<xla::XlaOp> elements;
-  for (std::size_t i = 0; i < results.size(); ++i) elements.push_back(xla::GetTupleElement(call, i + 1));
+  for (std::size_t i = 0; i < results.size(); ++i)
+    elements.push_back(ResultOf(context, call, static_cast<int64_t>(i) + 1));
   return elements;
 }
 

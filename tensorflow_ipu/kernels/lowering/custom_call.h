@@ -30,6 +30,14 @@ xla::XlaOp TypedCall(xla::XlaBuilder* builder, const std::string& target, const 
                      const xla::Shape& result, const std::string& attributes = "", bool has_side_effect = false,
                      absl::Span<const Alias> aliases = {});
 
+// Returns `value`, hidden from XLA's search for values and bounds at compile time. XLA searches what shapes, slices and
+// branches depend on, and fails at a custom call. It does not search calls of computations with several operands, and
+// inlines them before its other passes.
+xla::XlaOp AtRunTime(tensorflow::XlaOpKernelContext* context, xla::XlaOp value);
+
+// Returns element `index` of the tuple that a custom call returns, hidden as by `AtRunTime`.
+xla::XlaOp ResultOf(tensorflow::XlaOpKernelContext* context, xla::XlaOp call, int64_t index);
+
 // An op with a state and with results must be registered with `IsMetadataOp()`, which ends TensorFlow's search for
 // inputs that must be compile-time constants. If a result is used as an index, the search would otherwise reach the
 // state and take its present value for part of the program, so that each replica and each run would be compiled anew.

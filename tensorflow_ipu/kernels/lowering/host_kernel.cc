@@ -142,7 +142,8 @@ std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext*
   return results;
 }
 
-absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<tf::TensorShape>& results, bool always) {
+absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* context,
+                                                       const std::vector<tf::TensorShape>& results, bool always) {
   const std::string node = TextOf(context->op_kernel().def());
   const std::string name = NameForMessages(context, node);
   std::vector<xla::XlaOp> operands, slots;
@@ -168,11 +169,29 @@ absl::Status CallHostKernel(tf::XlaOpKernelContext* context, const std::vector<t
       absl::StrCat("{node = ", QuotedAttribute(node), ", name = ", QuotedAttribute(name), ", in_stashes = array<i64",
                    in_stashes.empty() ? "" : ": ", absl::StrJoin(in_stashes, ", "), ">}"),
       /*has_side_effect=*/always);
-  for (int i = 0; i < count; ++i) context->SetOutput(i, one ? call : xla::GetTupleElement(call, i));
-  for (int i = count; i < context->num_outputs(); ++i) {
-    context->SetConstantOutput(i, tf::Tensor(context->expected_output_dtype(i)));
+  std::vector<xla::XlaOp> outputs;
+  for (int i = 0; i < count; ++i) outputs.push_back(one ? AtRunTime(context, call) : ResultOf(context, call, i));
+  return outputs;
+}
+
+xla::XlaOp CallAssertion(tf::XlaOpKernelContext* context, xla::XlaOp holds, const std::vector<PartOfMessage>& message,
+                         int64_t summarize) {
+  std::vector<xla::XlaOp> operands = {holds};
+  std::string data;  // Of each part, ended by a zero byte: `=` and a text, or `#` for the next operand.
+  for (const PartOfMessage& part : message) {
+    if (const auto* const text = std::get_if<std::string>(&part)) {
+      absl::StrAppend(&data, "=", *text);
+    } else {
+      data += "#";
+      operands.push_back(std::get<xla::XlaOp>(part));
+    }
+    data += '\0';
   }
-  return absl::OkStatus();
+  return TypedCall(
+      context->builder(), "ipu_assert", operands, xla::ShapeUtil::MakeShape(xla::PRED, {}),
+      absl::StrCat("{data = ", QuotedAttribute(data), ", name = ", QuotedAttribute(NameForMessages(context, data)),
+                   ", summarize = ", summarize, " : i64}"),
+      /*has_side_effect=*/true);
 }
 
 absl::Status NoteStashSlot(tf::XlaOpKernelContext* context, xla::XlaOp value, const StashSlot& slot) {

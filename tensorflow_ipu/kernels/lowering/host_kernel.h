@@ -1,11 +1,14 @@
 // Lowers a node of a program to a call of TensorFlow's CPU kernel for it.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 #include "xla/hlo/builder/xla_builder.h"
@@ -27,11 +30,19 @@ bool HasHostKernel(tensorflow::XlaOpKernelContext* context);
 // depend on unknown values.
 std::optional<std::vector<tensorflow::TensorShape>> ResultShapes(tensorflow::XlaOpKernelContext* context, int count);
 
-// Lowers the node to a custom call of its host kernel for the first results, which have these shapes; further results
-// are empty. With `always`, it runs even if its results are unused. Inputs that are read from a stash buffer are used
-// in place and not copied.
-absl::Status CallHostKernel(tensorflow::XlaOpKernelContext* context,
-                            const std::vector<tensorflow::TensorShape>& results, bool always = false);
+// Adds a custom call of the node's host kernel and returns its first results, which have these shapes. With `always`,
+// it runs even if its results are unused. Inputs that are read from a stash buffer are used in place and not copied.
+absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tensorflow::XlaOpKernelContext* context,
+                                                       const std::vector<tensorflow::TensorShape>& results,
+                                                       bool always = false);
+
+// A text, or a tensor whose elements are in the message.
+using PartOfMessage = std::variant<std::string, xla::XlaOp>;
+
+// Adds a custom call that ends the run with a message if the scalar `holds` is false, and else returns true. The
+// message has as many elements of each tensor as `summarize` says.
+xla::XlaOp CallAssertion(tensorflow::XlaOpKernelContext* context, xla::XlaOp holds,
+                         const std::vector<PartOfMessage>& message, int64_t summarize = 3);
 
 // The node without what does not affect its kernel, so that nodes of the same kernel have the same text.
 std::string TextOf(const tensorflow::NodeDef& node);

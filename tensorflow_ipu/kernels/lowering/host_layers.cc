@@ -35,28 +35,22 @@ namespace tf = tensorflow;
 // The attribute of an `Assert` in a program with the texts among its data, which a program cannot hold, in their order.
 constexpr char kTextsAttribute[] = "_ipu_texts";
 
-// Lowers an assertion to a custom call that ends the run where it does not hold.
-void CallAssertion(tf::XlaOpKernelContext* context) {
+void LowerAssert(tf::XlaOpKernelContext* context) {
   const tf::AttrSlice node(context->op_kernel().def());
   std::vector<std::string> texts;
   int64_t summarize = 3;
   tf::TryGetNodeAttr(node, kTextsAttribute, &texts);
   tf::TryGetNodeAttr(node, "summarize", &summarize);
-  std::vector<xla::XlaOp> operands;
-  std::string data;  // Parts of the message, each ended by a zero byte: `=` and a text, or `#` for the next operand.
-  for (int i = 0; i < context->num_inputs(); ++i) {
+  std::vector<PartOfMessage> message;
+  for (int i = 1; i < context->num_inputs(); ++i) {
     if (context->input_type(i) == tf::DT_STRING) {
       const auto text = static_cast<std::size_t>(i - 1);
-      absl::StrAppend(&data, "=", text < texts.size() ? texts[text] : "", std::string(1, '\0'));
-      continue;
+      message.emplace_back(text < texts.size() ? texts[text] : "");
+    } else {
+      message.emplace_back(context->Input(i));
     }
-    if (i > 0) absl::StrAppend(&data, "#", std::string(1, '\0'));
-    operands.push_back(context->Input(i));
   }
-  TypedCall(context->builder(), "ipu_assert", operands, xla::ShapeUtil::MakeShape(xla::PRED, {}),
-            absl::StrCat("{data = ", QuotedAttribute(data), ", name = ",
-                         QuotedAttribute(NameForMessages(context, data)), ", summarize = ", summarize, " : i64}"),
-            /*has_side_effect=*/true);
+  CallAssertion(context, context->Input(0), message, summarize);
 }
 
 using Sizes = std::vector<int64_t>;
@@ -286,15 +280,31 @@ constexpr char kAssert[] = "Assert";
 constexpr char kCheckNumerics[] = "CheckNumerics";
 constexpr char kCheckNumericsV2[] = "CheckNumericsV2";
 
-// XLA has no lowering of it.
-constexpr char kNearestGradient[] = "ResizeNearestNeighborGrad";
+bool IsCheckNumerics(std::string_view op) { return op == kCheckNumerics || op == kCheckNumericsV2; }
+
+// Whether XLA computes the node's results while it compiles the program, as it may have to: a shape or an axis may
+// depend on them. XLA never does so for random numbers.
+bool FoldedByXla(tf::XlaOpKernelContext* context) {
+  constexpr int64_t kMany = 16 << 10;  // Shapes have fewer elements.
+  if (absl::StartsWith(context->op_kernel().type_string_view(), "Stateless")) return false;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    const absl::StatusOr<xla::Shape> shape = context->InputXlaShape(i);
+    if (!shape.ok() || xla::ShapeUtil::ElementsIn(*shape) > kMany) return false;
+    const absl::StatusOr<bool> constant = context->builder()->IsConstant(context->Input(i));
+    if (!constant.ok() || !*constant) return false;
+  }
+  return true;
+}
 
 struct Layer {
   const char* op;
   Suits suits;                   // Whether the host's kernel can compute the node.
   Faster faster = AlwaysFaster;  // Whether it is faster than XLA's code.
   int results = kAll;            // How many of the results hold something; the rest are empty.
+  bool in_xla = true;            // Whether XLA has a lowering of the op.
 };
+
+constexpr Layer OfHostAlone(const char* op, Suits suits = Always) { return {op, suits, AlwaysFaster, kAll, false}; }
 
 constexpr Layer kLayers[] = {
     {kAssert, Always},
@@ -327,19 +337,24 @@ constexpr Layer kLayers[] = {
     {"MaxPoolGradGrad", Pooling},
     {"ResizeBilinear", Always},
     {"ResizeBilinearGrad", Always},
-    {kNearestGradient, Always},
+    OfHostAlone("ResizeNearestNeighborGrad"),
     {"StatelessMultinomial", Always},
     {"StatelessParameterizedTruncatedNormal", Always},
+    OfHostAlone("StatelessRandomBinomial"),
+    OfHostAlone("StatelessRandomGammaV2"),
+    OfHostAlone("StatelessRandomGammaV3", Philox),
     {kAlgorithmOfDevice, Always},
     {"StatelessRandomGetKeyCounter", Always},
     {"StatelessRandomNormal", Always},
     {"StatelessRandomNormalV2", Philox},
+    OfHostAlone("StatelessRandomPoisson"),
     {"StatelessRandomUniform", Always},
     {"StatelessRandomUniformFullInt", Always},
     {"StatelessRandomUniformFullIntV2", Philox},
     {"StatelessRandomUniformInt", Always},
     {"StatelessRandomUniformIntV2", Philox},
     {"StatelessRandomUniformV2", Philox},
+    OfHostAlone("StatelessShuffle", Philox),
     {"StatelessTruncatedNormal", Always},
     {"StatelessTruncatedNormalV2", Philox},
     {"TopKV2", Always, FasterForMany},
@@ -365,7 +380,7 @@ class HostLayer : public tf::XlaOpKernel {
       return;
     }
     if (marked && type_string_view() == kAssert) {
-      CallAssertion(context);
+      LowerAssert(context);
       return;
     }
     const tf::AttrSlice node(def());
@@ -374,17 +389,23 @@ class HostLayer : public tf::XlaOpKernel {
     const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
     if (wanted && layer_.suits(context, node) && HasHostKernel(context)) {
       if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context, layer_.results)) {
-        const bool check = type_string_view() == kCheckNumerics || type_string_view() == kCheckNumericsV2;
-        OP_REQUIRES_OK(context, CallHostKernel(context, *results, /*always=*/check));
+        const bool check = IsCheckNumerics(type_string_view()), folded = layer_.in_xla && FoldedByXla(context);
+        if (folded && !check) return LowerAsXla(context);
+        absl::StatusOr<std::vector<xla::XlaOp>> outputs = CallHostKernel(context, *results, /*always=*/check);
+        OP_REQUIRES_OK(context, outputs.status());
+        if (folded) outputs->front() = context->Input(0);  // Which a check returns.
+        SetOutputs(context, *outputs);
+        for (int i = static_cast<int>(outputs->size()); i < context->num_outputs(); ++i) {
+          context->SetConstantOutput(i, tf::Tensor(context->expected_output_dtype(i)));
+        }
         return;
       }
     }
-    OP_REQUIRES(
-        context, type_string_view() != kNearestGradient,
-        absl::InvalidArgumentError(
-            "XLA has no lowering of ResizeNearestNeighborGrad, the gradient of resizing to the nearest element, "
-            "which a program has a kernel of the host compute. Trace it for an IPU, with the strategy's "
-            "`host_kernels` left on and in one of the types that the kernel has, or resize by `tf.repeat`."));
+    OP_REQUIRES(context, layer_.in_xla,
+                absl::InvalidArgumentError(absl::StrCat(
+                    "XLA has no lowering of ", NameForMessages(context, TextOf(def())),
+                    ", which a program has a kernel of the host compute. Trace it for an IPU, with the strategy's "
+                    "`host_kernels` left on, and in one of the types that the kernel has.")));
     LowerAsXla(context);
   }
 

@@ -84,7 +84,7 @@ class LoopIndicesXla : public tf::XlaOpKernel {
     const xla::XlaOp indices = TypedCall(context->builder(), "ipu_loop_indices", {context->Input(0), context->Input(1)},
                                          xla::ShapeUtil::MakeTupleShape(results), attributes_);
     for (std::size_t i = 0; i < results_; ++i) {
-      context->SetOutput(static_cast<int>(i), xla::GetTupleElement(indices, static_cast<int64_t>(i)));
+      context->SetOutput(static_cast<int>(i), ResultOf(context, indices, static_cast<int64_t>(i)));
     }
   }
 
@@ -128,8 +128,10 @@ class MicroBatchesXla : public tf::XlaOpKernel {
   }
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    context->SetOutput(0, TypedCall(context->builder(), "ipu_micro_batches", {context->Input(0)},
-                                    xla::ShapeUtil::MakeShape(xla::S64, {}), attributes_, /*has_side_effect=*/true));
+    const xla::XlaOp checked =
+        TypedCall(context->builder(), "ipu_micro_batches", {context->Input(0)}, xla::ShapeUtil::MakeShape(xla::S64, {}),
+                  attributes_, /*has_side_effect=*/true);
+    context->SetOutput(0, AtRunTime(context, checked));
   }
 
  private:
@@ -230,7 +232,7 @@ absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp stas
                                 xla::XlaOp slot, xla::XlaOp token) {
   xla::XlaBuilder* const builder = context->builder();
   const xla::Shape value = xla::ShapeUtil::DeleteDimension(0, shape);
-  if (!IsLarge(value)) return TypedCall(builder, "ipu_stash_read", {stash, slot, token}, value);
+  if (!IsLarge(value)) return AtRunTime(context, TypedCall(builder, "ipu_stash_read", {stash, slot, token}, value));
   slot = slot + token;
   const xla::XlaOp there =
       xla::Reshape(xla::DynamicSlice(stash, BeginOf(builder, slot, shape), Single(value)), value.dimensions());

@@ -104,6 +104,16 @@ def _functions_of(op: tf.Operation) -> list[Any]:
     return [graphs.function_named(op.graph, name) for name in names if name]
 
 
+def _in_called_function(tensor: tf.Tensor) -> tf.Tensor:
+    """The result of a called function that a tensor is, if it is one; else the tensor itself."""
+    while tensor.op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+        (function,) = _functions_of(tensor.op)
+        if function is None:
+            break
+        tensor = function.graph.outputs[tensor.value_index]
+    return tensor
+
+
 def _only_reads(function: Any) -> bool:
     """Whether a function has no other effect and no other source than reads of variables."""
     return function is not None and all(
@@ -211,6 +221,10 @@ class DerivedGraph(graphs.FunctionGraph):
                     return tf.constant(value, tensor.dtype, tensor.shape)
         if not self._sources.varies(tensor):
             return None
+        # What the gradient of a called function needs, such as the order of a transposition, is among the results of the call.
+        inner = _in_called_function(tensor)
+        if inner is not tensor and not self._sources.varies(inner):
+            return self.rematerialized(inner)
         if self._recompute:
             is_cut = self._sources.is_source(tensor) or CHECKPOINT in tensor.op.node_def.attr
         else:

@@ -114,6 +114,27 @@ def test_a_program_can_have_several_pipelines_and_one_in_a_loop(strategy, toy, c
         assert v.numpy() == pytest.approx(-2.6)
 
 
+# What a stage drew, or the stage before sent, was no place for a slice: "Dynamic inferencing on custom call".
+@pytest.mark.parametrize("options", [{}, {"recomputation_mode": AUTO, "pipeline_schedule": INTERLEAVED}])
+def test_a_stage_slices_at_what_it_draws_and_at_what_it_is_sent(options, trains_as_plain, toy, configure):
+    configure(2)
+
+    def make(table, other, weight):
+        def first(x):
+            seed = tf.cast([x, 2 * x], tf.int32)
+            drawn = tf.random.stateless_uniform([], seed, maxval=4, dtype=tf.int32)
+            return x + tf.reduce_sum(tf.slice(table, [drawn], [2])), drawn
+
+        def second(x, place):
+            taken = tf.cond(place > 1, lambda: other[place], lambda: weight * tf.slice(other, [place + 1], [1])[0])
+            return tf.tanh(x * weight) * taken
+
+        return [first, second]
+
+    values = [0.1, 0.2, 0.3, 0.4, 0.5]
+    trains_as_plain(make, [values, values[::-1], 0.7], toy.numbers(8), 8, **options)
+
+
 @pytest.mark.parametrize("mean", [False, True])
 def test_replicas_of_a_pipeline_each_get_their_elements(run, strategy, toy, mean):
     with strategy.scope():  # Of four IPUs and two stages: two replicas.
@@ -293,6 +314,24 @@ def test_a_stage_can_hold_loops_branches_functions_constants_embeddings_and_chec
     indices = np.array([[0, 1], [1, 1], [4, 0], [2, 2]], np.int32)
     dataset = tf.data.Dataset.zip((toy.numbers(6), tf.data.Dataset.from_tensor_slices(indices).repeat()))
     trains_as_plain(make, (1.1, np.full([5, 2], 0.1, np.float32), 0.9), dataset, 6, recomputation_mode=mode)
+
+
+# What a gradient needs to know while XLA compiles was stashed with the results of the function.
+@pytest.mark.parametrize("mode", [None, AUTO])
+def test_a_stage_can_call_what_transposes_joins_and_sums(trains_as_plain, toy, configure, mode):
+    configure(2)
+
+    @tf.function
+    def inner(a):
+        a = tf.transpose(tf.sin(tf.transpose(a))) * tf.tile(a[:1], [3, 1])
+        a = tf.cumsum(tf.concat([a[1:] * 2, a[:1]], 0), 1) + tf.reduce_max(a, 1, keepdims=True)
+        return tf.gather(a, [2, 0, 1]) + tf.pad(tf.reshape(tf.reshape(a, [-1])[:8], [2, 4]), [[0, 1], [0, 0]])
+
+    def make(w):
+        return [lambda x: tf.tanh(inner(x * w)), tf.reduce_sum]
+
+    weights = np.linspace(0.1, 0.3, 12, dtype=np.float32).reshape(3, 4)
+    trains_as_plain(make, [weights], toy.numbers(4), 4, recomputation_mode=mode)
 
 
 def test_a_checkpoint_is_stashed_besides_the_input(run, strategy, toy, configure):

@@ -1,0 +1,372 @@
+// Slices at places that only a run knows: `x[i]`, `x[1:3, i]`, `x[i:i + 8]`, their gradients, and
+// `variable[i].assign(y)`.
+//
+// XLA's own kernels assign at compile-time places alone. In reads they ignore where a known range begins, as in
+// `x[1:3, i]`, and give `x[i:i + 8]` as many elements as `x` has, of which the run says how many count.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow/compiler/tf2xla/lib/broadcast.h"
+#include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/framework/tensor_shape.h"
+#include "tensorflow/core/util/strided_slice_op.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
+#include "tensorflow_ipu/kernels/lowering/host_kernel.h"
+#include "tensorflow_ipu/kernels/lowering/program_kernels.h"
+#include "xla/hlo/builder/lib/constants.h"
+#include "xla/hlo/builder/lib/dynamic_shaped_ops.h"
+#include "xla/hlo/builder/value_inference.h"
+#include "xla/hlo/builder/xla_builder.h"
+#include "xla/literal.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace tf = tensorflow;
+
+using Sizes = std::vector<int64_t>;
+
+// The attribute of a node with the length of each range, its end less its begin; 0 if the trace does not know it.
+// `replicas/_slices.py` sets it.
+constexpr char kLengthsAttribute[] = "_ipu_lengths";
+
+// The inputs of all ops here. The first is the sliced tensor, a variable, or for a gradient the shape.
+constexpr int kSliced = 0, kBegin = 1, kEnd = 2, kStrides = 3, kValue = 4;
+
+bool Has(int32_t mask, int bit) { return ((mask >> bit) & 1) != 0; }
+
+absl::StatusOr<tf::TensorShape> StaticShape(tf::XlaOpKernelContext* context, int input) {
+  TF_ASSIGN_OR_RETURN(const xla::Shape shape, context->InputXlaShape(input));
+  if (shape.is_dynamic()) return absl::InvalidArgumentError("its shape depends on data");
+  return tf::TensorShape(shape.dimensions());
+}
+
+xla::XlaOp Number(xla::XlaOp like, int64_t value) { return xla::ScalarLike(like, value); }
+
+// A begin, an end or an index.
+struct Place {
+  xla::XlaOp op;  // Set for known places too.
+  std::optional<int64_t> known;
+  xla::XlaOp given = op;  // As the program has it: a negative one counts from the end of the axis.
+};
+
+// What a slice takes along one axis of the sliced tensor.
+struct Axis {
+  xla::XlaOp first;  // The lowest place.
+  int64_t elements;
+  int64_t stride;
+  // Set if only a run knows the number of elements, of which `elements` is the largest.
+  std::optional<xla::XlaOp> count;
+
+  int64_t span() const { return elements == 0 ? 0 : (elements - 1) * std::abs(stride) + 1; }
+};
+
+struct Region {
+  std::vector<Axis> axes;  // Of the sliced tensor.
+  Sizes shape;             // Of the slice: without the axes that an index drops, with new ones of one element.
+  Sizes axis_of;           // The axis of each dimension of the slice; negative for a new one.
+
+  template <typename Of>
+  auto Each(Of of) const {
+    std::vector<decltype(of(axes.front()))> each;
+    for (const Axis& axis : axes) each.push_back(of(axis));
+    return each;
+  }
+  std::vector<xla::XlaOp> Firsts() const {
+    return Each([](const Axis& axis) { return axis.first; });
+  }
+  Sizes Elements() const {
+    return Each([](const Axis& axis) { return axis.elements; });
+  }
+  Sizes Spans() const {
+    return Each([](const Axis& axis) { return axis.span(); });
+  }
+  Sizes Steps() const {
+    return Each([](const Axis& axis) { return std::abs(axis.stride); });
+  }
+  Sizes Reversed() const {
+    Sizes reversed;
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      if (axes[i].stride < 0) reversed.push_back(static_cast<int64_t>(i));
+    }
+    return reversed;
+  }
+  bool IsEmpty() const { return std::count(shape.begin(), shape.end(), 0) > 0; }
+};
+
+// Reads an element of the begins or ends.
+Place PlaceAt(tf::XlaOpKernelContext* context, int input, int64_t at, int64_t size) {
+  const xla::XlaOp place = xla::Reshape(xla::Slice(context->Input(input), {at}, {at + 1}, {1}), Sizes());
+  // The search fails at some operations.
+  absl::StatusOr<xla::OptionalLiteral> found =
+      context->value_inference().AnalyzeConstant(place, xla::ValueInferenceMode::kValue);
+  if (!found.ok() || !found->AllValid()) {
+    return Place{xla::Select(xla::Lt(place, Number(place, 0)), place + Number(place, size), place), {}, place};
+  }
+  const int64_t known = *found->GetValue()->GetIntegralAsS64({});
+  const int64_t wrapped = known < 0 ? known + size : known;
+  return Place{Number(place, wrapped), wrapped, place};
+}
+
+Place Bounded(const Place& place, int64_t least, int64_t most) {
+  const xla::XlaOp op = xla::Clamp(Number(place.op, least), place.op, Number(place.op, most));
+  if (!place.known) return {op, {}, place.given};
+  const int64_t known = std::clamp(*place.known, least, most);
+  return {Number(place.op, known), known, place.given};
+}
+
+// Returns how many elements a range of this length has.
+int64_t Count(int64_t length, int64_t stride) {
+  return std::max<int64_t>(0, (length + stride - (stride < 0 ? -1 : 1)) / stride);
+}
+
+xla::XlaOp Count(xla::XlaOp length, int64_t stride) {
+  const xla::XlaOp count = (length + Number(length, stride - (stride < 0 ? -1 : 1))) / Number(length, stride);
+  return xla::Max(count, Number(length, 0));
+}
+
+// Returns a place that is there once it has been checked, so that nothing is assigned before.
+xla::XlaOp Checked(tf::XlaOpKernelContext* context, xla::XlaOp place, xla::XlaOp holds,
+                   const std::vector<PartOfMessage>& message) {
+  return xla::Select(AtRunTime(context, CallAssertion(context, holds, message)), place, Number(place, 0));
+}
+
+class Slicing : public tf::XlaOpKernel {
+ public:
+  explicit Slicing(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
+    OP_REQUIRES_OK(construction, construction->GetAttr("begin_mask", &begin_mask_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("end_mask", &end_mask_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("ellipsis_mask", &ellipsis_mask_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("new_axis_mask", &new_axis_mask_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("shrink_axis_mask", &shrink_axis_mask_));
+    tf::TryGetNodeAttr(def(), kLengthsAttribute, &lengths_);
+  }
+
+ protected:
+  // Which places a run checks. It moves others into the tensor, as XLA does.
+  enum class Checks { kNone, kRanges, kAll };
+
+  // Whether XLA's kernel does: all places are known, and the trace relies on no length.
+  bool IsXlas(tf::XlaOpKernelContext* context) const {
+    return lengths_.empty() && context->ConstantInputTensor(kBegin).ok() && context->ConstantInputTensor(kEnd).ok();
+  }
+
+  // `value` is the shape of what is assigned, or of the gradient of the slice. Ranges of unknown length have as many
+  // elements as it.
+  absl::StatusOr<Region> RegionOf(tf::XlaOpKernelContext* context, const tf::TensorShape& sliced, Checks checks,
+                                  const tf::TensorShape* value = nullptr) const {
+    TF_ASSIGN_OR_RETURN(const tf::Tensor strides_tensor, context->ConstantInputTensor(kStrides));
+    tf::PartialTensorShape processed, shape;
+    bool unused = false;
+    absl::InlinedVector<int64_t, 4> begins, ends, strides;
+    tf::StridedSliceShapeSpec spec;
+    TF_RETURN_IF_ERROR(tf::ValidateStridedSliceOp(nullptr, nullptr, strides_tensor, sliced, begin_mask_, end_mask_,
+                                                  ellipsis_mask_, new_axis_mask_, shrink_axis_mask_, &processed, &shape,
+                                                  &unused, &unused, &unused, &begins, &ends, &strides, &spec));
+    Region region;
+    region.axis_of.assign(spec.output_to_processing_mapping.begin(), spec.output_to_processing_mapping.end());
+    const auto rank = static_cast<int64_t>(region.axis_of.size());
+    for (int i = 0; i < sliced.dims(); ++i) {
+      const auto found = std::find(region.axis_of.begin(), region.axis_of.end(), i);
+      const int64_t from_last = region.axis_of.end() - found;  // 0 for an axis that is dropped.
+      std::optional<int64_t> elements;
+      if (value != nullptr && 0 < from_last && from_last <= value->dims()) {
+        elements = value->dim_size(value->dims() - static_cast<int>(from_last));
+      }
+      TF_ASSIGN_OR_RETURN(Axis axis, AxisOf(context, spec, i, sliced.dim_size(i), strides[i], elements, checks));
+      region.axes.push_back(std::move(axis));
+    }
+    for (int64_t i = 0; i < rank; ++i) {
+      region.shape.push_back(region.axis_of[i] < 0 ? 1 : region.axes[region.axis_of[i]].elements);
+    }
+    return region;
+  }
+
+  // Returns the tensor with `value` in the region.
+  static absl::StatusOr<xla::XlaOp> Assigned(xla::XlaOp tensor, xla::XlaOp value, const Region& region) {
+    xla::XlaBuilder* const builder = tensor.builder();
+    TF_ASSIGN_OR_RETURN(const xla::Shape given, builder->GetShape(value));
+    Sizes shape(given.dimensions().begin(), given.dimensions().end());
+    while (shape.size() > region.shape.size() && shape.front() == 1) shape.erase(shape.begin());
+    TF_ASSIGN_OR_RETURN(value, tf::BroadcastTo(xla::Reshape(value, shape), region.shape));
+    if (region.IsEmpty()) return tensor;
+    value = xla::Rev(xla::Reshape(value, region.Elements()), region.Reversed());
+    const Sizes steps = region.Steps();
+    if (std::any_of(steps.begin(), steps.end(), [](int64_t step) { return step > 1; })) {
+      xla::PaddingConfig gaps;
+      for (const int64_t step : steps) {
+        gaps.add_dimensions()->set_interior_padding(step - 1);
+      }
+      const xla::XlaOp yes = xla::ConstantR0<bool>(builder, true), no = xla::ConstantR0<bool>(builder, false);
+      const xla::XlaOp assigned = xla::Pad(xla::Broadcast(yes, region.Elements()), no, gaps);
+      const xla::XlaOp before = xla::DynamicSlice(tensor, region.Firsts(), region.Spans());
+      value = xla::Select(assigned, xla::Pad(value, xla::ScalarLike(value, 0), gaps), before);
+    }
+    return xla::DynamicUpdateSlice(tensor, value, region.Firsts());
+  }
+
+ private:
+  absl::StatusOr<Axis> AxisOf(tf::XlaOpKernelContext* context, const tf::StridedSliceShapeSpec& spec, int number,
+                              int64_t size, int64_t stride, std::optional<int64_t> elements, Checks checks) const {
+    const int64_t at = spec.processing_to_sparse_mapping[number];
+    const std::string of_axis = absl::StrCat("of an axis of ", size, " elements");
+    if (Has(spec.shrink_axis_dense_mask, number)) {
+      const Place index = PlaceAt(context, kBegin, at, size);
+      if (index.known && (*index.known < 0 || *index.known >= size)) {
+        return absl::InvalidArgumentError(absl::StrCat("slice index out of bounds: ", *index.known, " ", of_axis));
+      }
+      if (!index.known && checks == Checks::kAll) {
+        const xla::XlaOp inside =
+            xla::And(xla::Ge(index.op, Number(index.op, 0)), xla::Lt(index.op, Number(index.op, size)));
+        return Axis{
+            Checked(context, index.op, inside, {{"slice index out of bounds:"}, {index.given}, {of_axis}}), 1, 1, {}};
+      }
+      return Axis{index.op, 1, 1, {}};
+    }
+    const bool backward = stride < 0;
+    const int64_t least = backward ? -1 : 0, most = backward ? size - 1 : size;
+    const auto place = [&](int input, int32_t mask, int64_t masked) {
+      const xla::PrimitiveType type = context->input_xla_type(kStrides);
+      if (Has(mask, number)) return Place{xla::ConstantR0WithType(context->builder(), type, masked), masked};
+      return Bounded(PlaceAt(context, input, at, size), least, most);
+    };
+    const Place begin = place(kBegin, spec.begin_dense_mask, backward ? most : least);
+    const Place end = place(kEnd, spec.end_dense_mask, backward ? least : most);
+    const int64_t length = 0 <= at && at < static_cast<int64_t>(lengths_.size()) ? lengths_[at] : 0;
+    if (length != 0) elements = Count(length, stride);
+    const std::string wanted = absl::StrCat("has not ", elements.value_or(0), " of the ", size,
+                                            " elements of its axis, as in every run of a program");
+    xla::XlaOp first = begin.op;
+    std::optional<xla::XlaOp> count;
+    if (begin.known && end.known) {
+      const int64_t found = Count(*end.known - *begin.known, stride);
+      if (length != 0 && found != *elements) {
+        return absl::InvalidArgumentError(absl::StrCat("a slice from ", *begin.known, " to ", *end.known, " ", wanted));
+      }
+      elements = found;
+    } else if (!elements) {
+      if (stride != 1) return absl::InvalidArgumentError("a slice whose length only a run knows has a stride of 1");
+      elements = size;
+      count = xla::Max(end.op - begin.op, Number(begin.op, 0));
+    } else if (checks != Checks::kNone) {
+      const xla::XlaOp holds = xla::Eq(Count(end.op - begin.op, stride), Number(begin.op, *elements));
+      first = Checked(context, first, holds, {{"a slice from"}, {begin.given}, {"to"}, {end.given}, {wanted}});
+    }
+    if (backward) first = first + Number(first, (*elements - 1) * stride);
+    return Axis{first, *elements, stride, count};
+  }
+
+  int32_t begin_mask_, end_mask_, ellipsis_mask_, new_axis_mask_, shrink_axis_mask_;
+  Sizes lengths_;
+};
+
+class StridedSlice : public Slicing {
+ public:
+  using Slicing::Slicing;
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const absl::StatusOr<tf::TensorShape> sliced = StaticShape(context, kSliced);
+    if (!sliced.ok() || IsXlas(context)) return LowerAsXla(context);
+    const absl::StatusOr<Region> region = RegionOf(context, *sliced, Checks::kRanges);
+    OP_REQUIRES_OK(context, region.status());
+    xla::XlaOp value = context->Input(kSliced);
+    if (region->IsEmpty()) {
+      return context->SetOutput(0, xla::Broadcast(xla::ScalarLike(value, 0), region->shape));
+    }
+    for (std::size_t i = 0; i < region->axes.size(); ++i) {  // So that all elements are there, counted or not.
+      const Axis& axis = region->axes[i];
+      if (!axis.count) continue;
+      value = xla::PadInDim(value, xla::ScalarLike(value, 0), static_cast<int64_t>(i), 0, axis.elements);
+    }
+    value = xla::DynamicSlice(value, region->Firsts(), region->Spans());
+    const Sizes starts(region->axes.size(), 0);
+    value = xla::Slice(value, starts, region->Spans(), region->Steps());
+    value = xla::Reshape(xla::Rev(value, region->Reversed()), region->shape);
+    for (std::size_t i = 0; i < region->shape.size(); ++i) {
+      if (region->axis_of[i] < 0 || !region->axes[region->axis_of[i]].count) continue;
+      const xla::XlaOp count = xla::ConvertElementType(*region->axes[region->axis_of[i]].count, xla::S32);
+      const absl::StatusOr<xla::XlaOp> sized =
+          xla::SetDimensionSizeWithRebound(&context->value_inference(), value, count, static_cast<int64_t>(i));
+      OP_REQUIRES_OK(context, sized.status());
+      value = *sized;
+    }
+    context->SetOutput(0, value);
+  }
+};
+
+class StridedSliceGrad : public Slicing {
+ public:
+  using Slicing::Slicing;
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    tf::TensorShape sliced;
+    const bool is_static = context->ConstantInputAsShape(kSliced, &sliced).ok();
+    const absl::StatusOr<tf::TensorShape> shape = StaticShape(context, kValue);
+    if (!is_static || !shape.ok() || IsXlas(context)) return LowerAsXla(context);
+    const absl::StatusOr<Region> region = RegionOf(context, sliced, Checks::kNone, &*shape);
+    OP_REQUIRES_OK(context, region.status());
+    const xla::XlaOp value = context->Input(kValue);
+    const xla::XlaOp zeros = xla::Broadcast(xla::ScalarLike(value, 0), sliced.dim_sizes());
+    const absl::StatusOr<xla::XlaOp> assigned = Assigned(zeros, value, *region);
+    OP_REQUIRES_OK(context, assigned.status());
+    context->SetOutput(0, *assigned);
+  }
+};
+
+// `ResourceStridedSliceAssign` and `TensorStridedSliceUpdate`.
+class StridedSliceAssign : public Slicing {
+ public:
+  using Slicing::Slicing;
+
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const bool is_variable = context->input_type(kSliced) == tf::DT_RESOURCE;
+    const tf::DataType type = context->input_type(kValue);
+    const absl::StatusOr<tf::TensorShape> shape = StaticShape(context, kValue);
+    OP_REQUIRES_OK(context, shape.status());
+    tf::TensorShape sliced;
+    xla::XlaOp before;
+    if (is_variable) {
+      OP_REQUIRES_OK(context, context->ReadVariableInput(kSliced, type, &sliced, &before));
+    } else {
+      const absl::StatusOr<tf::TensorShape> of_tensor = StaticShape(context, kSliced);
+      OP_REQUIRES_OK(context, of_tensor.status());
+      sliced = *of_tensor;
+      before = context->Input(kSliced);
+    }
+    const absl::StatusOr<Region> region = RegionOf(context, sliced, Checks::kAll, &*shape);
+    OP_REQUIRES_OK(context, region.status());
+    for (const Axis& axis : region->axes) {
+      // In XLA's words, which `replicas/_uncompilable.py` explains.
+      OP_REQUIRES(context, !axis.count,
+                  absl::InvalidArgumentError(absl::StrCat("Input ", kEnd, " to node `", name(), "` with op ",
+                                                          type_string(), " must be a compile-time constant.")));
+    }
+    const absl::StatusOr<xla::XlaOp> after = Assigned(before, context->Input(kValue), *region);
+    OP_REQUIRES_OK(context, after.status());
+    if (is_variable) {
+      OP_REQUIRES_OK(context, context->AssignVariable(kSliced, type, *after));
+    } else {
+      context->SetOutput(0, *after);
+    }
+  }
+};
+
+const bool slices_registered = RegisterProgramKernel<StridedSlice>("StridedSlice") &&
+                               RegisterProgramKernel<StridedSliceGrad>("StridedSliceGrad") &&
+                               RegisterProgramKernel<StridedSliceAssign>("ResourceStridedSliceAssign") &&
+                               RegisterProgramKernel<StridedSliceAssign>("TensorStridedSliceUpdate");
+
+}  // namespace
+}  // namespace tensorflow_ipu
