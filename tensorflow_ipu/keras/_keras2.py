@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ from tf_keras.src.engine.functional import Functional
 from tf_keras.src.engine.node import Node as _KerasNode
 from tf_keras.src.layers.core import tf_op_layer
 from tf_keras.src.mixed_precision import loss_scale_optimizer
-from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu.keras._keras2_data import (
@@ -30,25 +28,51 @@ from tensorflow_ipu.keras._keras2_data import (
     is_shuffled,
     split_off,
 )
+from tensorflow_ipu.keras._keras2_loops import (
+    accept_strategy,
+    begin_with_epoch,
+    check_call,
+    check_compiled,
+    converting,
+    count_steps,
+    first_epoch,
+    plain_logs,
+    steps_at_once,
+    take_steps_of_validation,
+    taking_steps,
+    variables_of_metrics,
+)
 from tensorflow_ipu.ops import random_streams
 from tensorflow_ipu.optimizers import parts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorflow_ipu._base.types import Gradient, Logs, Nested, Variable
+    from tensorflow_ipu._base.types import Gradient, Nested, Variable
 
 __all__ = [
     "ArrayDataAdapter",
     "DataAdapter",
     "Functional",
     "TFDatasetAdapter",
+    "accept_strategy",
     "adapter_for",
     "arrays_of",
+    "begin_with_epoch",
+    "check_call",
+    "check_compiled",
+    "converting",
+    "count_steps",
     "examples_of",
+    "first_epoch",
     "goes_on",
     "is_shuffled",
+    "plain_logs",
     "split_off",
+    "steps_at_once",
+    "take_steps_of_validation",
+    "taking_steps",
+    "variables_of_metrics",
 ]
 
 # What has the base class of optimizers whose updates subclasses write variable by variable.
@@ -409,67 +433,6 @@ def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> No
 def scaled_loss(optimizer: Any, loss: Any) -> tf.Tensor:
     """The loss to differentiate, as an optimizer wants it; Keras's own scaling takes gradients that are unscaled."""
     return optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
-
-
-# Loops.
-
-
-def check_compiled(model: keras.Model, method: str) -> None:
-    """Refuses a model that was not compiled; stands on `Model._assert_compile_was_called`."""
-    del method
-    model._assert_compile_was_called()
-
-
-def steps_at_once(model: keras.Model) -> int:
-    """How many steps an execution has; `Model.steps_per_execution` is a variable."""
-    steps = model.steps_per_execution
-    return 1 if steps is None else int(steps.numpy())
-
-
-@contextlib.contextmanager
-def validating(model: keras.Model) -> Iterator[None]:
-    """A block in which `fit` validates, with the steps at once of that data; stands on `Model._eval_data_handler`."""
-    data = getattr(model._eval_data_handler._adapter, "data", None)
-    before = steps_at_once(model)
-    if data is not None:
-        model.steps_per_execution = data.steps_per_execution
-    try:
-        yield
-    finally:
-        model.steps_per_execution = before
-
-
-def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
-    """Has a callback run under a strategy; stands on `BackupAndRestore._supported_strategies`."""
-    kinds = getattr(callback, "_supported_strategies", None)
-    if kinds is not None:
-        callback._supported_strategies = (*kinds, type(strategy))
-
-
-def count_steps(model: keras.Model, mode: str, steps: int | tf.Tensor) -> None:
-    """Counts steps of a program for callbacks; stands on `Model._train_counter` and its kin, which `TensorBoard` reads."""
-    getattr(model, f"_{mode}_counter").assign_add(tf.cast(steps, tf.int64))
-
-
-def first_epoch(model: keras.Model) -> int | None:
-    """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Model._training_state`."""
-    state = getattr(model, "_training_state", None)
-    return None if state is None else int(state._ckpt_saved_epoch.numpy()) + 1
-
-
-def begin_with_epoch(model: Any, epoch: int) -> None:
-    """Has `fit` begin with this epoch; stands on what it asks of `Model._training_state`."""
-
-    def load(*_: object, **__: object) -> tuple[int, int]:
-        model._training_state = None
-        return epoch, 0
-
-    model._training_state = types.SimpleNamespace(maybe_load_initial_counters_from_ckpt=load)
-
-
-def plain_logs(logs: Logs) -> Logs:
-    """Logs with Python's numbers for scalars; stands on `sync_to_numpy_or_python_type`. Else: `float` of each."""
-    return sync_to_numpy_or_python_type(logs)
 
 
 # Optimizers.

@@ -264,17 +264,42 @@ def check_compiled(model: keras.Model, method: str) -> None:
     model._assert_compile_called(method)
 
 
+def check_call(model: keras.Model, method: str) -> None:
+    """Refuses a call of `fit` or the like that Keras refuses; see `check_compiled`."""
+    if method != "predict":
+        check_compiled(model, method)
+
+
 def steps_at_once(model: keras.Model) -> int:
     """How many steps an execution has."""
     return model.steps_per_execution
 
 
 @contextlib.contextmanager
-def validating(model: keras.Model) -> Iterator[None]:
-    """A block in which `fit` validates, with the steps at once of that data; stands on `Trainer._eval_epoch_iterator`."""
+def taking_steps(model: keras.Model, steps: int) -> Iterator[None]:
+    """A block in which Keras, as it begins to iterate, takes so many steps for an execution."""
+    before = model.steps_per_execution
+    model.steps_per_execution = steps
+    try:
+        yield
+    finally:
+        model.steps_per_execution = before
+
+
+def variables_of_metrics(model: keras.Model) -> list[Any]:
+    """The variables in which a model's metrics gather; all of this is public."""
+    return [variable for metric in model.metrics for variable in metric.variables]
+
+
+def converting(step: Callable[..., Nested]) -> Callable[..., Nested]:
+    """A step as Keras traces it: without AutoGraph, which Keras 3 keeps out of its steps."""
+    return step
+
+
+def take_steps_of_validation(model: keras.Model) -> None:
+    """Has `fit` validate with the steps at once of that data; stands on `Trainer._eval_epoch_iterator`."""
     iterator: Any = model._eval_epoch_iterator
     iterator.steps_per_execution = getattr(iterator.data_adapter, "steps_per_execution", iterator.steps_per_execution)
-    yield
 
 
 def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:

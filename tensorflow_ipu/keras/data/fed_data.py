@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import secrets
 import warnings
@@ -109,6 +110,8 @@ class EpochIterator:
     ) -> None:
         """Describes the pass; nothing is read before `queue` is asked for."""
         self.batches_done = 0  # Of all replicas.
+        self.shared: Any = None  # What the loop keeps for the executions of this pass.
+        self.at_end = contextlib.ExitStack()  # What `close` does.
         self.replicas = replicas
         self._yields_itself = yields_itself
         self.elements = elements
@@ -124,13 +127,13 @@ class EpochIterator:
             queue = IPUInfeedQueue(self.elements.dataset, device_ordinal=self._ordinal, **self._options)
             queue.initializer  # noqa: B018
             self._queue = queue
+            self.at_end.callback(lambda: queue.deleter)
         return self._queue
 
     def close(self) -> None:
         """Stops reading the data."""
-        if self._queue is not None:
-            self._queue.deleter  # noqa: B018
-            self._queue = None
+        self._queue = None
+        self.at_end.close()
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -162,6 +165,7 @@ class FedData(internals.DataAdapter):
         self._ordinal = ordinal
         self._infeed_options = dict(infeed_options)
         self._for_prediction = for_prediction
+        self.when_taken: Callable[[], None] = lambda: None  # Called as Keras begins to iterate.
         self.replicas = replicas
         self._passes: list[EpochIterator] = []
         batches = adapter.num_batches
@@ -233,7 +237,8 @@ class FedData(internals.DataAdapter):
         self._adapter.on_epoch_end()
 
     def get_tf_dataset(self) -> FedData:
-        """What Keras iterates over: itself."""
+        """Returns what Keras iterates over, which is the object itself."""
+        self.when_taken()
         return self
 
     def __iter__(self) -> EpochIterator:

@@ -1,0 +1,100 @@
+"""The calls of a model's methods: each has its own state, and its turns to use the model."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tensorflow_ipu._base.fair_lock import FairLock
+from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.ops.replica_variables import VariableRetrievalMode, assign_groups, read_groups
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
+
+
+class Call:
+    """A call of `fit` or the like, with what belongs to it alone."""
+
+    def __init__(self, method: str, outer: Call | None, version: int) -> None:
+        self.method = method
+        self.version = version  # Of the model's programs, as the call began.
+        self.outermost = outer.outermost if outer else self  # The call whose callback made this one, on the same thread.
+        self.callbacks: AsynchronousCallbacks | None = None
+        self.metrics: list[tuple[Any, tf.Tensor]] = []  # Variables with their values, while another call uses them.
+        self.has_ended = False
+
+
+class Calls:
+    """The calls of one model's methods, by any threads.
+
+    A turn is a thread's use of the model: an execution, a trace, or a change of the model. Threads get their turns in the
+    order in which they ask. Calls take turns, so that one predicts while another trains. The variables of metrics have the
+    values of one call; a call that finds those of another exchanges them.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._turns = FairLock()
+        self._fits = FairLock()
+        self._thread = threading.local()
+        self._under_way: set[Call] = set()  # Changed by one operation, without a lock.
+        self._measured: Call | None = None  # The call whose values the metrics have: guarded by `_turns`.
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Calls:
+        return Calls(memo.get(id(self._model), self._model))
+
+    @property
+    def current(self) -> Call | None:
+        """The innermost call of this thread."""
+        return getattr(self._thread, "call", None)
+
+    @property
+    def are_under_way(self) -> bool:
+        """Whether any thread is in a call."""
+        return bool(self._under_way)
+
+    @contextlib.contextmanager
+    def call(self, method: str, version: int) -> Iterator[Call]:
+        """Begins a call, which ends with the block."""
+        outer = self.current
+        call = Call(method, outer, version)
+        self._under_way.add(call)
+        self._thread.call = call
+        try:
+            yield call
+        finally:
+            self._thread.call = outer
+            self._under_way.discard(call)
+            call.has_ended = True
+            if outer is None:
+                self._turns.release_all()
+                self._fits.release_all()
+
+    def fitting(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block that one thread at a time is in: Keras keeps the state of a `fit` in the model."""
+        return self._fits
+
+    @contextlib.contextmanager
+    def turn(self, *, metrics: bool = False) -> Iterator[None]:
+        """Waits for this thread's turn, which is the block; if `metrics`, their variables have the values of its call."""
+        with self._turns:
+            if metrics:
+                self._exchange_metrics()
+            yield
+
+    def _exchange_metrics(self) -> None:
+        call = self.current and self.current.outermost
+        before = self._measured
+        if call is before:
+            return
+        if before is not None and not before.has_ended:
+            variables = internals.variables_of_metrics(self._model)
+            before.metrics = [(one, read_groups(one, None, VariableRetrievalMode.AllReplicas)) for one in variables]
+        self._measured = call
+        for variable, values in call.metrics if call else ():
+            assign_groups(variable, values)
