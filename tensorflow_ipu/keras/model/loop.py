@@ -123,7 +123,10 @@ class Loop:
         key = (elements.key, looped if self._pipelined is None else steps)
         if looped:
             if steps not in self._counts:
-                self._counts[steps] = tf.constant(steps)
+                # An int32 is in the host's memory. The operation that runs replicas would copy it through a rendezvous of all
+                # threads, in which it fails if an operation of another thread fails, such as one that ends a dataset.
+                with tf.device(self._strategy.extended.ipu_device):
+                    self._counts[steps] = tf.constant(steps, tf.int64)
             arguments = (*arguments, self._counts[steps])
         if key not in self._programs:
             self._programs[key] = self._make(elements, steps)
@@ -137,6 +140,7 @@ class Loop:
         @tf.function(jit_compile=True, autograph=False)
         def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, count: tf.Tensor | None = None) -> None:
             self._traces += 1
+            count = None if count is None else tf.cast(count, tf.int32)
             self._insert(elements, infeed, outfeed, steps, count)
             internals.count_steps(self._model, self._mode, steps if count is None else count)
 
@@ -318,19 +322,22 @@ class Loop:
         fed.batches_done += batches
         return joined
 
-    def _predict_singly(self, batches: Nested) -> Nested:
-        batches = [fed_data.to_tensors(batch) for batch in batches]
+    def _batches(self, source: Nested) -> list[Nested]:
+        """The batches of an execution, of data that the device is not fed with."""
+        batches = list(map(fed_data.to_tensors, itertools.islice(source, self._extension.steps_per_execution)))
+        if not batches:
+            raise StopIteration
+        return batches
+
+    def _predict_singly(self, source: Nested) -> Nested:
+        batches = self._batches(source)
         with self._turn():
             results = [self._strategy.run(self._single, (batch,)) for batch in batches]
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
         return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
 
     def _run_singly(self, source: Nested) -> Nested:
-        batches = [
-            fed_data.to_tensors(batch) for batch in itertools.islice(source, self._extension.steps_per_execution)
-        ]
-        if not batches:
-            raise StopIteration
+        batches = self._batches(source)
         with self._turn():
             self._check_single(batches[0])
             logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
