@@ -49,7 +49,7 @@ class _Steps(int):
 @contextlib.contextmanager
 def taking_steps(model: keras.Model, steps: int) -> Iterator[None]:
     """A block in which Keras, as it begins to iterate, takes so many steps; stands on `Model._steps_per_execution`."""
-    attributes = vars(model)  # Past `__setattr__`, which tracks variables.
+    attributes: Any = vars(model)  # Past `__setattr__`, which tracks variables.
     before = attributes["_steps_per_execution"]
     attributes["_steps_per_execution"] = _Steps(steps)
     try:

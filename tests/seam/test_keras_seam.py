@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu.keras._keras import internals, keras
 
 layers = keras.layers
@@ -184,24 +185,37 @@ def test_loops_say_where_they_are(tmp_path):
         internals.check_compiled(model, "fit")
     model.compile("sgd", "mse", steps_per_execution=2)
     internals.check_compiled(model, "fit")
+    internals.check_call(model, "fit")
     assert internals.steps_at_once(model) == 2
     y = tf.ones([2, 4])
-    seen: list[Any] = []
-
-    def end(*_: Any) -> None:
-        with internals.validating(model):
-            seen.append(internals.steps_at_once(model))
-
     callback = keras.callbacks.BackupAndRestore(str(tmp_path))
     internals.accept_strategy(callback, tf.distribute.get_strategy())
-    watch = keras.callbacks.LambdaCallback(on_epoch_end=end)
-    model.fit(y, y, batch_size=1, validation_data=(y, y), verbose=0, callbacks=[watch])
-    assert seen == [2]
+    model.fit(y, y, batch_size=1, verbose=0)
     assert internals.first_epoch(model) is None
     internals.begin_with_epoch(model, 1)
     assert len(model.fit(y, y, epochs=3, verbose=0).epoch) == 2
     assert internals.plain_logs({"loss": np.float32(2.0)}) == {"loss": 2.0}
     internals.count_steps(model, "train", 3)
+
+
+def test_a_loop_takes_its_steps_at_once_as_it_begins():
+    model = sequential(layers.Dense(4))
+    model.compile("sgd", "mse", steps_per_execution=2)
+    weights, begun = len(model.weights), []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            begun.append(batch)
+
+    y = tf.ones([4, 4])
+    with internals.taking_steps(model, 1):
+        model.fit(y, y, batch_size=1, verbose=0, callbacks=[Watch()])
+    assert begun == [0, 1, 2, 3]
+    assert internals.steps_at_once(model) == 2
+    assert len(model.weights) == weights
+    gathering = internals.variables_of_metrics(model)
+    assert gathering
+    assert all(isinstance(tf_variable(one), tf.Variable) for one in gathering)
 
 
 def test_data_are_seen_by_adapters():
@@ -260,7 +274,7 @@ def test_the_first_half_of_minimize_is_known(kind):
 
 
 def test_both_adapters_have_the_same_functions():
-    from tensorflow_ipu.keras import _keras2, _keras2_data, _keras3
+    from tensorflow_ipu.keras import _keras2, _keras2_data, _keras2_loops, _keras3
 
     def functions(*modules: Any) -> dict[str, list[str]]:
         return {
@@ -270,7 +284,7 @@ def test_both_adapters_have_the_same_functions():
             if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
         }
 
-    first, second = functions(_keras3), functions(_keras2, _keras2_data)
+    first, second = functions(_keras3), functions(_keras2, _keras2_data, _keras2_loops)
     assert first.keys() - second.keys() == set()
     assert second.keys() - first.keys() == {"computed_gradients", "without_selection"}
     assert {name: second[name] for name in first} == first

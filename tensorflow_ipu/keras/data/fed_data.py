@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import secrets
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -392,6 +393,19 @@ def _near(numbers: list[int], wanted: int) -> list[int]:
 
 def _either(numbers: list[int]) -> str:
     return " or ".join(map(str, numbers))
+
+
+def taken(source: Iterable[Nested], count: int) -> Iterator[Nested]:
+    """Yields so many elements of data, or those that it has left."""
+    if not isinstance(source, tf.data.Iterator):
+        yield from itertools.islice(source, count)
+        return
+    for _ in range(count):
+        # The error of an operation at the end would reach copies between devices of other threads.
+        element: Any = source.get_next_as_optional()
+        if not element.has_value():
+            return
+        yield element.get_value()
 
 
 def to_tensors(batch: Nested) -> Nested:

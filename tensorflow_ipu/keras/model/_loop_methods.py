@@ -25,12 +25,23 @@ if TYPE_CHECKING:
     from tensorflow_ipu.keras.model.extension import Extension
 
 
+def _as_call(method: str) -> Callable[..., object]:
+    """Returns a method of Keras as one call of the model."""
+
+    @functools.wraps(getattr(keras.Model, method))
+    def call(self: keras.Model, *args: object, **kwargs: object) -> object:
+        with vars(self)["_ipu_extension"].call(method):
+            return getattr(type(self), method)(self, *args, **kwargs)
+
+    return call
+
+
 class LoopMethods:
     """The methods that replace Keras's own of the same names, on the instance."""
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.compile)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+    def compile(self: Any, *args: object, **kwargs: object) -> None:
         if "steps_per_execution" in kwargs:
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
@@ -54,7 +65,7 @@ class LoopMethods:
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.fit)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+    def fit(self: Any, *args: object, **kwargs: object) -> keras.callbacks.History:
         given = Arguments("fit", args, kwargs)
         internals.check_call(self, "fit")
         extension = self._ipu_extension
@@ -94,12 +105,12 @@ class LoopMethods:
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.evaluate)
-    def evaluate(self: Any, *args: Any, **kwargs: Any) -> list[float] | float | dict[str, float]:
+    def evaluate(self: Any, *args: object, **kwargs: object) -> list[float] | float | dict[str, float]:
         given = Arguments("evaluate", args, kwargs)
         extension = self._ipu_extension
         if given["_use_cached_eval_dataset"]:  # The validation of `fit`, whose call this is part of.
             internals.take_steps_of_validation(self)
-            return keras.Model.evaluate(self, *args, **kwargs)
+            return _of_keras("evaluate")(self, *args, **kwargs)
         internals.check_call(self, "evaluate")
         with extension.call("evaluate") as call, contextlib.ExitStack() as opened:
             data = _feed(extension, given, "steps")
@@ -109,7 +120,7 @@ class LoopMethods:
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.predict)
-    def predict(self: Any, *args: Any, **kwargs: Any) -> Nested:
+    def predict(self: Any, *args: object, **kwargs: object) -> Nested:
         given = Arguments("predict", args, kwargs)
         internals.check_call(self, "predict")
         extension = self._ipu_extension
@@ -119,49 +130,39 @@ class LoopMethods:
             _report_steps("predict", call, extension, given, data, epochs=1)
             return _run("predict", given, extension, data)
 
-    @functools.wraps(keras.Model.train_on_batch)
-    def train_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._ipu_extension.call("train_on_batch"):
-            return type(self).train_on_batch(self, *args, **kwargs)
-
-    @functools.wraps(keras.Model.test_on_batch)
-    def test_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._ipu_extension.call("test_on_batch"):
-            return type(self).test_on_batch(self, *args, **kwargs)
-
-    @functools.wraps(keras.Model.predict_on_batch)
-    def predict_on_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with self._ipu_extension.call("predict_on_batch"):
-            return type(self).predict_on_batch(self, *args, **kwargs)
+    train_on_batch = _as_call("train_on_batch")
+    test_on_batch = _as_call("test_on_batch")
+    predict_on_batch = _as_call("predict_on_batch")
 
     @functools.wraps(keras.Model.reset_metrics)
     def reset_metrics(self: Any) -> None:
-        with self._ipu_extension.calls.turn(metrics=tf.executing_eagerly()):
+        calls = self._ipu_extension.calls
+        with calls.measuring() if tf.executing_eagerly() else calls.turn():
             type(self).reset_metrics(self)
 
-    def _symbolic_build(self: Any, *args: Any, **kwargs: Any) -> None:
+    def _symbolic_build(self: Any, *args: object, **kwargs: object) -> None:
         """Builds the model, as Keras 3 asks for at the beginning of its methods."""
         with self._ipu_extension.calls.turn():
             type(self)._symbolic_build(self, *args, **kwargs)
 
-    def make_train_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
+    def make_train_function(self: keras.Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of training."""
         return _make(self, "train", force)
 
-    def make_test_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
+    def make_test_function(self: keras.Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of evaluation."""
         return _make(self, "test", force)
 
-    def make_predict_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
+    def make_predict_function(self: keras.Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of prediction."""
         return _make(self, "predict", force)
 
-    def _validate_and_get_metrics_result(self: Any, logs: Logs) -> Logs:
+    def _validate_and_get_metrics_result(self: keras.Model, logs: Logs) -> Logs:
         """The same in Keras 2."""
         del self
         return internals.plain_logs(logs)
 
-    def _get_metrics_result_or_logs(self: Any, logs: Logs) -> Logs:
+    def _get_metrics_result_or_logs(self: keras.Model, logs: Logs) -> Logs:
         """The logs as plain numbers, which they are not in every release of Keras; they hold the metrics already."""
         del self
         return internals.plain_logs(logs)
@@ -248,12 +249,12 @@ def _feed(
     return data
 
 
-def _listed(callbacks: Any) -> list[Any]:
+def _listed(callbacks: Nested) -> list[Any]:
     """The callbacks in a `CallbackList`, in a structure or alone, or none."""
     return [one for one in tf.nest.flatten(getattr(callbacks, "callbacks", callbacks)) if one is not None]
 
 
-def _with_history(callbacks: Any) -> Any:
+def _with_history(callbacks: Nested) -> Nested:
     """The callbacks with a `History`, which Keras would add, too; a `CallbackList` as it is."""
     listed = _listed(callbacks)
     if hasattr(callbacks, "callbacks") or any(isinstance(one, keras.callbacks.History) for one in listed):
@@ -262,7 +263,7 @@ def _with_history(callbacks: Any) -> Any:
 
 
 def _report_steps(
-    mode: str, call: Call, extension: Extension, given: Arguments, data: fed_data.FedData, **more: Any
+    mode: str, call: Call, extension: Extension, given: Arguments, data: fed_data.FedData, **more: object
 ) -> None:
     """Has each step reported to callbacks, if they are asynchronous."""
     # Results of several steps have nothing to tell of each step.
@@ -279,7 +280,7 @@ def _report_steps(
     )
 
 
-def _run(method: str, given: Arguments, extension: Extension, data: fed_data.FedData) -> Any:
+def _run(method: str, given: Arguments, extension: Extension, data: fed_data.FedData) -> Nested:
     model = extension.model
     with extension.beginning(data):
         if method == "predict":  # For which Keras does not build.
@@ -289,7 +290,12 @@ def _run(method: str, given: Arguments, extension: Extension, data: fed_data.Fed
         elif environment.uses_keras_2():  # Keras 3 builds in `fit` and `evaluate`.
             with extension.strategy.scope():
                 internals.build_for_training(model, data.spec)
-        return getattr(keras.Model, method)(model, *given.args, **given.kwargs)
+        return _of_keras(method)(model, *given.args, **given.kwargs)
+
+
+def _of_keras(method: str) -> Callable[..., Any]:
+    """The method of Keras, or what a tool has put in its place."""
+    return getattr(keras.Model, method)
 
 
 def _check_accumulation(extension: Extension, data: fed_data.FedData) -> None:

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.fair_lock import FairLock
 from tensorflow_ipu.keras._keras import internals, keras
-from tensorflow_ipu.ops.replica_variables import VariableRetrievalMode, assign_groups, read_groups
+from tensorflow_ipu.ops.replica_variables import read_all, write_all
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
@@ -21,11 +21,15 @@ class Call:
     """A call of `fit` or the like, with what belongs to it alone."""
 
     def __init__(self, method: str, outer: Call | None, version: int) -> None:
+        """Begins a call, by a callback of the `outer` one if there is one."""
         self.method = method
+        self.outermost = outer.outermost if outer else self
         self.version = version  # Of the model's programs, as the call began.
-        self.outermost = outer.outermost if outer else self  # The call whose callback made this one, on the same thread.
         self.callbacks: AsynchronousCallbacks | None = None
-        self.metrics: list[tuple[Any, tf.Tensor]] = []  # Variables with their values, while another call uses them.
+        self.replicas = 1  # As many as the latest execution had.
+        self.metrics: list[
+            tuple[Any, list[tf.Tensor]]
+        ] = []  # Variables with their values, while another call uses them.
         self.has_ended = False
 
 
@@ -38,11 +42,12 @@ class Calls:
     """
 
     def __init__(self, model: keras.Model) -> None:
+        """Begins without a call."""
         self._model = model
         self._turns = FairLock()
         self._fits = FairLock()
         self._thread = threading.local()
-        self._under_way: set[Call] = set()  # Changed by one operation, without a lock.
+        self._under_way: set[Call] = set()  # Changed by one operation each, without a lock.
         self._measured: Call | None = None  # The call whose values the metrics have: guarded by `_turns`.
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Calls:
@@ -80,21 +85,27 @@ class Calls:
         return self._fits
 
     @contextlib.contextmanager
-    def turn(self, *, metrics: bool = False) -> Iterator[None]:
-        """Waits for this thread's turn, which is the block; if `metrics`, their variables have the values of its call."""
+    def turn(self) -> Iterator[None]:
+        """Waits for this thread's turn, which is the block."""
         with self._turns:
-            if metrics:
-                self._exchange_metrics()
             yield
 
-    def _exchange_metrics(self) -> None:
-        call = self.current and self.current.outermost
+    @contextlib.contextmanager
+    def measuring(self, replicas: int = 1) -> Iterator[None]:
+        """A turn in which metrics have the values of this thread's call, of so many replicas."""
+        with self._turns:
+            call = self.current and self.current.outermost
+            if call is not self._measured:
+                self._exchange_metrics(call)
+            if call is not None:
+                call.replicas = replicas
+            yield
+
+    def _exchange_metrics(self, call: Call | None) -> None:
         before = self._measured
-        if call is before:
-            return
         if before is not None and not before.has_ended:
             variables = internals.variables_of_metrics(self._model)
-            before.metrics = [(one, read_groups(one, None, VariableRetrievalMode.AllReplicas)) for one in variables]
+            before.metrics = [(variable, read_all(variable, before.replicas)) for variable in variables]
         self._measured = call
         for variable, values in call.metrics if call else ():
-            assign_groups(variable, values)
+            write_all(variable, values)

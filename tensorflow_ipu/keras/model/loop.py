@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -104,8 +103,8 @@ class Loop:
 
     # Programs.
 
-    def _turn(self) -> contextlib.AbstractContextManager[None]:
-        return self._calls.turn(metrics=self._mode != "predict")
+    def _turn(self, replicas: int) -> contextlib.AbstractContextManager[None]:
+        return self._calls.turn() if self._mode == "predict" else self._calls.measuring(replicas)
 
     def _run(self, fed: fed_data.EpochIterator, shared: _Pass) -> None:
         """Runs steps on the device, each with the next batch; what they return goes to the outfeed. The caller has the turn."""
@@ -192,7 +191,7 @@ class Loop:
         try:
             if callbacks is not None:
                 return self._run_and_report(fed, shared, callbacks)
-            with self._turn():
+            with self._turn(fed.replicas):
                 self._run(fed, shared)
             element = self._zeros(fed, shared.outfeed) if self._only_compiles else shared.outfeed.dequeue()
             if self._mode == "predict":
@@ -241,9 +240,7 @@ class Loop:
         spec = self._specs[fed.elements.key]
         return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
 
-    def _run_and_report(
-        self, fed: fed_data.EpochIterator, shared: _Pass, callbacks: AsynchronousCallbacks
-    ) -> Nested:
+    def _run_and_report(self, fed: fed_data.EpochIterator, shared: _Pass, callbacks: AsynchronousCallbacks) -> Nested:
         elements: list[Nested] = []
         predicts = self._mode == "predict"
 
@@ -263,7 +260,7 @@ class Loop:
                     callbacks.report(self._mode, {"outputs": value})
 
         if self._only_compiles:
-            with self._turn():
+            with self._turn(fed.replicas):
                 self._run(fed, shared)
             rows = self._zeros(fed, shared.outfeed)
             for step in range(fed.steps):
@@ -271,7 +268,7 @@ class Loop:
         else:
             reader: Reader | None = None
             try:
-                with self._turn():
+                with self._turn(fed.replicas):
                     reader = Reader(shared.outfeed, fed.steps, handle)
                     self._run(fed, shared)
             except BaseException:
@@ -324,21 +321,21 @@ class Loop:
 
     def _batches(self, source: Nested) -> list[Nested]:
         """The batches of an execution, of data that the device is not fed with."""
-        batches = list(map(fed_data.to_tensors, itertools.islice(source, self._extension.steps_per_execution)))
+        batches = list(map(fed_data.to_tensors, fed_data.taken(source, self._extension.steps_per_execution)))
         if not batches:
             raise StopIteration
         return batches
 
     def _predict_singly(self, source: Nested) -> Nested:
         batches = self._batches(source)
-        with self._turn():
+        with self._turn(1):
             results = [self._strategy.run(self._single, (batch,)) for batch in batches]
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
         return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
 
     def _run_singly(self, source: Nested) -> Nested:
         batches = self._batches(source)
-        with self._turn():
+        with self._turn(1):
             self._check_single(batches[0])
             logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
