@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tensorflow_ipu.keras.model.calls import Call
     from tensorflow_ipu.keras.model.extension import Extension
 
+# A model with these methods, whose class is Keras's or the user's.
+_Model: TypeAlias = Any
+
 
 def _as_call(method: str) -> Callable[..., object]:
     """Returns a method of Keras as one call of the model."""
@@ -41,7 +44,7 @@ class LoopMethods:
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.compile)
-    def compile(self: Any, *args: object, **kwargs: object) -> None:
+    def compile(self: _Model, *args: object, **kwargs: object) -> None:
         if "steps_per_execution" in kwargs:
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
@@ -65,7 +68,7 @@ class LoopMethods:
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.fit)
-    def fit(self: Any, *args: object, **kwargs: object) -> keras.callbacks.History:
+    def fit(self: _Model, *args: object, **kwargs: object) -> keras.callbacks.History:
         given = Arguments("fit", args, kwargs)
         internals.check_call(self, "fit")
         extension = self._ipu_extension
@@ -105,7 +108,7 @@ class LoopMethods:
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.evaluate)
-    def evaluate(self: Any, *args: object, **kwargs: object) -> list[float] | float | dict[str, float]:
+    def evaluate(self: _Model, *args: object, **kwargs: object) -> list[float] | float | dict[str, float]:
         given = Arguments("evaluate", args, kwargs)
         extension = self._ipu_extension
         if given["_use_cached_eval_dataset"]:  # The validation of `fit`, whose call this is part of.
@@ -120,7 +123,7 @@ class LoopMethods:
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.predict)
-    def predict(self: Any, *args: object, **kwargs: object) -> Nested:
+    def predict(self: _Model, *args: object, **kwargs: object) -> Nested:
         given = Arguments("predict", args, kwargs)
         internals.check_call(self, "predict")
         extension = self._ipu_extension
@@ -135,34 +138,34 @@ class LoopMethods:
     predict_on_batch = _as_call("predict_on_batch")
 
     @functools.wraps(keras.Model.reset_metrics)
-    def reset_metrics(self: Any) -> None:
+    def reset_metrics(self: _Model) -> None:
         calls = self._ipu_extension.calls
         with calls.measuring() if tf.executing_eagerly() else calls.turn():
             type(self).reset_metrics(self)
 
-    def _symbolic_build(self: Any, *args: object, **kwargs: object) -> None:
+    def _symbolic_build(self: _Model, *args: object, **kwargs: object) -> None:
         """Builds the model, as Keras 3 asks for at the beginning of its methods."""
         with self._ipu_extension.calls.turn():
             type(self)._symbolic_build(self, *args, **kwargs)
 
-    def make_train_function(self: keras.Model, force: bool = False) -> Callable[[Nested], Nested]:
+    def make_train_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of training."""
         return _make(self, "train", force)
 
-    def make_test_function(self: keras.Model, force: bool = False) -> Callable[[Nested], Nested]:
+    def make_test_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of evaluation."""
         return _make(self, "test", force)
 
-    def make_predict_function(self: keras.Model, force: bool = False) -> Callable[[Nested], Nested]:
+    def make_predict_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of prediction."""
         return _make(self, "predict", force)
 
-    def _validate_and_get_metrics_result(self: keras.Model, logs: Logs) -> Logs:
+    def _validate_and_get_metrics_result(self: _Model, logs: Logs) -> Logs:
         """The same in Keras 2."""
         del self
         return internals.plain_logs(logs)
 
-    def _get_metrics_result_or_logs(self: keras.Model, logs: Logs) -> Logs:
+    def _get_metrics_result_or_logs(self: _Model, logs: Logs) -> Logs:
         """The logs as plain numbers, which they are not in every release of Keras; they hold the metrics already."""
         del self
         return internals.plain_logs(logs)

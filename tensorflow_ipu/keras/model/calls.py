@@ -50,9 +50,6 @@ class Calls:
         self._under_way: set[Call] = set()  # Changed by one operation each, without a lock.
         self._measured: Call | None = None  # The call whose values the metrics have: guarded by `_turns`.
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Calls:
-        return Calls(memo.get(id(self._model), self._model))
-
     @property
     def current(self) -> Call | None:
         """The innermost call of this thread."""

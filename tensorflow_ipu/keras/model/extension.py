@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import types
 from collections.abc import Callable, Iterator
@@ -92,6 +93,12 @@ class Extension:
         self._probes: dict[str, ShardingProbe] = {}  # By the spec of a batch.
         self._version = 0
         self._functions = {mode: functools.partial(self._execute, mode) for mode in MODES}
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Extension:
+        """A copy for the copy of the model, which Keras 2 makes of one that is not built yet."""
+        made = Extension(copy.deepcopy(self.model, memo), self.strategy)
+        made.options = copy.deepcopy(self.options, memo)
+        return made
 
     @property
     def ordinal(self) -> int:
