@@ -299,17 +299,18 @@ class _ValueVariable:
 
 @contextlib.contextmanager
 def _holding(values: Sequence[tuple[Any, tf.Tensor]]) -> Iterator[None]:
-    """A block in which variables have these values in graphs, and keep their own."""
-    kinds = [type(variable) for variable, _ in values]
+    """A block in which variables have these values in graphs, and keep their own, or those of a block around."""
+    before = [(type(variable), getattr(variable, "_ipu_value", None)) for variable, _ in values]
     try:
-        for (variable, value), kind in zip(values, kinds, strict=True):
+        for (variable, value), (kind, _) in zip(values, before, strict=True):
             variable._ipu_value = value
-            variable.__class__ = type(kind.__name__, (_ValueVariable, kind), {})
+            if not issubclass(kind, _ValueVariable):
+                variable.__class__ = type(kind.__name__, (_ValueVariable, kind), {})
         yield
     finally:
-        for (variable, _), kind in zip(values, kinds, strict=True):
+        for (variable, _), (kind, value) in zip(values, before, strict=True):
             variable.__class__ = kind
-            del variable._ipu_value
+            variable._ipu_value = value
 
 
 class _ScopeValues:
