@@ -14,7 +14,6 @@ from tf_keras.src.engine import base_layer
 from tf_keras.src.engine.functional import Functional
 from tf_keras.src.engine.node import Node as _KerasNode
 from tf_keras.src.layers.core import tf_op_layer
-from tf_keras.src.mixed_precision import loss_scale_optimizer
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu.keras._keras2_data import (
@@ -36,49 +35,74 @@ from tensorflow_ipu.keras._keras2_loops import (
     converting,
     count_steps,
     first_epoch,
+    note_program,
     plain_logs,
     steps_at_once,
     take_steps_of_validation,
     taking_steps,
     variables_of_metrics,
 )
+from tensorflow_ipu.keras._keras2_optimizers import (
+    OPTIMIZERS,
+    LossScaleOptimizer,
+    build_optimizer,
+    casting_gradients,
+    computed_gradients,
+    has_own_minimize,
+    optimizers,
+    scaling_losses,
+    strategy_of,
+    transforming_dense,
+    update_with,
+    updating,
+    variables_of,
+)
 from tensorflow_ipu.ops import random_streams
-from tensorflow_ipu.optimizers import parts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorflow_ipu._base.types import Gradient, Nested, Variable
+    from tensorflow_ipu._base.types import Nested
 
 __all__ = [
+    "OPTIMIZERS",
     "ArrayDataAdapter",
     "DataAdapter",
     "Functional",
+    "LossScaleOptimizer",
     "TFDatasetAdapter",
     "accept_strategy",
     "adapter_for",
     "arrays_of",
     "begin_with_epoch",
+    "build_optimizer",
+    "casting_gradients",
     "check_call",
     "check_compiled",
+    "computed_gradients",
     "converting",
     "count_steps",
     "examples_of",
     "first_epoch",
     "goes_on",
+    "has_own_minimize",
     "is_shuffled",
+    "note_program",
+    "optimizers",
     "plain_logs",
+    "scaling_losses",
     "split_off",
     "steps_at_once",
+    "strategy_of",
     "take_steps_of_validation",
     "taking_steps",
+    "transforming_dense",
+    "update_with",
+    "updating",
+    "variables_of",
     "variables_of_metrics",
 ]
 
-# What has the base class of optimizers whose updates subclasses write variable by variable.
-optimizers: Any = keras.optimizers.legacy
-LossScaleOptimizer: Any = loss_scale_optimizer.BaseLossScaleOptimizer  # The base of that of either kind.
-OPTIMIZERS: Any = (optimizers.Optimizer, keras.optimizers.Optimizer)
 _OPERATIONS = (tf_op_layer.TFOpLambda, tf_op_layer.SlicingOpLambda, tf_op_layer.InstanceProperty)
 
 # Models.
@@ -110,7 +134,7 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
             if losses in waits:
                 losses.build(predicted)
             if metrics in waits:
-                metrics.build(predicted, y)
+                metrics.build(predicted, metrics._conform_to_outputs(predicted, y))  # Of a dict for listed outputs.
     if optimizer is not None:
         build_optimizer(optimizer, model.trainable_variables)
 
@@ -131,7 +155,22 @@ def built_shapes(model: keras.Model) -> dict[str, Any] | None:
     if args:
         return {"inputs": tf.nest.map_structure(lambda spec: tuple(spec.shape), args[0])}
     shape = getattr(model, "_build_input_shape", None) if model.built else None
-    return None if shape is None else {"inputs": tf.TensorShape(shape).as_list()}
+    return None if shape is None else {"inputs": _as_tuples(shape)}
+
+
+def _as_tuples(shapes: Any) -> Any:
+    """A shape, or a structure of some, in which each is a tuple."""
+    if isinstance(shapes, Mapping):
+        return {name: _as_tuples(shape) for name, shape in shapes.items()}
+    sizes = shapes.as_list() if isinstance(shapes, tf.TensorShape) else shapes
+    if all(size is None or isinstance(size, int) for size in sizes):
+        return tuple(sizes)
+    return [_as_tuples(shape) for shape in sizes]
+
+
+def input_dtype(model: keras.Model) -> str | None:
+    """The type of the inputs that a model was built for; `Layer.compute_dtype` is public."""
+    return model.compute_dtype
 
 
 def input_specs(model: keras.Model) -> list[Any]:
@@ -434,72 +473,3 @@ def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> No
 def scaled_loss(optimizer: Any, loss: Any) -> tf.Tensor:
     """The loss to differentiate, as an optimizer wants it; Keras's own scaling takes gradients that are unscaled."""
     return optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
-
-
-# Optimizers.
-
-
-def has_own_minimize(optimizer: Any) -> bool:
-    """Whether a user's class overrides `minimize`."""
-    return not type(optimizer).minimize.__module__.startswith(("tf_keras.", "tensorflow_ipu."))
-
-
-def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
-    """The strategy that an optimizer was made in, or None; stands on `Optimizer._distribution_strategy`."""
-    return getattr(optimizer, "_distribution_strategy", None)
-
-
-def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
-    """Has an optimizer update variables, and make what it needs for them; `apply_gradients` is public."""
-    optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-
-
-def build_optimizer(optimizer: Any, variables: Sequence[Variable]) -> None:
-    """Has an optimizer make what it needs for variables; stands on `OptimizerV2._create_all_weights`, else its first update."""
-    if isinstance(optimizer, OPTIMIZERS):  # Those of TensorFlow 1 have no such method.
-        (getattr(optimizer, "build", None) or optimizer._create_all_weights)(variables)
-
-
-def variables_of(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer; `variables` is public, and callable with either kind."""
-    return list(optimizer.variables())
-
-
-def computed_gradients(
-    optimizer: Any, loss: Any, variables: Any, factor: Any, tape: tf.GradientTape | None
-) -> list[tuple[Gradient | None, Variable]]:
-    """The first half of an optimizer's `minimize`; stands on `OptimizerV2._compute_gradients`."""
-    if isinstance(optimizer, optimizers.Optimizer):
-        return optimizer._compute_gradients(loss, variables, factor, tape)
-    return optimizer.compute_gradients(loss, variables, tape)
-
-
-@contextlib.contextmanager
-def scaling_losses(optimizer: Any) -> Iterator[None]:
-    """A block in which `minimize` scales losses as `get_gradients` of a user's class does; see `computed_gradients`."""
-    compute = getattr(optimizer, "_compute_gradients", None)
-
-    def scaled(loss: Any, var_list: Any, grad_loss: Any = None, tape: tf.GradientTape | None = None) -> Any:
-        scale = None if tape is None else parts.scale_of(optimizer, loss)
-        if tape is not None and scale is not None:
-            with tape:
-                loss = loss * scale
-        assert compute is not None
-        return compute(loss, var_list, grad_loss, tape)
-
-    if compute is not None:
-        vars(optimizer)["_compute_gradients"] = scaled
-    try:
-        yield
-    finally:
-        vars(optimizer).pop("_compute_gradients", None)
-
-
-def updating(update: Callable[..., None]) -> tuple[str, Callable[..., None]]:
-    """The method of optimizers in which all their ways to update variables end, and `update` in its form; see `update_with`."""
-
-    def apply_gradients(grads_and_vars: Any, name: str | None = None, **options: bool) -> None:
-        del name
-        update(*zip(*grads_and_vars, strict=True), **options)
-
-    return "apply_gradients", apply_gradients

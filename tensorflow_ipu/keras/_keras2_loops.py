@@ -89,6 +89,13 @@ def count_steps(model: keras.Model, mode: str, steps: int | tf.Tensor) -> None:
     getattr(model, f"_{mode}_counter").assign_add(tf.cast(steps, tf.int64))
 
 
+def note_program(model: keras.Model, mode: str, program: object) -> None:
+    """Notes the program that runs, whose graph `TensorBoard` writes; stands on `Model.train_tf_function`."""
+    if mode == "train":
+        attributes: Any = vars(model)  # Past `__setattr__`, by which files would hold it.
+        attributes["train_tf_function"] = program
+
+
 def first_epoch(model: keras.Model) -> int | None:
     """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Model._training_state`."""
     state = getattr(model, "_training_state", None)

@@ -83,6 +83,11 @@ def built_shapes(model: keras.Model) -> dict[str, Any] | None:
     return model._build_shapes_dict if model.built else None
 
 
+def input_dtype(model: keras.Model) -> str | None:
+    """The type of the inputs that a model was built for; `Layer.input_dtype` is public."""
+    return model.input_dtype
+
+
 def input_specs(model: keras.Model) -> list[Any]:
     """The specs of the flat inputs of a model that was called; stands on `export_utils.get_input_signature`."""
     return keras.tree.flatten(get_input_signature(model))
@@ -310,6 +315,10 @@ def count_steps(model: keras.Model, mode: str, steps: int | tf.Tensor) -> None:
     """Does nothing: the model counts no steps."""
 
 
+def note_program(model: keras.Model, mode: str, program: object) -> None:
+    """Does nothing: no callback asks for it."""
+
+
 def first_epoch(model: keras.Model) -> int | None:
     """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Trainer._initial_epoch`."""
     return getattr(model, "_initial_epoch", None)
@@ -375,6 +384,18 @@ def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
 def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
     """Has an optimizer update variables, and make what it needs for them; `Optimizer.apply` is public."""
     optimizer.apply(gradients, variables)
+
+
+def casting_gradients(optimizer: Any) -> contextlib.AbstractContextManager[None]:
+    """A block in which Keras's own optimizers take gradients of other types than their variables, as they do anyway."""
+    del optimizer
+    return contextlib.nullcontext()
+
+
+def transforming_dense(optimizer: Any) -> contextlib.AbstractContextManager[None]:
+    """Does nothing: optimizers have no `gradient_transformers`."""
+    del optimizer
+    return contextlib.nullcontext()
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Variable]) -> None:

@@ -176,6 +176,57 @@ def test_several_inputs_and_outputs_by_name(features, labels, both, same):
     same(*both(train), rtol=1e-5)
 
 
+@pytest.mark.parametrize("names", [("class", "value"), ("value", "class"), ("class",)])
+def test_targets_by_name_for_listed_outputs(names, features, labels, both, same):
+    """They did not fit to the structure of the outputs: "The two structures don't have the same sequence type"."""
+
+    def train():
+        inputs = keras.Input([6])
+        model = keras.Model(inputs, [layers.Dense(3, name="class")(inputs), layers.Dense(1, name="value")(inputs)])
+        losses = {"class": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "value": "mse"}
+        metrics = {"class": "accuracy", "value": ["mae"]}
+        model.compile("sgd", {name: losses[name] for name in names}, {name: metrics[name] for name in names})
+        targets = {"class": labels, "value": features[:, 0]}
+        y = {name: targets[name] for name in names}
+        history = model.fit(features, y, batch_size=8, verbose=0, validation_data=(features, y)).history
+        single = model.test_on_batch(features[:8], {name: part[:8] for name, part in y.items()})
+        return list(history.items()), single
+
+    (history, single), (plain, expected) = both(train)
+    assert [name for name, _ in history] == [name for name, _ in plain]
+    same([values for _, values in history], [values for _, values in plain], rtol=1e-5)
+    same(single, expected, rtol=1e-5)
+
+
+METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_call_inside_of_a_function_is_refused_as_keras_refuses_it(method, features):
+    with ipu.IPUStrategy().scope():
+        model = compiled(dense, "sgd")
+
+        @tf.function
+        def call():
+            getattr(model, method)(features)
+
+        with pytest.raises(RuntimeError, match=f"Detected a call to `Model.{method}` inside a `tf.function`"):
+            call()
+
+
+def test_tensorboard_writes_the_graph_of_training_once(features, labels, tmp_path):
+    with ipu.IPUStrategy().scope():
+        model = compiled(dense, "sgd", steps_per_execution=3)
+    board = keras.callbacks.TensorBoard(tmp_path, profile_batch=0)
+    watch = keras.callbacks.LambdaCallback(on_batch_end=lambda *_: None)  # Else Keras tells the board of no batch.
+    model.fit(features, labels, batch_size=8, epochs=2, verbose=0, callbacks=[board, watch])
+    (file,) = (tmp_path / "train").iterdir()
+    events = [tf.compat.v1.Event.FromString(one.numpy()) for one in tf.data.TFRecordDataset(str(file))]
+    (graph,) = [event.graph_def for event in events if event.HasField("graph_def")]
+    assert model.layers[0].name.encode() in graph
+    model.save(tmp_path / "saved")  # Which must not hold the program, whose arguments no file has.
+
+
 def test_a_program_is_traced_once_and_runs_many_steps(features, labels):
     with ipu.IPUStrategy().scope():
         model = compiled(unbuilt, "old adam", steps_per_execution=6)

@@ -129,6 +129,7 @@ class Loop:
             arguments = (*arguments, self._counts[steps])
         if key not in self._programs:
             self._programs[key] = self._make(elements, steps)
+        internals.note_program(self._model, self._mode, self._programs[key])
         return self._strategy.prepare(self._programs[key], arguments)
 
     def _is_looped(self, steps: int) -> bool:

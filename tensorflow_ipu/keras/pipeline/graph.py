@@ -313,19 +313,20 @@ class PipelinedModel:
         """Puts the pipeline into the program that is being traced."""
         trace = _Trace(self._model, self._graph, self._flow, self._mode, elements)
         count = self._micro_batches or steps
-        training = {"optimizer_function": self._optimizer} if self._mode == "train" else {}
-        pipelining.pipeline(
-            [trace.stage(number, self._stages) for number in range(self._stages)],
-            gradient_accumulation_count=count,
-            repeat_count=steps // count,
-            infeed_queue=infeed,
-            outfeed_queue=outfeed,
-            device_mapping=self._mapping,
-            # A metric gathers values itself, and a sum of what it says step by step would be of no use.
-            accumulate_outfeed=parts.Results.LAST if self._accumulate else False,
-            **training,
-            **self._options,
-        )
+        trains = self._mode == "train"
+        with internals.casting_gradients(self._model.optimizer) if trains else contextlib.nullcontext():
+            pipelining.pipeline(
+                [trace.stage(number, self._stages) for number in range(self._stages)],
+                gradient_accumulation_count=count,
+                repeat_count=steps // count,
+                infeed_queue=infeed,
+                outfeed_queue=outfeed,
+                device_mapping=self._mapping,
+                # A metric gathers values itself, and a sum of what it says step by step would be of no use.
+                accumulate_outfeed=parts.Results.LAST if self._accumulate else False,
+                **({"optimizer_function": self._optimizer} if trains else {}),
+                **self._options,
+            )
         self.log_names = trace.log_names
 
     def _optimizer(self, loss: tf.Tensor, *logs: tf.Tensor) -> pipelining.OptimizerFunctionOutput:
