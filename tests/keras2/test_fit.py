@@ -218,7 +218,7 @@ def test_tensorboard_writes_the_graph_of_training_once(features, labels, tmp_pat
     with ipu.IPUStrategy().scope():
         model = compiled(dense, "sgd", steps_per_execution=3)
     board = keras.callbacks.TensorBoard(tmp_path, profile_batch=0)
-    watch = keras.callbacks.LambdaCallback(on_batch_end=lambda *_: None)  # Else Keras tells the board of no batch.
+    watch = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: None)  # Else Keras tells the board of no batch.
     model.fit(features, labels, batch_size=8, epochs=2, verbose=0, callbacks=[board, watch])
     (file,) = (tmp_path / "train").iterdir()
     events = [tf.compat.v1.Event.FromString(one.numpy()) for one in tf.data.TFRecordDataset(str(file))]
