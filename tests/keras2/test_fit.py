@@ -198,6 +198,32 @@ def test_targets_by_name_for_listed_outputs(names, features, labels, both, same)
     same(single, expected, rtol=1e-5)
 
 
+def test_a_dataset_creator_is_called_for_its_dataset(features, labels, both, same):
+    def dataset_of(context):
+        assert isinstance(context, tf.distribute.InputContext)
+        return tf.data.Dataset.from_tensor_slices((features, labels)).batch(8, drop_remainder=True).repeat()
+
+    def train():
+        model, creator = compiled(dense, "old sgd"), keras.utils.experimental.DatasetCreator(dataset_of)
+        with pytest.raises(ValueError, match="`steps_per_epoch`, .* argument must be provided"):
+            model.fit(creator, verbose=0)
+        history = model.fit(creator, steps_per_epoch=4, epochs=2, verbose=0).history
+        return history, model.evaluate(creator, steps=6, verbose=0)
+
+    same(*both(train), rtol=1e-5)
+
+
+def test_fewer_rows_than_a_batch_are_one_batch(features, labels, both, same):
+    x, y = features[:5], labels[:5]
+
+    def train(**options):
+        model = compiled(dense, "old sgd", **options)
+        history = model.fit(x, y, epochs=2, verbose=0, validation_data=(x[:3], y[:3])).history
+        return history, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)
+
+    same(*both(train), rtol=1e-5)
+
+
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 
@@ -218,7 +244,9 @@ def test_tensorboard_writes_the_graph_of_training_once(features, labels, tmp_pat
     with ipu.IPUStrategy().scope():
         model = compiled(dense, "sgd", steps_per_execution=3)
     board = keras.callbacks.TensorBoard(tmp_path, profile_batch=0)
-    watch = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: None)  # Else Keras tells the board of no batch.
+    watch = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda *_: None
+    )  # Else Keras tells the board of no batch.
     model.fit(features, labels, batch_size=8, epochs=2, verbose=0, callbacks=[board, watch])
     (file,) = (tmp_path / "train").iterdir()
     events = [tf.compat.v1.Event.FromString(one.numpy()) for one in tf.data.TFRecordDataset(str(file))]

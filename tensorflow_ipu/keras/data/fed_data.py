@@ -271,8 +271,9 @@ def adapt(
     steps: int | None,
     shuffle: bool | str,
     class_weight: Mapping[int, float] | None,
+    padded: bool = False,
 ) -> internals.DataAdapter:
-    """Has Keras adapt what a user gave as data."""
+    """Has Keras adapt what a user gave as data. Arrays of fewer rows than a batch are one batch, unless it is `padded`."""
     if x is None or (hasattr(x, "shape") and len(x.shape) and x.shape[0] == 0):
         raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
     for name, part in (("x", x), ("y", y)):
@@ -283,7 +284,12 @@ def adapt(
                 " does of the names of classes"
             )
     options = {"batch_size": batch_size, "steps_per_epoch": steps, "shuffle": shuffle, "class_weight": class_weight}
-    return internals.adapter_for(x, y, sample_weight, **options)
+    adapter = internals.adapter_for(x, y, sample_weight, **options)
+    if isinstance(adapter, internals.ArrayDataAdapter) and not padded:
+        rows = internals.examples_of(adapter)
+        if adapter.batch_size is not None and rows < adapter.batch_size:
+            return internals.adapter_for(x, y, sample_weight, **{**options, "batch_size": rows})
+    return adapter
 
 
 def elements_of(adapter: internals.DataAdapter, padded: bool = False) -> Elements:
@@ -349,7 +355,7 @@ def _check_enough(batches: int | None, steps: int | None, argument: str, replica
     if total < replicas:
         raise ValueError(
             f"The provided dataset contains {total} items, but all {replicas} replicas are requested to run 1 steps each."
-            f" Give {replicas} batches or more, or configure fewer IPUs"
+            f" Give {replicas} batches or more, such as by a smaller `batch_size`, or configure fewer IPUs"
         )
 
 

@@ -246,7 +246,7 @@ def _feed(
     """Replaces the data among the arguments by data that the device is fed with."""
     steps = given[argument]
     x, y, weights = (given[name] for name in _DATA)
-    adapter = fed_data.adapt(x, y, weights, given["batch_size"], steps, shuffle, class_weight)
+    adapter = fed_data.adapt(x, y, weights, given["batch_size"], steps, shuffle, class_weight, for_prediction)
     data = extension.feed(adapter, steps, argument, for_prediction=for_prediction)
     given.update({"x": data, argument: data.steps_per_epoch, "y": None, "sample_weight": None}.items())
     return data
@@ -309,7 +309,7 @@ def _check_accumulation(extension: Extension, data: fed_data.FedData) -> None:
     way_out = (
         f"Compile the model with `steps_per_execution` of {' or '.join(map(str, wanted[:4]))}"
         if wanted
-        else f"The data makes {data.steps} steps an epoch: give it a multiple of {count}"
+        else f"The data makes {data.steps} steps an epoch: give it a multiple of {count}. A smaller `batch_size` makes more"
     )
     pipelined = extension.stages.is_pipelined
     raise RuntimeError(
