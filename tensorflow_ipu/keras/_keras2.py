@@ -62,7 +62,7 @@ from tensorflow_ipu.ops import random_streams
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu._base.types import Nested, TensorLike
 
 __all__ = [
     "OPTIMIZERS",
@@ -310,29 +310,44 @@ def computes_again() -> bool:
     return replicas.is_tracing()
 
 
-class _ValueVariable:
-    """What a variable is while a block holds its value as a tensor; stands on `BaseResourceVariable._read_variable_op`."""
+if TYPE_CHECKING:
+    _Variable = Any
+else:
+    _Variable = object
+
+
+class _ValueVariable(_Variable):
+    """What a variable is while a block holds its value as a tensor; stands on `BaseResourceVariable._read_variable_op`.
+
+    It is the variable itself where execution is eager, as on other threads.
+    """
 
     _ipu_value: tf.Tensor
 
     @property
     def dtype(self) -> tf.DType:
-        return self._ipu_value.dtype
+        return super().dtype if tf.executing_eagerly() else self._ipu_value.dtype
 
-    def _read_variable_op(self, *_args: Any) -> tf.Tensor:
-        return self._ipu_value
+    def _read_variable_op(self, *args: object) -> tf.Tensor:
+        return super()._read_variable_op(*args) if tf.executing_eagerly() else self._ipu_value
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        return tf.gather(self._ipu_value, indices, name=name)
+        return super().sparse_read(indices, name) if tf.executing_eagerly() else tf.gather(self._ipu_value, indices)
 
-    def assign(self, value: Any, *_args: Any, **_kwargs: Any) -> _ValueVariable:
+    def assign(self, value: TensorLike, *args: object, **kwargs: object) -> object:
+        if tf.executing_eagerly():
+            return super().assign(value, *args, **kwargs)
         self._ipu_value = tf.cast(value, self._ipu_value.dtype)
         return self
 
-    def assign_add(self, delta: Any, *_args: Any, **_kwargs: Any) -> _ValueVariable:
+    def assign_add(self, delta: TensorLike, *args: object, **kwargs: object) -> object:
+        if tf.executing_eagerly():
+            return super().assign_add(delta, *args, **kwargs)
         return self.assign(self._ipu_value + tf.cast(delta, self._ipu_value.dtype))
 
-    def assign_sub(self, delta: Any, *_args: Any, **_kwargs: Any) -> _ValueVariable:
+    def assign_sub(self, delta: TensorLike, *args: object, **kwargs: object) -> object:
+        if tf.executing_eagerly():
+            return super().assign_sub(delta, *args, **kwargs)
         return self.assign(self._ipu_value - tf.cast(delta, self._ipu_value.dtype))
 
 

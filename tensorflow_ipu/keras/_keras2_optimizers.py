@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -48,7 +48,7 @@ def casting_gradients(optimizer: Any) -> Iterator[None]:
         return
     apply, before = optimizer.apply_gradients, vars(optimizer).get("apply_gradients")
 
-    def apply_gradients(pairs: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply_gradients(pairs: Iterable[tuple[Any, Variable]], *args: object, **kwargs: object) -> object:
         typed = [(None if one is None else tf.cast(one, variable.dtype), variable) for one, variable in pairs]
         return apply(typed, *args, **kwargs)
 
@@ -69,7 +69,7 @@ def transforming_dense(optimizer: Any) -> Iterator[None]:
         yield
         return
 
-    def dense(pairs: Any) -> list[Any]:
+    def dense(pairs: Iterable[tuple[Gradient | None, Variable]]) -> list[tuple[tf.Tensor | None, Variable]]:
         return [(None if one is None else tf.convert_to_tensor(one), variable) for one, variable in pairs]
 
     optimizer.gradient_transformers = [dense, *before]

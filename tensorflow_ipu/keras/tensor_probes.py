@@ -82,7 +82,7 @@ def probed_step(
     def compute() -> tf.Tensor:
         return internals.total_loss(model, y, model(x, training=True), weights, training=True)
 
-    with tf.GradientTape() as tape, _computing_in(model, policy, single):
+    with _turn_of(model), tf.GradientTape() as tape, _computing_in(model, policy, single):
         with _watched(model) as found:
             loss = internals.converting(compute)()
         scaled = loss * tf.cast(scale, loss.dtype)
@@ -94,6 +94,12 @@ def probed_step(
     return ProbedStep(
         loss, activations, gradients[: len(activations)], weights_of(model), gradients[len(activations) :]
     )
+
+
+def _turn_of(model: keras.Model) -> contextlib.AbstractContextManager[None]:
+    """A block in which no other thread traces the model."""
+    extension = vars(model).get("_ipu_extension")
+    return contextlib.nullcontext() if extension is None else extension.calls.turn()
 
 
 def build(model: keras.Model, batch: Nested) -> None:

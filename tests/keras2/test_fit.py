@@ -224,6 +224,32 @@ def test_fewer_rows_than_a_batch_are_one_batch(features, labels, both, same):
     same(*both(train), rtol=1e-5)
 
 
+def test_a_wrapper_without_a_signature_gets_what_the_user_passed(monkeypatch, features, labels, both, same):
+    """Arguments were bound to the wrapper's signature: "KeyError: 'validation_split'"."""
+    seen = {}
+
+    def wrapped(name, plain):
+        def method(self, *args, **kwargs):
+            seen[name] = (len(args), "batch_size" in kwargs)
+            return plain(self, *args, **kwargs)
+
+        return method
+
+    for name in ("compile", *METHODS):
+        monkeypatch.setattr(keras.Model, name, wrapped(name, getattr(keras.Model, name)))
+
+    def use():
+        model = compiled(dense, "old sgd")
+        found = [model.fit(features, labels, 8, verbose=0, validation_split=0.5).history]
+        found += [model.evaluate(features, y=labels, batch_size=8, verbose=0), model.predict(features, 8, verbose=0)]
+        assert (seen["fit"], seen["evaluate"], seen["predict"]) == ((3, False), (1, True), (2, False))
+        single = features[:8], labels[:8]
+        return [*found, model.train_on_batch(*single), model.test_on_batch(*single), model.predict_on_batch(single[0])]
+
+    same(*both(use), rtol=1e-5)
+    assert seen.keys() == {"compile", *METHODS}
+
+
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 
 

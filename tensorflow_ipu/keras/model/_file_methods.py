@@ -194,8 +194,8 @@ class FileMethods:
     def load_assets(self, dir_path: str | None) -> None:
         """Reads the model's options and pipeline stages from its file; Keras calls it."""
         _call_own(self, "load_assets", dir_path)
-        self._ipu_extension.options = load(self._ipu_extension.stages, dir_path)
-        self._ipu_extension.reset()
+        with self._ipu_extension.changing():
+            self._ipu_extension.options = load(self._ipu_extension.stages, dir_path)
 
     def export_for_ipu_serving(
         self,

@@ -154,6 +154,13 @@ class Extension:
             return [ipu for (ipu,) in schedule.default_mapping([1] * stages)]
         return list(range(stages))
 
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """A turn in which options or stages change, after which the programs are dropped."""
+        with self.calls.turn():
+            yield
+            self.reset()
+
     def reset(self) -> None:
         """Drops the programs: the next call makes new ones, by the options as they are then."""
         with self.calls.turn():
@@ -174,8 +181,9 @@ class Extension:
 
     def reset_options(self, group: str, *, compiled: bool) -> None:
         """Puts a group of options back to its defaults, and drops the programs if they were compiled by it."""
-        if self.options.reset(group) and compiled:
-            self.reset()
+        with self.calls.turn():
+            if self.options.reset(group) and compiled:
+                self.reset()
 
     def traces(self) -> dict[str, int]:
         """How many programs were traced since the last reset: of `"train"`, `"test"` and `"predict"`."""
@@ -251,15 +259,15 @@ class Extension:
             yield
 
     @contextlib.contextmanager
-    def updating_after(self, steps: int) -> Iterator[None]:
-        """Has so many steps make one update of the weights, in programs that are made in the block to be read alone."""
-        group = "pipelining" if self.stages.is_pipelined else "accumulation"
-        before = getattr(self.options, group)
-        setattr(self.options, group, replace(before, gradient_accumulation_steps_per_replica=steps))
-        try:
-            yield
-        finally:
-            setattr(self.options, group, before)
+    def with_options(self, group: str, **changes: object) -> Iterator[None]:
+        """A turn in which a group of options has other values, for programs that are made to be read alone."""
+        with self.calls.turn():
+            before = getattr(self.options, group)
+            setattr(self.options, group, replace(before, **changes))
+            try:
+                yield
+            finally:
+                setattr(self.options, group, before)
 
     # Programs.
 
