@@ -139,6 +139,10 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
         build_optimizer(optimizer, model.trainable_variables)
 
 
+def build_plainly(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+    """Does nothing: Keras 2 builds a model as it is traced."""
+
+
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """A model or layer, and all layers within; stands on `Layer._flatten_layers`."""
     return list(model._flatten_layers())

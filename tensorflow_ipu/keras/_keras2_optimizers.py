@@ -39,7 +39,10 @@ def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables:
 
 @contextlib.contextmanager
 def casting_gradients(optimizer: Any) -> Iterator[None]:
-    """A block in which Keras's own optimizers take gradients of other types than their variables, as in Keras 3."""
+    """A block in which Keras's own optimizers take gradients of other types than their variables, as in Keras 3 anyway.
+
+    Stands on the names of the methods by which they update one variable.
+    """
     kind = type(optimizer)
     update = getattr(kind, "_resource_apply_dense", None) or getattr(kind, "update_step", None)
     # Updates of the user's or of this package see to it themselves, and optimizers of TensorFlow 1 have none.

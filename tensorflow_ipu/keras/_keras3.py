@@ -68,6 +68,11 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
     model._symbolic_build(data_batch=batch)
 
 
+def build_plainly(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+    """Builds a model as Keras does by itself at the beginning of `fit` and its like; stands on `Trainer._symbolic_build`."""
+    type(model)._symbolic_build(model, *args, **kwargs)
+
+
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """A model or layer, and all layers within; stands on `Layer._flatten_layers`: `Model.layers` has those one down."""
     return list(model._flatten_layers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any
 
@@ -38,6 +39,26 @@ def test_models_are_called_and_built_with_symbols():
     assert internals.variables_of(other.optimizer)
     assert list((internals.built_shapes(other) or {}).values()) == [(5, 3)]
     assert internals.built_shapes(keras.Sequential([layers.Dense(2)])) is None
+    assert internals.input_dtype(other) == "float32"
+    last = keras.Sequential([layers.Dense(2)])
+    last.compile("sgd", "mse")
+    internals.build_plainly(last, data_batch=(internals.symbol([5, 3], "float32"), internals.symbol([5, 2], "float32")))
+    assert last.built is not IS_2
+
+
+def test_steps_are_rewritten_as_keras_rewrites_them():
+    class Branch(layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs * 2 if tf.reduce_sum(inputs) > 0 else inputs
+
+    @tf.function(autograph=False)
+    def step(x: Any) -> Any:
+        return internals.converting(Branch())(x)
+
+    with (
+        contextlib.nullcontext() if IS_2 else pytest.raises(Exception, match="symbolic `tf.Tensor` as a Python `bool`")
+    ):
+        assert float(step(tf.constant(3.0))) == 6.0
 
 
 def test_models_know_their_layers_and_structures():
@@ -216,6 +237,13 @@ def test_a_loop_takes_its_steps_at_once_as_it_begins():
     gathering = internals.variables_of_metrics(model)
     assert gathering
     assert all(isinstance(tf_variable(one), tf.Variable) for one in gathering)
+    validated: list[Any] = []
+    watch = keras.callbacks.LambdaCallback()
+    watch.on_test_begin = lambda logs=None: validated.append(internals.take_steps_of_validation(model))  # pyright: ignore[reportAttributeAccessIssue]
+    model.fit(y, y, batch_size=2, validation_data=(y, y), verbose=0, callbacks=[watch])
+    assert validated == [None]
+    internals.note_program(model, "train", validated)
+    assert getattr(model, "train_tf_function", validated) is validated
 
 
 def test_data_are_seen_by_adapters():
@@ -258,6 +286,19 @@ def test_optimizers_update_in_one_method(kinds, strategy):
     assert isinstance(optimizer, internals.OPTIMIZERS)
     assert not internals.has_own_minimize(optimizer)
     assert float(internals.scaled_loss(optimizer, tf.constant(2.0))) == 2.0
+    half = layers.Dense(1, use_bias=False, kernel_initializer="ones", dtype="float16")
+    half.build([None, 1])
+    again = sgd(0.5)
+    internals.build_optimizer(again, [half.kernel])
+    with internals.casting_gradients(again):
+        again.apply_gradients([(tf.constant([[1.0]]), half.kernel)])
+    assert np.asarray(half.kernel) == [[0.5]]
+    if kinds == "optimizers" and IS_2:
+        again = sgd(0.5, gradient_transformers=[lambda pairs: [(one / 2.0, variable) for one, variable in pairs]])
+        slices = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([0]), tf.constant([1, 1]))
+        with internals.transforming_dense(again):
+            again.apply_gradients([(slices, weight)])
+        assert np.asarray(weight) == [[0.25]]
     with internals.scaling_losses(optimizer):
         assert IS_2 or "_compute_gradients" not in vars(optimizer)
 

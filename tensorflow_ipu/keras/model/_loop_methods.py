@@ -146,7 +146,7 @@ class LoopMethods:
     def _symbolic_build(self: _Model, *args: object, **kwargs: object) -> None:
         """Builds the model, as Keras 3 asks for at the beginning of its methods."""
         with self._ipu_extension.calls.turn():
-            type(self)._symbolic_build(self, *args, **kwargs)
+            internals.build_plainly(self, *args, **kwargs)
 
     def make_train_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of training."""

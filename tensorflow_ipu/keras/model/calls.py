@@ -27,9 +27,8 @@ class Call:
         self.version = version  # Of the model's programs, as the call began.
         self.callbacks: AsynchronousCallbacks | None = None
         self.replicas = 1  # As many as the latest execution had.
-        self.metrics: list[
-            tuple[Any, list[tf.Tensor]]
-        ] = []  # Variables with their values, while another call uses them.
+        # The variables of metrics with the values of all replicas, while another call uses them.
+        self.metrics: list[tuple[Any, list[tf.Tensor]]] = []
         self.has_ended = False
 
 
@@ -104,5 +103,7 @@ class Calls:
             variables = internals.variables_of_metrics(self._model)
             before.metrics = [(variable, read_all(variable, before.replicas)) for variable in variables]
         self._measured = call
-        for variable, values in call.metrics if call else ():
-            write_all(variable, values)
+        if call is not None:
+            for variable, values in call.metrics:
+                write_all(variable, values)
+            call.metrics = []
