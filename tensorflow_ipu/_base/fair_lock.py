@@ -26,11 +26,11 @@ class FairLock:
         if self._holder == thread:
             self._depth += 1
             return
-        place = (thread, threading.Lock())
         with self._guard:
             if self._holder is None and not self._waiting:
                 self._holder, self._depth = thread, 1
                 return
+            place = (thread, threading.Lock())
             place[1].acquire()
             self._waiting.append(place)
         try:

@@ -403,7 +403,7 @@ def _either(numbers: list[int]) -> str:
 
 def taken(source: Iterable[Nested], count: int) -> Iterator[Nested]:
     """Yields so many elements of data, or those that it has left."""
-    if not isinstance(source, tf.data.Iterator):
+    if isinstance(source, list) or not isinstance(source, tf.data.Iterator):
         yield from itertools.islice(source, count)
         return
     for _ in range(count):

@@ -140,7 +140,9 @@ class LoopMethods:
     @functools.wraps(keras.Model.reset_metrics)
     def reset_metrics(self: _Model) -> None:
         calls = self._ipu_extension.calls
-        with calls.measuring() if tf.executing_eagerly() else calls.turn():
+        with calls.turn():
+            if tf.executing_eagerly():
+                calls.measure()
             type(self).reset_metrics(self)
 
     def _symbolic_build(self: _Model, *args: object, **kwargs: object) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -14,22 +13,43 @@ from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.ops.replica_variables import read_all, write_all
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
 
 
 class Call:
-    """A call of `fit` or the like, with what belongs to it alone."""
+    """A call of `fit` or the like, with what belongs to it alone: a block of `with`."""
 
-    def __init__(self, method: str, outer: Call | None, version: int) -> None:
-        """Begins a call, by a callback of the `outer` one if there is one."""
+    def __init__(self, calls: Calls, method: str, version: int) -> None:
+        """Describes a call of a method of the model."""
+        self._calls = calls
+        self._outer: Call | None = None  # The call whose callback made this one, on the same thread.
         self.method = method
-        self.outermost = outer.outermost if outer else self
         self.version = version  # Of the model's programs, as the call began.
+        self.outermost = self
         self.callbacks: AsynchronousCallbacks | None = None
         self.replicas = 1  # As many as the latest execution had.
         # The variables of metrics with the values of all replicas, while another call uses them.
         self.metrics: list[tuple[Any, list[tf.Tensor]]] = []
         self.has_ended = False
+
+    def __enter__(self) -> Self:
+        calls = self._calls
+        self._outer = calls.current
+        if self._outer is not None:
+            self.outermost = self._outer.outermost
+        calls.under_way.add(self)
+        calls.thread.call = self
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        calls = self._calls
+        calls.thread.call = self._outer
+        calls.under_way.discard(self)
+        self.has_ended = True
+        if self._outer is None:
+            calls.release()
 
 
 class Calls:
@@ -45,57 +65,35 @@ class Calls:
         self._model = model
         self._turns = FairLock()
         self._fits = FairLock()
-        self._thread = threading.local()
-        self._under_way: set[Call] = set()  # Changed by one operation each, without a lock.
         self._measured: Call | None = None  # The call whose values the metrics have: guarded by `_turns`.
+        self.thread = threading.local()
+        self.under_way: set[Call] = set()  # Changed by one operation each, without a lock.
 
     @property
     def current(self) -> Call | None:
         """The innermost call of this thread."""
-        return getattr(self._thread, "call", None)
+        return getattr(self.thread, "call", None)
 
-    @property
-    def are_under_way(self) -> bool:
-        """Whether any thread is in a call."""
-        return bool(self._under_way)
-
-    @contextlib.contextmanager
-    def call(self, method: str, version: int) -> Iterator[Call]:
-        """Begins a call, which ends with the block."""
-        outer = self.current
-        call = Call(method, outer, version)
-        self._under_way.add(call)
-        self._thread.call = call
-        try:
-            yield call
-        finally:
-            self._thread.call = outer
-            self._under_way.discard(call)
-            call.has_ended = True
-            if outer is None:
-                self._turns.release_all()
-                self._fits.release_all()
+    def release(self) -> None:
+        """Ends the turns of this thread, which an exception of a signal handler may have kept from their end."""
+        self._turns.release_all()
+        self._fits.release_all()
 
     def fitting(self) -> contextlib.AbstractContextManager[None]:
         """Returns a block that one thread at a time is in: Keras keeps the state of a `fit` in the model."""
         return self._fits
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Waits for this thread's turn, which is the block."""
-        with self._turns:
-            yield
+    def turn(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block that begins when it is this thread's turn, which ends with it."""
+        return self._turns
 
-    @contextlib.contextmanager
-    def measuring(self, replicas: int = 1) -> Iterator[None]:
-        """A turn in which metrics have the values of this thread's call, of so many replicas."""
-        with self._turns:
-            call = self.current and self.current.outermost
-            if call is not self._measured:
-                self._exchange_metrics(call)
-            if call is not None:
-                call.replicas = replicas
-            yield
+    def measure(self, replicas: int = 1) -> None:
+        """Gives metrics the values of this thread's call, whose executions have so many replicas; in a turn."""
+        call = self.current and self.current.outermost
+        if call is not self._measured:
+            self._exchange_metrics(call)
+        if call is not None:
+            call.replicas = replicas
 
     def _exchange_metrics(self, call: Call | None) -> None:
         before = self._measured

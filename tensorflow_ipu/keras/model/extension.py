@@ -166,14 +166,14 @@ class Extension:
         with self.calls.turn():
             for mode, function in self._functions.items():
                 # Keras calls it in the calls that are under way.
-                setattr(self.model, f"{mode}_function", function if self.calls.are_under_way else None)
+                setattr(self.model, f"{mode}_function", function if self.calls.under_way else None)
             self._loops.clear()
             self._probes.clear()
             self._version += 1
 
-    def call(self, method: str) -> contextlib.AbstractContextManager[Call]:
-        """Begins a call of a method of the model, which ends with the block."""
-        return self.calls.call(method, self._version)
+    def call(self, method: str) -> Call:
+        """Returns a block that is a call of a method of the model."""
+        return Call(self.calls, method, self._version)
 
     def print_options(self, group: str, print_fn: Callable[[str], object] | None) -> None:
         """Prints a group of options."""

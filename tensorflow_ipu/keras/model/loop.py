@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -103,11 +102,10 @@ class Loop:
 
     # Programs.
 
-    def _turn(self, replicas: int) -> contextlib.AbstractContextManager[None]:
-        return self._calls.turn() if self._mode == "predict" else self._calls.measuring(replicas)
-
     def _run(self, fed: fed_data.EpochIterator, shared: _Pass) -> None:
         """Runs steps on the device, each with the next batch; what they return goes to the outfeed. The caller has the turn."""
+        if self._mode != "predict":
+            self._calls.measure(fed.replicas)
         if shared.prepared is None or not shared.prepared.is_current:
             shared.prepared = self._prepare(fed, shared.outfeed)
         shared.prepared.run()
@@ -192,7 +190,7 @@ class Loop:
         try:
             if callbacks is not None:
                 return self._run_and_report(fed, shared, callbacks)
-            with self._turn(fed.replicas):
+            with self._calls.turn():
                 self._run(fed, shared)
             element = self._zeros(fed, shared.outfeed) if self._only_compiles else shared.outfeed.dequeue()
             if self._mode == "predict":
@@ -261,7 +259,7 @@ class Loop:
                     callbacks.report(self._mode, {"outputs": value})
 
         if self._only_compiles:
-            with self._turn(fed.replicas):
+            with self._calls.turn():
                 self._run(fed, shared)
             rows = self._zeros(fed, shared.outfeed)
             for step in range(fed.steps):
@@ -269,7 +267,7 @@ class Loop:
         else:
             reader: Reader | None = None
             try:
-                with self._turn(fed.replicas):
+                with self._calls.turn():
                     reader = Reader(shared.outfeed, fed.steps, handle)
                     self._run(fed, shared)
             except BaseException:
@@ -329,14 +327,15 @@ class Loop:
 
     def _predict_singly(self, source: Nested) -> Nested:
         batches = self._batches(source)
-        with self._turn(1):
+        with self._calls.turn():
             results = [self._strategy.run(self._single, (batch,)) for batch in batches]
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
         return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
 
     def _run_singly(self, source: Nested) -> Nested:
         batches = self._batches(source)
-        with self._turn(1):
+        with self._calls.turn():
+            self._calls.measure()
             self._check_single(batches[0])
             logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
         self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
