@@ -16,7 +16,7 @@ WORKERS ?= 3  # Processes that run tests: each holds a TensorFlow, and waits now
 NUMBERS := keras/model/test_plain_steps.py keras_layers/test_counterparts.py keras_layers/test_rnn.py loops \
 	ops/test_ctc_ops.py ops/test_direct_ops.py ops/test_f8_ops.py ops/test_math_ops.py ops/test_nn_ops.py ops/test_normalization_ops.py \
 	optimizers/test_cross_replica.py optimizers/test_gradient_accumulation.py pipelining/program/test_pipeline_stages.py \
-	replicas/test_convolutions.py replicas/test_replication.py
+	replicas/test_convolutions.py replicas/test_memory.py replicas/test_replication.py
 
 # What a wheel is made of. The list itself is a file too: a source that was deleted changes it.
 SOURCES := setup.py pyproject.toml MANIFEST.in README.md LICENSE $(sort $(shell find build_tools tensorflow_ipu -type f \

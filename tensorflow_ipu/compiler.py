@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import tensorflow as tf
 
@@ -52,7 +52,8 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
     results: list[_Results] = []
 
     def traced(*values: tf.Tensor) -> list[tf.Tensor]:
-        with _as_replica(), tf.variable_creator_scope(_make_outside):
+        known = {value.name: outside for value, outside in zip(values, flat, strict=True)}
+        with _as_replica(), tf.variable_creator_scope(functools.partial(_make_outside, known)):
             results.append(_Results(computation(*tf.nest.pack_sequence_as(arguments, values))))
         return results[-1].fetched()
 
@@ -123,23 +124,67 @@ class _Results:
         return None if tf.executing_eagerly() else values[0].op
 
 
-def _make_outside(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-    """Makes a variable of the kind that programs can use, even where its initial value is a tensor of the program."""
+def _make_outside(
+    known: Mapping[str, tf.Tensor], next_creator: Callable[..., tf.Variable], **kwargs: Any
+) -> tf.Variable:
+    """Makes a variable of the kind that programs can use, even where its initial value is a tensor of the program.
+
+    `known` has the values of the program's arguments, by the names that they have in the program.
+    """
     kwargs["use_resource"] = True
     value = kwargs.get("initial_value")
     if callable(value):
-        kwargs["initial_value"] = functools.partial(_on_host, value)
-    if isinstance(value, tf.Tensor) and not tf.executing_eagerly() and value.graph.building_function:
-        value = random_streams.on_host(value)
+        kwargs["initial_value"] = functools.partial(_on_host, known, value)
+    elif isinstance(value, tf.Tensor):
+        lifted = functools.partial(_lifted, value, known)
         with tf.init_scope():
-            if not tf.executing_eagerly():
-                kwargs["initial_value"] = graphs.lifted(value)
+            kwargs["initial_value"] = tf.function(lifted, autograph=False)() if tf.executing_eagerly() else lifted()
     return next_creator(**kwargs)
 
 
-def _on_host(initial_value: Callable[..., object], *args: Any, **kwargs: Any) -> object:
+def _on_host(known: Mapping[str, tf.Tensor], initial_value: Callable[..., object], *args: Any, **kwargs: Any) -> object:
     with replicas.on_host():
-        return initial_value(*args, **kwargs)
+        value = initial_value(*args, **kwargs)
+    return _lifted(value, known) if isinstance(value, tf.Tensor) else value
+
+
+def _lifted(value: tf.Tensor, known: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Returns a tensor of a program as one of the graph around the program, which is the current one."""
+    around = tf.compat.v1.get_default_graph()
+    if not tf.is_symbolic_tensor(value):
+        return tf.identity(value)
+    if value.graph is around or not graphs.is_function(value.graph):
+        return value
+    value = random_streams.on_host(value)
+    graph = cast("graphs.FunctionGraph", value.graph)
+    captured = {inside.name: outside for outside, inside in graph.captures}
+    inputs = dict[str, tf.Tensor]()
+    operations = dict[str, tf.Operation]()
+    waiting = [value.op]
+    while waiting:
+        operation = waiting.pop()
+        name = f"{operation.name}:0"
+        if name in captured:
+            inputs[name] = _lifted(captured[name], known)
+        elif operation.type == "Placeholder":
+            if name not in known:
+                raise ValueError(
+                    f"the initial value `{value.name}` of a variable depends on `{operation.name}`, which changes from step"
+                    " to step of a loop: compute it from constants, variables or the arguments of the program"
+                )
+            inputs[name] = _lifted(known[name], known)
+        elif operation.name not in operations:
+            operations[operation.name] = operation
+            waiting += [*(tensor.op for tensor in operation.inputs), *operation.control_inputs]
+    if value.name in inputs:
+        return inputs[value.name]
+    definition = tf.compat.v1.GraphDef(versions=graph.graph_def_versions)
+    definition.node.extend(operation.node_def for operation in operations.values())
+    for node in definition.node:
+        node.attr.pop("_class", None)  # It may name an operation that stays in the program.
+    if any(attribute.HasField("func") for node in definition.node for attribute in node.attr.values()):
+        definition.library.CopyFrom(graph.as_graph_def().library)
+    return tf.graph_util.import_graph_def(definition, inputs, [value.name], name="initial_value")[0]
 
 
 def _arguments(computation: Callable[..., Nested], inputs: Nested) -> list[Nested]:

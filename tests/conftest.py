@@ -279,7 +279,7 @@ def quick_imports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the environment of an interpreter has so that it imports TensorFlow sooner, by a fifth."""
     folder = tmp_path_factory.mktemp("without")
     (folder / f"{_WITHOUT}.py").write_text("raise ImportError('scripts of tests do without')\n")
-    return {"PYTHONPATH": str(folder)}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
 @pytest.fixture(scope="session")

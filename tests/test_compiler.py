@@ -255,6 +255,46 @@ def test_initial_values_are_those_of_plain_tensorflow(graph):
         np.testing.assert_allclose(own, plain, rtol=1e-6)
 
 
+# TensorFlow lifted no tensor out of the program that another variable or an argument is part of.
+def test_initial_values_may_be_tensors_of_the_program(graph):
+    x = tf.constant([1.0, 2.0])
+
+    def computation(argument):
+        ones = tf.ones([2])
+        first = v1.get_variable("first", initializer=ones * 2)
+        guarded = tf.cond(v1.is_variable_initialized(first), first.read_value, lambda: first.initial_value)
+
+        def body(total):
+            inner = v1.get_variable("inner", initializer=argument + x + ones)
+            return total + inner
+
+        [looped] = tf.nest.flatten(ipu.loops.repeat(2, body, [tf.zeros([2])]))
+        others = [v1.Variable(lambda: ones * 3), v1.Variable(guarded * 2)]
+        return [*map(tf.identity, (first, *others)), looped]
+
+    def faulty(total):
+        return total + v1.Variable(total)
+
+    run = _on_ipu(computation, [x])
+    with v1.Session() as session:
+        session.run(v1.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(run), [[2, 2], [3, 3], [4, 4], [6, 10]])
+    with pytest.raises(ValueError, match="which changes from step to step of a loop"):
+        _on_ipu(lambda: ipu.loops.repeat(2, faulty, [tf.zeros([2])]))
+
+
+def test_initial_values_may_be_tensors_of_an_eager_program():
+    made = []
+
+    def computation(argument):
+        made.append(tf.Variable(argument * 2))
+        return made[0].assign_add(tf.ones([2]))
+
+    [result] = _on_ipu(computation, [tf.constant([1.0, 2.0])])
+    np.testing.assert_array_equal(result, [3, 5])
+    np.testing.assert_array_equal(made[0], [3, 5])
+
+
 def test_computation_on_two_devices_is_refused(refused):
     def part(ordinal):
         with scopes.ipu_scope(f"/device:IPU:{ordinal}"):

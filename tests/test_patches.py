@@ -78,9 +78,11 @@ def test_it_is_put_back_when_the_last_object_goes(method):
     method.apply_while(other)
     del one
     gc.collect()
+    assert method.is_applied
     assert Holder().method() == "ours of plain"
     del other
     gc.collect()
+    assert not method.is_applied
     assert Holder().method() == "plain"
 
 

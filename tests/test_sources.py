@@ -65,6 +65,14 @@ def test_checks_of_bools_are_written_once():
     ]
 
 
+def test_files_are_written_in_one_place():
+    """What is written in place is left half when the disk is full, or mixed by two processes."""
+    writes = re.compile(
+        r"""\.write_(text|bytes)\(|\bos\.(replace|rename)\(|mkstemp|[^.]\bopen\([^)]*["'][wax]b?\+?["']"""
+    )
+    assert [path for path, _ in python() if writes.search((PACKAGE / path).read_text())] == ["_base/files.py"]
+
+
 def words(name):
     return {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)}
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 
 import pytest
 import tensorflow as tf
@@ -64,12 +65,17 @@ def test_fed_program_is_traced_with_its_waits_marks_and_prediction(replicas, pvt
     channel, graph = pvti.createTraceChannel("application"), pvti.Graph("loss", "nats")
     series = graph.addSeries("training")
     file = tmp_path / "trace.json"
+    other = tmp_path / "log" / "plugins" / "profile" / "later" / "other.xplane.pb"
+    other.parent.mkdir(parents=True)
+    other.write_text("what another process writes to the same folder")
+    os.utime(other, (2**32, 2**32))
     with ipu.trace(file, logdir=tmp_path / "log", report=report):
         assert pvti.checkTraceChannel(channel)
         with pvti.Tracepoint(channel, "epoch 0"):
             strategy.run(program, (iterator,))
         series.add(0.5)
-    assert list((tmp_path / "log").glob("plugins/profile/*/*.xplane.pb"))
+    profiles = (tmp_path / "log" / "plugins" / "profile").glob("*/*")
+    assert [one.name.endswith(".xplane.pb") for one in profiles] == [True, True]
     trace = json.loads(file.read_text())
     found = slices(trace)
     operations = [one for one in found if one["process"] == "operations"]

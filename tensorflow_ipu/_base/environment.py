@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import shlex
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,9 +78,23 @@ KERAS_2_COMES_BY = (
 )
 
 
-def uses_keras_2(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether `tf.keras` is Keras 2, the package `tf_keras`: by the words that TensorFlow knows."""
-    return (os.environ if environ is None else environ).get(KERAS_VARIABLE) in ("1", "True", "true")
+_settled_keras: bool | None = None  # Written once, by the import of the package.
+
+
+def settle_keras(is_2: bool) -> None:
+    """Sets what `uses_keras_2` returns from now on, whatever becomes of the variable."""
+    global _settled_keras  # noqa: PLW0603
+    _settled_keras = is_2
+
+
+def uses_keras_2() -> bool:
+    """Returns True if `tf.keras` is Keras 2, the package `tf_keras`: as settled, or else as the variable says."""
+    return asks_for_keras_2(os.environ) if _settled_keras is None else _settled_keras
+
+
+def asks_for_keras_2(environ: Mapping[str, str]) -> bool:
+    """Returns True if the variable asks for Keras 2, by the values that TensorFlow knows."""
+    return environ.get(KERAS_VARIABLE) in ("1", "True", "true")
 
 
 EMULATIONS_VARIABLE = "TENSORFLOW_IPU_EMULATIONS"
@@ -93,6 +108,7 @@ VLOG_VARIABLE = "TF_POPLAR_VLOG_LEVEL"
 PROGRESS_VARIABLE = "TENSORFLOW_IPU_PROGRESS"
 
 TRACEBACKS_VARIABLE = "TENSORFLOW_IPU_FULL_TRACEBACKS"
+TRUST_VARIABLE = "TENSORFLOW_IPU_TRUST_EXECUTABLES"
 
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARN", "ERR", "OFF")
 
@@ -214,6 +230,11 @@ def poplar_flags(environ: Mapping[str, str] | None = None) -> PoplarFlags:
     return PoplarFlags(ipu_model, synthetic, frozenset(categories), cache, progress_bar, tuple(others))
 
 
+def trusts_executables(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether executables that other users stored in the cache are loaded (`TENSORFLOW_IPU_TRUST_EXECUTABLES`)."""
+    return switch(TRUST_VARIABLE, False, environ)
+
+
 def progress(environ: Mapping[str, str] | None = None) -> bool | None:
     """Whether long work says how far it is (`TENSORFLOW_IPU_PROGRESS`, else `TF_POPLAR_FLAGS`); None: where people look."""
     if text_of(PROGRESS_VARIABLE, environ):
@@ -286,9 +307,17 @@ def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
     return text_of(TF_CONFIG_VARIABLE, environ) or None
 
 
-def launcher(environ: Mapping[str, str] | None = None) -> str | None:
-    """The name of the abstract socket of the launcher that started this worker; None where nobody did."""
-    return text_of(LAUNCHER_VARIABLE, environ) or None
+def launcher(environ: Mapping[str, str] | None = None) -> int | None:
+    """Returns the inherited socket by which a worker reports to its launcher; None if there is none.
+
+    The variable is `NUMBER:INODE`, as a process that did not inherit the socket may have another file of that number.
+    """
+    number, _, inode = text_of(LAUNCHER_VARIABLE, environ).partition(":")
+    try:
+        about = os.fstat(int(number))
+    except (OSError, OverflowError, ValueError):
+        return None
+    return int(number) if stat.S_ISSOCK(about.st_mode) and str(about.st_ino) == inode else None
 
 
 def worker_timeout(environ: Mapping[str, str] | None = None) -> float:

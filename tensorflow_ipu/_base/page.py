@@ -12,6 +12,8 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from tensorflow_ipu._base import files
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -200,7 +202,7 @@ class SavedReport(PageView):
         if target.suffix not in (".json", ".html"):
             raise ValueError(f"`path` must end in `.json` or `.html`, but is `{target}`")
         text = self._page() if target.suffix == ".html" else json.dumps(self.to_dict(), indent=1) + "\n"
-        target.write_text(text, encoding="utf-8")
+        files.write(target, text)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

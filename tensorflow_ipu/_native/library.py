@@ -40,7 +40,6 @@ _TEXT = ctypes.c_char_p
 _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     name: (result, arguments)
     for names, result, arguments in (
-        ("ipu_add_executables", None, [_TEXT, _TEXT]),
         ("ipu_compiles", _FLAG, [_TEXT, _INT]),
         ("ipu_configure_devices", None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
         ("ipu_connect_workers", _FLAG, [_INT, _TEXT, ctypes.c_double, ctypes.POINTER(_FLAG), _FLAG, _TEXT]),
@@ -54,14 +53,22 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         ),
         ("ipu_embedding_new", _INT, [_POINTER, _INT, _INT, _FLAG]),
         ("ipu_embedding_open", None, [_INT, _FLAG]),
-        ("ipu_end_process ipu_interrupt_disarm ipu_interrupt_now ipu_random_forget", None, []),
-        ("ipu_host_function_new", _INT, []),
+        (
+            (
+                "ipu_end_process ipu_interrupt_disarm ipu_interrupt_now ipu_random_forget"
+                " ipu_run_application_on_this_thread"
+            ),
+            None,
+            [],
+        ),
+        ("ipu_hold_executable", None, [_TEXT, _TEXT, _TEXT, _INT]),
+        ("ipu_host_function_new", _INT, [_INT]),
         ("ipu_host_layers ipu_journal", _TEXT, []),
         ("ipu_infeed_new", _INT, [_TEXT, _INT, _INT, _FLAG]),
         (
             (
                 "ipu_infeed_ready ipu_infeed_waiting ipu_outfeed_replicas ipu_outfeed_layout ipu_outfeed_ready"
-                " ipu_outfeed_woken_ns ipu_random_new"
+                " ipu_outfeed_woken_ns ipu_random_new ipu_runs_waiting"
             ),
             _INT,
             [_INT],
@@ -75,7 +82,8 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         ("ipu_outfeed_rows", _INT, [_INT, _INT, _POINTER, _INT, _INT, _POINTER, _POINTER]),
         ("ipu_outfeed_stacked", _INT, [_INT, _INT, _POINTER, _INT, _POINTER]),
         ("ipu_random_reset", None, [_INT, ctypes.c_uint64, _FLAG]),
-        ("ipu_set_executable_cache", None, [_TEXT, _INT, _TEXT]),
+        ("ipu_release_executable", None, [_TEXT]),
+        ("ipu_set_executable_cache", None, [_TEXT, _INT, _TEXT, _FLAG]),
         ("ipu_site_new", _INT, [_INT, _TEXT, _TEXT, _INT, _FLAG]),
         ("ipu_small_convolution", _FLAG, [ctypes.POINTER(_INT), _INT, _INT, _FLAG]),
         ("ipu_user_function_new", _INT, [_POINTER]),

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.framework import auto_control_deps, auto_control_deps_utils, func_graph, op_def_registry
 from tensorflow.python.ops import control_flow_ops, control_flow_util, control_flow_v2_func_graphs
 
@@ -252,12 +251,6 @@ def copy_operation(
         attrs=attributes,
         op_def=operation.op_def,
     )
-
-
-def lifted(tensor: tf.Tensor) -> tf.Tensor:
-    """A function's tensor, with all that computes it, in the current graph; stands on `lift_to_graph.lift_to_graph`."""
-    # Without it: `tf.__internal__.lift_to_graph`.
-    return lift_to_graph.lift_to_graph([tensor], _default())[tensor]
 
 
 def set_attribute(operation: tf.Operation, name: str, value: Any) -> None:

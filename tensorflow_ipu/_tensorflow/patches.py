@@ -8,13 +8,14 @@ import importlib
 import inspect
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import environment, lifetimes
+from tensorflow_ipu._tensorflow import keras_choice
 
 _NOTHING = object()
+_PATCHES = "_ipu_patches"  # The attribute of an object that has the patches that are applied while it lives.
 
 
 class Lifetime(enum.Enum):
@@ -27,7 +28,8 @@ class Lifetime(enum.Enum):
     INSTALL = "from `compat.install` to `compat.uninstall`"
 
 
-# Reentrant: a finalizer may take it on a thread that has it.
+# Guards what is replaced, and for whom. Reentrant: what makes a replacement may call an action that is due, and release
+# another patch.
 _lock = threading.RLock()
 
 
@@ -52,6 +54,7 @@ class Patch:
     @property
     def is_applied(self) -> bool:
         """Whether it is replaced now."""
+        lifetimes.call_due()
         return bool(self._put)
 
     @property
@@ -76,10 +79,18 @@ class Patch:
 
     def apply_while(self, owner: object) -> None:
         """Replaces it as long as an object lives, or others need it."""
-        token = id(owner)
-        if token not in self._holders:
-            self._hold(token)
-            weakref.finalize(owner, self._release, token).atexit = False
+        if self in getattr(owner, _PATCHES, {}):
+            return
+        token = object()
+        self._hold(token)
+        with _lock:
+            applied = getattr(owner, _PATCHES, {})
+            setattr(owner, _PATCHES, applied)
+            is_first = applied.setdefault(self, token) is token  # Else another thread was faster.
+        if is_first:
+            lifetimes.call_later(owner, lambda: self._release(token))
+        else:
+            self._release(token)
 
     def apply_for_good(self) -> None:
         """Replaces it until the process ends."""
@@ -201,7 +212,7 @@ __all__ = ["TABLE", "Changes", "Hook", "Lifetime", "Patch", "in_trace"]
 
 _NO_SCRIPTS = "no script is of IPU TensorFlow any more"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function"
-_KERAS, _NODE = ("tf_keras", "engine.node") if environment.uses_keras_2() else ("keras", "ops.node")
+_KERAS, _NODE = ("tf_keras", "engine.node") if keras_choice.settle() else ("keras", "ops.node")
 
 AUTOGRAPH_RULES = Patch(
     "tensorflow.python.autograph.core.config:CONVERSION_RULES",

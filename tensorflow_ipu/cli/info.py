@@ -195,8 +195,11 @@ def _cache() -> dict[str, object]:
     if not folder:
         return {"folder": "none, unless a program sets `executables.set_cache` or `serialization_output_folder`"}
     path = Path(os.path.abspath(os.path.expanduser(folder)))
-    files = [file for file in path.rglob("*") if file.is_file()]
-    return {"folder": str(path), "files": len(files), "size_bytes": sum(file.stat().st_size for file in files)}
+    sizes = list[int]()
+    for file in path.glob("*.ipu_executable"):
+        with suppress(OSError):  # Another process may have removed it meanwhile.
+            sizes.append(file.lstat().st_size)
+    return {"folder": str(path), "files": len(sizes), "size_bytes": sum(sizes)}
 
 
 def _of_flags() -> str:
@@ -228,6 +231,7 @@ ACTING: dict[str, tuple[str, Callable[[], object]]] = {
     environment.LOG_LEVEL_VARIABLE: ("how much is logged", environment.log_level),
     environment.PROGRESS_VARIABLE: ("whether long work says how far it is", environment.progress),
     environment.TRACEBACKS_VARIABLE: ("whether tracebacks show all frames", environment.full_tracebacks),
+    environment.TRUST_VARIABLE: ("whether executables of other users are loaded", environment.trusts_executables),
     environment.VLOG_VARIABLE: (f"how much is logged, without {environment.LOG_LEVEL_VARIABLE}", environment.log_level),
     environment.TIMEOUT_VARIABLE: ("seconds that workers wait for each other", environment.worker_timeout),
     environment.LAUNCHER_VARIABLE: ("where the launcher hears that this worker is there", environment.launcher),

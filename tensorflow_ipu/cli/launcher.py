@@ -73,8 +73,15 @@ _OF_SIGNAL = 128  # What a shell adds to the number of a signal that ended a pro
 class Child:
     """One process and its output."""
 
-    def __init__(self, worker: int, command: Sequence[str], environment: Mapping[str, str], shows: bool = True) -> None:
-        """Starts it in a group of its own: Ctrl-C reaches it through the launcher alone."""
+    def __init__(
+        self,
+        worker: int,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        shows: bool = True,
+        passed: Sequence[int] = (),
+    ) -> None:
+        """Starts it in a group of its own: Ctrl-C reaches it through the launcher alone. It inherits the files `passed`."""
         self.worker = worker
         self.last: deque[str] = deque(maxlen=_SHOWN)
         self.since = time.monotonic()
@@ -87,6 +94,7 @@ class Child:
             stderr=subprocess.PIPE,
             bufsize=0,
             start_new_session=True,
+            pass_fds=passed,
             preexec_fn=_end_with_parent,  # noqa: PLW1509  (The launcher has no other threads.)
         )
         prefix = f"[{worker}] "
@@ -157,10 +165,9 @@ class Children:
         os.set_blocking(self._reader, False)
         os.set_blocking(writer, False)
         self._selector.register(self._reader, selectors.EVENT_READ)
-        # Where workers tell that they are there.
-        self._arrivals = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        # Workers inherit one end and send their numbers when they have joined. It has no name that others could use.
+        self._arrivals, self._of_workers = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._arrivals.setblocking(False)
-        self._arrivals.bind(f"\0tensorflow_ipu-{os.getpid()}")
         self._selector.register(self._arrivals, selectors.EVENT_READ)
         self._arrived: set[bytes] = set()
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -172,9 +179,10 @@ class Children:
     ) -> int:
         """Starts all, and waits until all have ended; shows what the process `only` writes, or all if None."""
         try:
-            told = {environment.LAUNCHER_VARIABLE: self._arrivals.getsockname().decode().lstrip("\0")}
+            passed = self._of_workers.fileno()
+            told = {environment.LAUNCHER_VARIABLE: f"{passed}:{os.fstat(passed).st_ino}"}
             for worker, (command, variables) in enumerate(zip(commands, environments, strict=True)):
-                child = Child(worker, command, {**variables, **told}, only in (None, worker))
+                child = Child(worker, command, {**variables, **told}, only in (None, worker), [passed])
                 self._children.append(child)
                 for source in child.outputs:
                     os.set_blocking(source.fileno(), False)
@@ -187,6 +195,7 @@ class Children:
                 work.done = self._count_arrived()  # Of the last ones, whose end may be seen first.
         finally:
             self._arrivals.close()
+            self._of_workers.close()
             for child in self._children:
                 child.end()
                 for source in list(child.outputs):

@@ -12,7 +12,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from tensorflow_ipu.cli.parsers import kind_of, meant
-from tensorflow_ipu.compat import _reading
+from tensorflow_ipu.compat import _project
 
 _PYTHON = re.compile(r"python[\d.]*")
 _VALUED = ("-W", "-X")
@@ -37,19 +37,19 @@ class Program:
         """How messages name it."""
         return f"{self.flag} {self.text}" if self.flag == "-m" else self.text if not self.flag else "-c"
 
-    def read(self) -> _reading.Project:
+    def read(self) -> _project.Project:
         """Reads it with what it imports of its folder; a ValueError says that it does not exist."""
         if self.flag == "-c":
-            return _reading.Project(Path("<string>"), [Path.cwd()], source=self.text.encode())
+            return _project.Project(Path("<string>"), [Path.cwd()], source=self.text.encode())
         if self.flag == "-m":
-            return _reading.Project(*_module(self.text))
+            return _project.Project(*_module(self.text))
         path = Path(self.text)
         if not path.is_file():
             kind = "is a folder, not a script" if path.is_dir() else "does not exist"
             raise ValueError(f"`{path}` {kind}; name a Python file{meant(self.text)}")
         if path.suffix in (".json", ".html") and (other := kind_of(path)):
             raise ValueError(f"`{path}` {other}")
-        return _reading.of_script(path)
+        return _project.of_script(path)
 
 
 def program_of(words: Sequence[str]) -> Program:

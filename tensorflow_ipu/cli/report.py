@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from tensorflow_ipu._base import files
 from tensorflow_ipu._base.page import SavedReport
 from tensorflow_ipu.cli.parsers import WRONG, add_json, kind_of, make_parser, program, show, show_json
 
@@ -94,4 +95,4 @@ def _show(options: argparse.Namespace) -> None:
     if options.html is not None:
         from tensorflow_ipu.machine.page import page  # matplotlib, which takes a while.
 
-        options.html.write_text(page(after, before if options.other else None), encoding="utf-8")
+        files.write(options.html, page(after, before if options.other else None))

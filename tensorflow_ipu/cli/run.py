@@ -47,6 +47,7 @@ _VALUES = (
     "--port",
     "--timeout",
     "--keras",
+    "--tensorflow",
     "--emulations",
     "--executable-cache-path",
     _ONLY,
@@ -95,6 +96,7 @@ def parser() -> argparse.ArgumentParser:
     add("--verbose", "--vv", "-v", action="count", help=words)
     add("--print-topology", nargs="?", const="yes", choices=YES_NO, help=words)
     add("--keras", choices=("2", "3"), help="as without `run`: which Keras scripts get")
+    add("--tensorflow", choices=("1", "2"), help="as without `run`: what `import tensorflow` is in scripts")
     add("--force", action="store_true", help="as without `run`: run a script that needs missing names")
     add("--emulations", metavar="FILE", help="as without `run`; write `--emulations=FILE`")
     for option in _IGNORED:
@@ -110,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
     made = parser()
     options = made.parse_args(own)
     named = {name for name, value in vars(options).items() if value != made.get_default(name)}
-    if named <= {"keras", "force", "emulations"}:
+    if named <= {"keras", "tensorflow", "force", "emulations"}:
         return run_script.main(arguments)
     try:
         program = program_of(words)
@@ -222,8 +224,9 @@ def _local_replicas(replicas: int | None, instances: int) -> int | None:
 
 def _command(python: str, options: argparse.Namespace, program: Program) -> list[str]:
     emulations = [] if options.emulations is None else [f"--emulations={options.emulations}"]
-    keras = [] if options.keras is None else [f"--keras={options.keras}"]
-    own = [*keras, *["--force"] * options.force, *emulations]
+    chosen = {"keras": options.keras, "tensorflow": options.tensorflow}
+    versions = [f"--{name}={version}" for name, version in chosen.items() if version is not None]
+    own = [*versions, *["--force"] * options.force, *emulations]
     return [python, *program.interpreter, "-m", "tensorflow_ipu", "run-script", *own, *program.words]
 
 

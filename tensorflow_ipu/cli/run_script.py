@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import runpy
 import sys
@@ -13,12 +12,17 @@ from pathlib import Path
 from tensorflow_ipu._base import environment, requirements
 from tensorflow_ipu.cli.parsers import COMMANDS, WRONG, make_parser, meant, program, show, split
 from tensorflow_ipu.cli.programs import program_of
-from tensorflow_ipu.compat import _keras_reading, _reading
+from tensorflow_ipu.compat import _keras_choice, _keras_reading, _missing, _tensorflow_reading
+from tensorflow_ipu.compat._api_files import KERAS_2
+from tensorflow_ipu.compat._keras_choice import KerasChoice
+from tensorflow_ipu.compat._keras_reading import KerasFound, Weight
+from tensorflow_ipu.compat._project import Found, Project
+from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
 from tensorflow_ipu.errors import LibraryError
 
 _USAGE = """\
-{prog} [--keras 2|3] [--force] [--emulations=FILE] SCRIPT [ARGUMENT ...]
-       {prog} [--keras 2|3] [--force] [--emulations=FILE] -m MODULE | -c CODE [ARGUMENT ...]
+{prog} [--keras 2|3] [--tensorflow 1|2] [--force] [--emulations=FILE] SCRIPT [ARGUMENT ...]
+       {prog} [OPTION ...] -m MODULE | -c CODE [ARGUMENT ...]
        {prog} COMMAND ..."""
 
 _DESCRIPTION = """\
@@ -43,7 +47,14 @@ def parser() -> argparse.ArgumentParser:
         "--keras",
         choices=("2", "3"),
         help="which Keras `tf.keras`, `keras` and `tensorflow.keras` are: 2, the one of 2021, which is the package `tf_keras`,"
-        " or 3. By default what `TF_USE_LEGACY_KERAS` says; where that is not set, 2 if the script uses what that alone has",
+        " or 3. By default what `TF_USE_LEGACY_KERAS` says; where that is not set, 2 for code of the SDK, or if any script of"
+        " the folder uses what that alone has",
+    )
+    made.add_argument(
+        "--tensorflow",
+        choices=("1", "2"),
+        help="what `import tensorflow` is in the script and what it imports of its folder: 1, which is `tf.compat.v1` in"
+        " graphs, or 2. By default 1 if they use what that alone has",
     )
     made.add_argument("--force", action="store_true", help="run the script even if it needs names that do not exist")
     made.add_argument(
@@ -60,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Executes a command line."""
     made = parser()
-    own, words = split(arguments, ("--keras", "--emulations"))
+    own, words = split(arguments, ("--keras", "--tensorflow", "--emulations"))
     chosen, unknown = made.parse_known_args(own)
     if unknown:
         made.error(f"unrecognized arguments: {' '.join(unknown)}{meant(unknown[0])}")
@@ -82,19 +93,11 @@ def main(arguments: Sequence[str]) -> int:
     emulations: Path | None = chosen.emulations
     if emulations is not None and not emulations.is_file():
         made.exit(WRONG, f"{made.prog}: `--emulations={emulations}` names no Python file\n")
-    if chosen.keras is not None:
-        _use_keras(chosen.keras)
     # Devices and scopes have to exist before the script uses TensorFlow, which is not imported before it is read.
-    needs = [] if environment.uses_keras_2() else _keras_reading.needs(project)
-    is_chosen = chosen.keras is not None or environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules
-    deciding = [need for need in needs if need.weight is not _keras_reading.Weight.BRIDGED]
-    if deciding and not is_chosen:
-        _say(choice(script.title, deciding))
-        if has_keras_2():
-            _use_keras("2")
-    missing = _reading.missing(project)
-    if not environment.uses_keras_2():
-        missing += [need for need in needs if need.weight is _keras_reading.Weight.LOST]
+    needs = _keras_reading.needs(project)
+    version = _settle_keras(chosen.keras, script.title, project, needs)
+    old = _settle_tensorflow(chosen.tensorflow, script.title, project)
+    missing = [*_missing.missing(project), *_keras_choice.lost(needs, version)]
     if missing:
         _say(_missing_names(script.title, missing, chosen.force))
         if not chosen.force:
@@ -107,36 +110,76 @@ def main(arguments: Sequence[str]) -> int:
         made.exit(WRONG, f"{made.prog}: {exc}\n")
     if emulations is not None:
         runpy.run_path(str(emulations))
-    return _script.run(script.flag, script.text, script.arguments)
+    is_of_keras_2 = any(need.version == 2 and need.weight is not Weight.BRIDGED for need in needs)
+    advice = f"`--keras 2` may be what this script needs{_way_to_keras_2()}" if version == 3 and is_of_keras_2 else ""
+    return _script.run(script.flag, script.text, script.arguments, old, advice)
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _use_keras(version: str) -> None:
+def _settle_keras(version: str | None, script: str, project: Project, needs: Sequence[KerasFound]) -> int:
+    """Chooses the Keras of this process, unless the user or an import did, and returns its version."""
+    if version is not None:
+        _use_keras(int(version))
+    if not (environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules):
+        choice = _keras_choice.choose(needs, _keras_choice.of_folder(project, needs))
+        words = said(script, choice, project)
+        if words:
+            _say(words)
+        if choice.because and (choice.version == 3 or KERAS_2.is_installed):
+            _use_keras(choice.version)
+    return 2 if environment.uses_keras_2() else 3
+
+
+def _settle_tensorflow(version: str | None, script: str, project: Project) -> OldTensorFlow:
+    """Chooses what the script has as `tensorflow`, unless the user did."""
+    if version is not None:
+        return OldTensorFlow(frozenset(project.files if version == "1" else ()), in_graphs=version == "1")
+    old = _tensorflow_reading.old_tensorflow(project)
+    if old.because:
+        _say(said_of_old(script, old))
+    return old
+
+
+def _use_keras(version: int) -> None:
     """Has TensorFlow, here and in processes that start from here, take this Keras."""
-    if version == "2":
-        os.environ[environment.KERAS_VARIABLE] = "1"
-    else:
-        os.environ.pop(environment.KERAS_VARIABLE, None)
+    # Some libraries set the variable where it is not set.
+    os.environ[environment.KERAS_VARIABLE] = str(int(version == 2))
 
 
-def has_keras_2() -> bool:
-    """Whether the package `tf_keras` is installed."""
-    return importlib.util.find_spec("tf_keras") is not None
+def _way_to_keras_2() -> str:
+    return "" if KERAS_2.is_installed else f"; it is the package `tf_keras`: {environment.KERAS_2_COMES_BY}"
 
 
-def choice(script: str, needs: Sequence[_keras_reading.KerasFound]) -> str:
-    """The line that says which Keras a script gets, where it needs Keras 2 and nobody has said which."""
-    first, more = needs[0], f", and {len(needs) - 1} more, which `check` lists" if needs[1:] else ""
-    begin = f"`{script}` is for Keras 2 ({first.path}:{first.line}: {first.message}{more})"
-    if has_keras_2():
+def said(script: str, choice: KerasChoice, project: Project) -> str:
+    """Returns the line on the Keras that a script gets; empty where that is TensorFlow's, or the script uses none."""
+    if not choice.because:
+        return ""
+    first, more = choice.because[0], len(choice.because) - 1
+    is_by_origin = first.weight is Weight.ORIGIN
+    others = f", and {more} more, which `check` lists" if more and not is_by_origin else ""
+    begin = f"`{script}` is for Keras {choice.version} ({first.path}:{first.line}: {first.message}{others})"
+    if choice.version == 3:
+        return f"{begin} and gets it; `--keras 2` has it run with Keras 2"
+    if is_by_origin and not (KERAS_2.is_installed and _keras_reading.mentions_keras(project)):
+        return ""
+    if KERAS_2.is_installed:
         return f"{begin} and gets it, as `tf_keras`; `--keras 3` has it run with Keras 3"
     return f"{begin}, the package `tf_keras`, which is not installed: {environment.KERAS_2_COMES_BY}"
 
 
-def _missing_names(script: str, missing: list[_reading.Found], forced: bool) -> str:
+def said_of_old(script: str, old: OldTensorFlow) -> str:
+    """Returns the line on what a script gets that is for TensorFlow 1."""
+    first, more = old.because[0], len(old.because) - 1
+    others = f", and {more} more, which `check` lists" if more else ""
+    gets = ["`tf.compat.v1` as `tensorflow`"] * bool(old.files) + ["graphs in place of eager execution"] * old.in_graphs
+    begin = f"`{script}` is for TensorFlow 1 ({first.path}:{first.line}: {first.message}{others})"
+    return f"{begin} and gets {' and '.join(gets)}; `--tensorflow 2` has it run without"
+
+
+def _missing_names(script: str, missing: list[Found], forced: bool) -> str:
     lines = [place(found) for found in missing]
     if forced:
         end = "It is run all the same, as `--force` says."
@@ -145,6 +188,6 @@ def _missing_names(script: str, missing: list[_reading.Found], forced: bool) -> 
     return "\n".join([f"`{script}` needs what does not exist in this version of tensorflow_ipu:", *lines, end])
 
 
-def place(found: _reading.Found) -> str:
+def place(found: Found) -> str:
     """A finding as a line."""
     return f"  {found.path}:{found.line}: {found.message}"

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.tensors import name_of
+from tensorflow_ipu._base.types import ShapeLike, TensorLike
 
 keras: Any = tf.keras
 _kinds: Any = keras.optimizers.legacy if environment.uses_keras_2() else keras.optimizers
@@ -116,6 +117,11 @@ class F1Score(keras.metrics.F1Score):
         super().__init__(average=average, threshold=threshold, name=name, dtype=dtype)
         self.num_classes = num_classes
 
+    def update_state(self, y_true: TensorLike, y_pred: TensorLike, sample_weight: TensorLike | None = None) -> object:
+        """Counts a batch, of labels and predictions of any type."""
+        y_true, y_pred = (tf.cast(one, self.dtype) for one in (y_true, y_pred))
+        return super().update_state(y_true, y_pred, sample_weight)
+
     def get_config(self) -> dict[str, Any]:
         """The arguments."""
         return {**super().get_config(), "num_classes": self.num_classes}
@@ -158,6 +164,111 @@ class InstanceNormalization(keras.layers.GroupNormalization):
     def __init__(self, **kwargs: Any) -> None:
         """Takes Keras's arguments."""
         super().__init__(**{**kwargs, "groups": -1})
+
+
+class WeightNormalization(keras.layers.Wrapper):
+    """Trains the direction and the length of a layer's kernel apart: for each output, `kernel = g * v / |v|`.
+
+    The first call sets `g`. With `data_init`, it also sets the bias, so that the batch has outputs around 0 of variance 1
+    where `|v|` is 1; else `g` is `|v|`. Of a recurrent layer, the recurrent kernel is meant.
+    """
+
+    def __init__(self, layer: tf.keras.layers.Layer, data_init: bool = True, **kwargs: Any) -> None:
+        """Takes the layer, and whether the first batch sets `g` and the bias."""
+        super().__init__(layer, **kwargs)
+        self.data_init = data_init
+        self._is_recurrent = isinstance(layer, keras.layers.RNN)
+
+    @property
+    def _holder(self) -> tf.keras.layers.Layer:
+        return self.layer.cell if self._is_recurrent else self.layer
+
+    @property
+    def _kernel_name(self) -> str:
+        return "recurrent_kernel" if self._is_recurrent else "kernel"
+
+    @property
+    def v(self) -> tf.Variable:
+        """The variable with the direction: the layer's own kernel."""
+        return getattr(self._holder, self._kernel_name)
+
+    def build(self, input_shape: ShapeLike) -> None:
+        """Builds the layer, and makes `g`."""
+        super().build(input_shape)
+        if not hasattr(self._holder, self._kernel_name):
+            raise ValueError(f"`WeightNormalization` needs a layer with a `kernel`, but `layer` is `{self.layer!r}`")
+        self.g = self.add_weight(name="g", shape=(self.v.shape[-1],), initializer="ones", dtype=self.v.dtype)
+        self._initialized = self.add_weight(
+            name="initialized", shape=(), initializer="zeros", dtype="bool", trainable=False
+        )
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Calls the layer with the normalized kernel."""
+        if self.data_init and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            raise ValueError(
+                "`WeightNormalization(data_init=True)` sets weights by the first batch, of which each replica has another;"
+                " set `data_init=False`"
+            )
+        bias = getattr(self.layer, "bias", None) if self.data_init else None
+        variables = [self.g] if bias is None else [self.g, bias]
+        values = tf.cond(
+            tf.convert_to_tensor(self._initialized),
+            lambda: [tf.identity(one) for one in variables],
+            lambda: self._initial(inputs, len(variables)),
+        )
+        for variable, value in zip(variables, values, strict=True):
+            variable.assign(value)
+        self._initialized.assign(True)
+        return self._call_with(inputs, self._normalized())
+
+    def remove(self) -> tf.keras.layers.Layer:
+        """Writes the normalized kernel into the layer, and returns the layer."""
+        self.v.assign(self._normalized())
+        return self.layer
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments."""
+        return {**super().get_config(), "data_init": self.data_init}
+
+    def _normalized(self) -> tf.Tensor:
+        v = tf.convert_to_tensor(self.v)
+        return tf.nn.l2_normalize(v, axis=list(range(v.shape.rank - 1))) * self.g
+
+    def _initial(self, inputs: tf.Tensor, count: int) -> list[tf.Tensor]:
+        """Computes `g`, and the bias where `count` is 2, from the kernel or from a batch."""
+        v, depth = tf.convert_to_tensor(self.v), self.v.shape[-1] or 1
+        if not self.data_init:
+            return [tf.norm(tf.reshape(v, [-1, depth]), axis=0)]
+        activation = getattr(self.layer, "activation", None)
+        if not self._is_recurrent:
+            self.layer.activation = None
+        try:
+            outputs = self._call_with(inputs, v)
+        finally:
+            if not self._is_recurrent:
+                self.layer.activation = activation
+        mean, variance = tf.nn.moments(outputs, list(range(outputs.shape.rank - 1)))
+        scale = tf.math.rsqrt(variance + 1e-10)
+        # The gates of a recurrent layer share a kernel.
+        return [self.g * tf.tile(scale, [depth // (outputs.shape[-1] or 1)]), -mean * scale][:count]
+
+    def _call_with(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
+        """Calls the layer with a tensor in place of its kernel."""
+        if environment.uses_keras_2():
+            attributes = vars(self._holder)
+            variable = attributes[self._kernel_name]
+            attributes[self._kernel_name] = kernel
+            try:
+                return self.layer(inputs)
+            finally:
+                attributes[self._kernel_name] = variable
+        v, others = self.v, self.layer.non_trainable_variables
+        values = ([kernel if one is v else one for one in ones] for ones in (self.layer.trainable_variables, others))
+        outputs, updated = self.layer.stateless_call(*values, inputs)
+        for variable, value in zip(others, updated, strict=True):
+            if variable is not v:
+                variable.assign(value)
+        return outputs
 
 
 class GELU(keras.layers.Layer):

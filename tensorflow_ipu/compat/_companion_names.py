@@ -70,6 +70,9 @@ _ADDON_MODULES: dict[str, Module] = {
     **{f"{ADDONS}.keras.layers.{name}": Module(names) for name, names in _LAYERS.items()},
     f"{ADDONS}.keras.optimizers": Module(_all_of(_OPTIMIZERS)),
     **{f"{ADDONS}.keras.optimizers.{name}": Module(names) for name, names in _OPTIMIZERS.items()},
+    # Where releases of 2021 had those of `v1`.
+    f"{ADDONS}.layers": Module(_RNN_OPS),
+    f"{ADDONS}.layers.rnn_ops": Module(_RNN_OPS),
     f"{ADDONS}.v1": Module(),
     f"{ADDONS}.v1.layers": Module(_RNN_OPS),
     f"{ADDONS}.v1.layers.rnn_ops": Module(_RNN_OPS),
@@ -82,7 +85,7 @@ _NO_ADDONS = "That package no longer installs, and these are the names of it tha
 _ADDONS_NAMES: dict[str, dict[str, Target]] = {
     "activations": here(_ADDONS, "gelu"),
     "layers": {
-        **here(_ADDONS, "GELU InstanceNormalization"),
+        **here(_ADDONS, "GELU InstanceNormalization WeightNormalization"),
         "GroupNormalization": "tensorflow.keras.layers:GroupNormalization",
     },
     "losses": here(_ADDONS, "SigmoidFocalCrossEntropy sigmoid_focal_crossentropy"),
@@ -96,6 +99,7 @@ _ADDONS_NAMES: dict[str, dict[str, Target]] = {
 _ADDONS_FILES = {
     "layers.gelu": "layers",
     "layers.normalizations": "layers",
+    "layers.wrappers": "layers",
     "losses.focal_loss": "losses",
     "metrics.f_scores": "metrics",
     "optimizers.lamb": "optimizers",

@@ -185,16 +185,22 @@ def _compile(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _optimizer_init(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Takes `lr` for `learning_rate`, and numbers of NumPy."""
+    """Takes `lr` for `learning_rate`, and any number: of NumPy, an integer, a tensor whose value is known."""
 
     @functools.wraps(original)
     def init(self: object, *args: Any, **kwargs: Any) -> None:
         if "lr" in kwargs:
             # By now an optimizer has put its default learning rate beside it, as an argument by name.
             kwargs["learning_rate"] = kwargs.pop("lr")
-        rate = kwargs.get("learning_rate")
-        if isinstance(rate, (np.floating, np.integer)) and not isinstance(rate, float):
-            _lost_names.note(f"a learning rate of the type `{type(rate).__name__}`", "one of Python")
+        rate = given = kwargs.get("learning_rate")
+        if tf.is_tensor(given) and not isinstance(given, tf.Variable):
+            rate = tf.get_static_value(given)
+        if (
+            isinstance(rate, (int, np.number, np.ndarray))
+            and not isinstance(rate, (bool, float))
+            and np.ndim(rate) == 0
+        ):
+            _lost_names.note(f"a learning rate of the type `{type(given).__name__}`", "one of Python")
             kwargs["learning_rate"] = float(rate)
         original(self, *args, **kwargs)
 

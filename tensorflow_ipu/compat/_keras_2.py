@@ -166,6 +166,8 @@ def _finding(path: str, holder: str) -> Callable[[str], Any]:
 
     def find(name: str) -> Any:
         full = f"{path}.{name}".removeprefix(".")
+        if full in _MOVED or full in _RENAMED:
+            return importlib.import_module(f"keras.{full}")
         if not name.startswith("__"):
             wanted = _RENAMED.get(path, {}).get(name, name)
             for module in _modules_of(path):
@@ -220,6 +222,8 @@ def _add_old_names(root: ModuleType, changes: Changes) -> None:
     # The public class now chooses the one of 2021 or a newer one, and has no subclasses of the user's.
     scaling = importlib.import_module(f"{_SOURCE}.mixed_precision.loss_scale_optimizer")
     changes.put(root.mixed_precision, "LossScaleOptimizer", scaling.LossScaleOptimizer)
+    if root.__name__ != _KERAS:
+        changes.put(root, "__version__", importlib.import_module(_KERAS).__version__)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,8 @@ import difflib
 from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_names, _tensorflow_names
 from tensorflow_ipu.compat._table import Absent, Module, Target
 
+IPU, POPLAR, ADDONS = _ipu_names.IPU, _ipu_names.POPLAR, _companion_names.ADDONS
+
 MODULES: dict[str, Module] = {
     **_ipu_names.MODULES,
     **_tensorflow_names.MODULES,
@@ -15,7 +17,8 @@ MODULES: dict[str, Module] = {
 }
 ALIASES: dict[str, str] = {**_ipu_names.ALIASES, **_keras_names.ALIASES}
 ATTRIBUTES = _tensorflow_names.ATTRIBUTES
-GONE: dict[str, str] = {**_ipu_names.GONE, **_keras_names.GONE}
+CONTRIB = _tensorflow_names.CONTRIB
+GONE: dict[str, str] = {**_ipu_names.GONE, **_tensorflow_names.GONE, **_keras_names.GONE}
 
 # Packages of the SDK that come on their own.
 COMPANIONS = ("popart", "popef", "poptorch", "pva")
@@ -126,7 +129,7 @@ def _hints(module: str, name: str) -> str:
     full = ALIASES.get(module, module)
     if name in OLD_OPTIONS and full.startswith(_ipu_names.IPU):
         return f"; it {became(name)}: docs/configuration.md"
-    near = difflib.get_close_matches(name, [*MODULES[full].names, *_children(full)], n=1)
+    near = difflib.get_close_matches(name, existing(full), n=1)
     hint = f"; did you mean `{near[0]}`?" if near else ""
     note = MODULES[full].note
     return f"{hint}. {note}" if note and not near else hint

@@ -1,16 +1,11 @@
-"""Finds the old names that files of Python use."""
+"""Reads a file of Python: what it imports, binds and uses."""
 
 from __future__ import annotations
 
 import ast
-import importlib.util
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-
-from tensorflow_ipu.compat import _names, _table
-from tensorflow_ipu.compat._table import Absent
 
 # A handler of one of these around an import or a use expects the case.
 _GUARDS = frozenset({"AttributeError", "BaseException", "Exception", "ImportError", "ModuleNotFoundError"})
@@ -57,7 +52,7 @@ class Reading(ast.NodeVisitor):
         self.uses: list[Use] = []
         self.calls: list[Use] = []
         self.classes: list[tuple[int, list[str], list[ast.expr], Scope]] = []  # Line, functions, bases, around.
-        self.modules: set[str] = set()
+        self.modules: dict[str, int] = {}  # All that is imported or may be, and the line of the first such import.
         self._package = package
         self._here = self.scope
         self._guarded = False
@@ -178,21 +173,23 @@ class Reading(ast.NodeVisitor):
             self._visit_all(node.body)
 
     def visit_If(self, node: ast.If) -> None:
-        self.visit(node.test)
-        with self._guard(_asks(node.test)):
-            self._visit_all(node.body)
-        self._visit_all(node.orelse)
+        self._conditional(node.test, node.body, node.orelse)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.visit(node.test)
-        with self._guard(_asks(node.test)):
-            self.visit(node.body)
-        self.visit(node.orelse)
+        self._conditional(node.test, [node.body], [node.orelse])
 
     def visit_MatchAs(self, node: ast.MatchAs) -> None:
         if node.name:
             self._bind(node.name, None)
         self.generic_visit(node)
+
+    def _conditional(self, test: ast.expr, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> None:
+        self.visit(test)
+        by_version = _asks_for_version(test)
+        with self._guard(by_version or _asks(test)):
+            self._visit_all(body)
+        with self._guard(by_version):
+            self._visit_all(orelse)
 
     def _function(self, args: ast.arguments, body: Sequence[ast.AST]) -> None:
         all_args = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
@@ -223,7 +220,8 @@ class Reading(ast.NodeVisitor):
         scope.bound.setdefault(name, []).append(value)
 
     def _note_import(self, line: int, module: str, name: str | None = None) -> None:
-        self.modules |= {module} if name is None else {module, f"{module}.{name}"}
+        for full in [module] if name is None else [module, f"{module}.{name}"]:
+            self.modules.setdefault(full, line)
         if not self._guarded:
             self.imports.append(Import(line, module, name))
 
@@ -304,235 +302,6 @@ def _asks(test: ast.expr) -> bool:
     )
 
 
-_MAIN = "__main__"
-
-
-class Project:
-    """Files, read together; names lead through all of them to modules outside."""
-
-    def __init__(self, script: Path, folders: Sequence[Path], package: str = "", source: bytes | None = None) -> None:
-        """Reads a script, which is in a file or in `source`, and its imports; a file that does not parse is left out."""
-        self.files: dict[Path, Reading] = {}  # In the order of imports.
-        self.unreadable: list[Found] = []
-        self._modules: dict[str, Reading] = {}
-        queue, seen = [(script, package, _MAIN)], set[Path]()
-        while queue:
-            file, package, name = queue.pop(0)
-            if file.resolve() in seen:
-                continue
-            seen.add(file.resolve())
-            try:
-                given = source if name == _MAIN else None
-                tree = ast.parse(file.read_bytes() if given is None else given, str(file))
-            except (SyntaxError, ValueError, OSError) as exc:
-                self.unreadable.append(Found(str(file), getattr(exc, "lineno", None) or 1, f"{exc.args[0]}"))
-                continue
-            reading = Reading(tree, package)
-            self.files[file] = self._modules[name] = reading
-            queue += [found for module in sorted(reading.modules) for found in _files(folders, module)]
-
-    def meanings(self, use: Use) -> set[str]:
-        """All full names that an expression can stand for; none where it may be anything else."""
-        return self._of(use.node, use.scope, frozenset())
-
-    def full(self, name: str) -> str:
-        """What a full name stands for where a module of the project imports it."""
-        for _ in range(len(self._modules) + 1):  # Two modules can have a name from each other.
-            words = name.split(".")
-            for end in range(len(words) - 1, 0, -1):
-                reading = self._modules.get(".".join(words[:end]))
-                found = self._bound(reading.scope, words[end], frozenset()) if reading is not None else set()
-                if len(found) == 1:
-                    name = ".".join([found.pop(), *words[end + 1 :]])
-                    break
-            else:
-                break
-        return name
-
-    def sources(self, use: Use) -> Iterator[str]:
-        """The old modules that an unbound name can only come from, by `from module import *`."""
-        if not isinstance(use.node, ast.Name) or _scope_of(use.node.id, use.scope) is not None:
-            return
-        seen = set[str]()
-        queue = list(_outermost(use.scope).stars)
-        while queue:
-            module = queue.pop()
-            if module in seen:
-                continue
-            seen.add(module)
-            if module in self._modules:
-                queue += self._modules[module].scope.stars
-            elif _names.module_exists(module):
-                yield module
-
-    def _of(self, node: ast.expr, scope: Scope, asked: frozenset[tuple[int, str]]) -> set[str]:
-        if isinstance(node, ast.Attribute):
-            return {self.full(f"{name}.{node.attr}") for name in self._of(node.value, scope, asked)}
-        if isinstance(node, ast.Name):
-            around = _scope_of(node.id, scope)
-            return self._bound(around or _outermost(scope), node.id, asked)
-        if isinstance(node, ast.NamedExpr):
-            return self._of(node.value, scope, asked)
-        module = imported_by(node)
-        return set() if module is None else {module}
-
-    def _bound(self, scope: Scope, name: str, asked: frozenset[tuple[int, str]]) -> set[str]:
-        """What a name of a scope stands for, by its bindings or by star imports."""
-        if (id(scope), name) in asked:  # It is bound to itself, by way of another.
-            return set()
-        asked |= {(id(scope), name)}
-        found = set[str]()
-        for value in scope.bound.get(name, ()):
-            full = {value} if isinstance(value, str) else self._of(value, scope, asked) if value is not None else set()
-            if not full:
-                return set()
-            found |= full
-        if found or name in scope.bound:
-            return found
-        for module in scope.stars:
-            if module in self._modules:
-                found |= self._bound(self._modules[module].scope, name, asked)
-            elif _names.module_exists(module) and name in _names.existing(module):
-                found.add(f"{module}.{name}")
-        return found
-
-
-def _scope_of(name: str, scope: Scope) -> Scope | None:
-    """The scope that binds a name for an expression in `scope`, or None."""
-    scope = scope.elsewhere.get(name, scope)
-    around: Scope | None = scope
-    while around is not None and (name not in around.bound or (around.is_class and around is not scope)):
-        around = around.parent
-    return around
-
-
-def _outermost(scope: Scope) -> Scope:
-    while scope.parent is not None:
-        scope = scope.parent
-    return scope
-
-
-def _files(folders: Sequence[Path], module: str) -> Iterator[tuple[Path, str, str]]:
-    """The files of a module and of the packages around it, each with its package and full name."""
-    words = module.split(".")
-    for folder in folders:
-        for end in range(1, len(words) + 1):
-            name, start = ".".join(words[:end]), folder.joinpath(*words[:end])
-            beside = start.with_suffix(".py")
-            if beside.is_file():
-                yield beside, name.rpartition(".")[0], name
-            if (start / "__init__.py").is_file():
-                yield start / "__init__.py", name, name
-
-
-@dataclass(frozen=True, order=True)
-class Found:
-    """A place with a message."""
-
-    path: str
-    line: int
-    message: str
-
-
-def of_script(script: Path) -> Project:
-    """Reads a script, and the modules of its folder that it imports."""
-    return Project(script, [script.parent])
-
-
-def of_all(paths: Iterable[Path]) -> list[Project]:
-    """Reads scripts and the Python files of folders."""
-    roots = list(paths)
-    folders = [path for path in roots if path.is_dir()]
-    files = [file for path in roots for file in (sorted(path.rglob("*.py")) if path in folders else [path])]
-    return [Project(file, [file.parent, *(folder for folder in folders if folder in file.parents)]) for file in files]
-
-
-def missing(project: Project) -> list[Found]:
-    """What does not exist of what files use, but for Keras's own names."""
-    # Left out is what stands in a `try` that catches the error, or below `hasattr`; so are uses of a name that its scope
-    # also binds otherwise than by an import or a renaming.
-    return list(_found(project, _missing))
-
-
-def recorded(project: Project) -> list[Found]:
-    """What has no effect of what files use."""
-    return list(_found(project, _recorded))
-
-
-def _found(project: Project, say: Callable[[Project, Reading], Iterator[tuple[int, str]]]) -> Iterator[Found]:
-    for file, reading in project.files.items():
-        yield from sorted({Found(str(file), line, message) for line, message in say(project, reading)})
-
-
-def _missing(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
-    for needed in reading.imports:
-        message = _missing_import(needed.module, needed.name)
-        if message is not None:
-            yield needed.line, message
-    for use in reading.uses:
-        # What is missing of its first name is told at the import.
-        if isinstance(use.node, ast.Attribute) and not _all_missing(project.meanings(begin(use))):
-            messages = _all_missing(project.meanings(use))
-            if messages:
-                yield use.line, messages[0]
-        for module in project.sources(use):
-            if isinstance(use.node, ast.Name) and isinstance(_names.target(module, use.node.id), Absent):
-                yield use.line, _names.missing_name(module, use.node.id) or ""
-
-
-def _all_missing(names: set[str]) -> list[str]:
-    """The messages for names of which one has to exist; none where one does."""
-    messages = [_missing_use(full) for full in sorted(names)]
-    return [] if None in messages else [message for message in messages if message]
-
-
-def begin(use: Use) -> Use:
-    """The name that a chain of attributes begins with."""
-    node = use.node
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return Use(use.line, node, use.scope)
-
-
-def _recorded(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
-    for use in reading.uses:
-        for full in sorted(project.meanings(use)):
-            module, name = _split(full)
-            what = _table.recorded(_names.target(module, name)) if name else None
-            if what is not None:
-                yield use.line, f"`{module}.{name}` changes no result: {what}"
-
-
-def _missing_import(module: str, name: str | None) -> str | None:
-    if _names.is_of_keras(module) or (name and _names.is_of_keras(f"{module}.{name}")):
-        return None
-    words = module.split(".")
-    around = (".".join(words[:end]) for end in range(1, len(words) + 1))
-    message = next(filter(None, map(_names.missing_module, around)), None) or _missing_companion(module)
-    if message is not None or name is None:
-        return message
-    if _names.module_exists(module):
-        return _names.missing_name(module, name)
-    return _names.missing_module(f"{module}.{name}")
-
-
-def _missing_companion(module: str) -> str | None:
-    top = module.partition(".")[0]
-    if top not in _names.COMPANIONS or importlib.util.find_spec(top) is not None:
-        return None
-    return f"there is no package `{top}`: it belongs to Graphcore's SDK, and tensorflow_ipu has nothing in its place"
-
-
-def _missing_use(full: str) -> str | None:
-    module, name = _split(full)
-    return _names.missing_name(module, name) if name and not _names.is_of_keras(module) else None
-
-
-def _split(full: str) -> tuple[str, str]:
-    """The innermost old module in a full name, and the word after it; empty where there is neither."""
-    words = full.split(".")
-    for end in range(len(words) - 1, 0, -1):
-        module = ".".join(words[:end])
-        if _names.module_exists(module):
-            return module, words[end]
-    return "", ""
+def _asks_for_version(test: ast.expr) -> bool:
+    """Whether a condition compares the version of a package, so that neither branch has to fit the one that is installed."""
+    return any(getattr(node, "attr", None) in ("__version__", "VERSION") for node in ast.walk(test))

@@ -14,13 +14,25 @@ import threading
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
+import tensorflow as tf
+
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow.patches import Changes
-from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_2, _lost_names, _names
+from tensorflow_ipu.compat import (
+    _companion_names,
+    _ipu_names,
+    _keras_2,
+    _keras_errors,
+    _lost_names,
+    _names,
+    _tensorflow_1,
+)
 from tensorflow_ipu.compat._table import resolve
+from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
 
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
@@ -135,9 +147,10 @@ def install() -> None:
             return
         sys.meta_path.insert(0, _finder)
         try:
-            from tensorflow_ipu.compat import _keras
+            from tensorflow_ipu.compat import _dataset_stats, _keras
 
             _lost_names.bridge(_changes)
+            _dataset_stats.bridge(_changes)
             _keras.bridge_tensorflow(_changes)
             _keras.bridge(_changes)
         except BaseException:
@@ -162,9 +175,14 @@ def _close() -> None:
 _INTERRUPTED = 130
 
 
-def run(flag: str, text: str, arguments: Sequence[str]) -> int:
-    """Runs the script of a path as the main module of this process, or a module after `-m`, or code after `-c`."""
+def run(flag: str, text: str, arguments: Sequence[str], old: OldTensorFlow, advice: str) -> int:
+    """Runs the script of a path as the main module of this process, or a module after `-m`, or code after `-c`.
+
+    `old` says what it needs of TensorFlow 1. `advice` ends what is printed of an error that Keras raises.
+    """
     install()
+    if old.in_graphs:
+        tf.compat.v1.disable_v2_behavior()
     sys.argv = [flag or text, *arguments]
     if not getattr(sys.flags, "safe_path", False):  # As of Python 3.11.
         sys.path[0] = {"-m": os.getcwd(), "-c": ""}.get(flag, os.path.dirname(os.path.realpath(text)))
@@ -176,21 +194,25 @@ def run(flag: str, text: str, arguments: Sequence[str]) -> int:
         main.__dict__.update(__file__=path, __loader__=SourceFileLoader("__main__", path), __cached__=None)
     sys.modules["__main__"] = main
     try:
-        if flag == "-m":
-            runpy.run_module(text, run_name="__main__", alter_sys=True)
-            return 0
-        if flag == "-c":
-            code = compile(text, path, "exec", dont_inherit=True)
-        else:
-            with io.open_code(path) as file:
-                code = compile(file.read(), path, "exec", dont_inherit=True)
-        _execute(code, main)
+        with _tensorflow_1.importing(old.files):
+            if flag == "-m":
+                runpy.run_module(text, run_name="__main__", alter_sys=True)
+                return 0
+            source: str | bytes = text
+            if flag != "-c":
+                with io.open_code(path) as file:
+                    source = file.read()
+            is_old = Path(path if flag == "-c" else text) in old.files
+            code = _tensorflow_1.compiled(source, path) if is_old else compile(source, path, "exec", dont_inherit=True)
+            _execute(code, main)
     except SystemExit:
         raise
     except BaseException as exc:
         # The script's author has no use for the frames of this file.
         shortened = exc.with_traceback(_below_this_file(exc.__traceback__))
         sys.excepthook(type(shortened), shortened, shortened.__traceback__)
+        if advice and _keras_errors.is_of_keras(exc):
+            print(advice, file=sys.stderr)  # noqa: T201
         return _INTERRUPTED if isinstance(exc, KeyboardInterrupt) else 1
     return 0
 

@@ -58,12 +58,78 @@ _MOVED: dict[str, tuple[str, ...]] = {
     ),
 }
 
+CONTRIB = "tensorflow.contrib"
+_NO_CONTRIB = "TensorFlow 2 has no `tf.contrib`: look for the function in `tf`, `tf.compat.v1` or a package of its own."
+
+# Parts of `tf.contrib`, and what they became.
+_PARTS: dict[str, str] = {
+    "all_reduce mpi_collectives nccl": "use `tf.distribute`, or the collectives of `tensorflow.python.ipu`",
+    "autograph": "it is `tf.autograph`",
+    "batching": "use `tf.nondifferentiable_batch_function`",
+    "bayesflow distributions integrate": "it is in the package `tensorflow_probability`",
+    "bigtable cloud ffmpeg hadoop kafka kinesis libsvm": "it is in the package `tensorflow_io`",
+    "boosted_trees decision_trees tensor_forest": "it became the package `tensorflow_decision_forests`",
+    "checkpoint": "use `tf.train.Checkpoint`",
+    "cluster_resolver": "it is `tf.distribute.cluster_resolver`",
+    "compiler xla": "use `ipu_compiler.compile` of `tensorflow.python.ipu`, or `tf.function(jit_compile=True)`",
+    "crf seq2seq": "it moved to `tensorflow_addons`, which no longer installs; write it with `tf.while_loop` or `tf.scan`",
+    "cudnn_rnn": "use `tf.keras.layers.LSTM` and `GRU`, or `PopnnLSTM` and `PopnnGRU` of `ipu_tensorflow_addons`",
+    "data": "use `tf.data` and `tf.data.experimental`",
+    "distribute parameter_server": "use `IPUStrategy` or `tf.distribute`",
+    "eager": "use `tf.GradientTape`, `tf.Variable` and `tf.function`",
+    "estimator factorization kernel_methods learn linear_optimizer timeseries": (
+        "it needs estimators, which TensorFlow removed in 2.16; train a Keras model by `fit`, or write a training loop"
+    ),
+    "feature_column": "it is `tf.feature_column`",
+    "framework": (
+        "use `tf.compat.v1.train.get_or_create_global_step`, `tf.compat.v1.get_collection` and `tf.nest`; `arg_scope` is in"
+        " the package `tf_slim`"
+    ),
+    "gan": "it became the package `tensorflow_gan`",
+    "graph_editor": "edit the `tf.compat.v1.GraphDef` of a graph, and import it again",
+    "grid_rnn legacy_seq2seq rnn": (
+        "use `tf.compat.v1.nn.rnn_cell`, `tf.compat.v1.nn.dynamic_rnn` or `tf.keras.layers`, or `PopnnLSTM` and `PopnnGRU` of"
+        " `ipu_tensorflow_addons`"
+    ),
+    "image": "use `tf.image` and `tf.raw_ops.ImageProjectiveTransformV3`",
+    "ipu": "the SDK moved it to `tensorflow.python.ipu`",
+    "keras": "it is `tf.keras`",
+    "layers": (
+        "use `tf.compat.v1.layers` or `tf.keras.layers`, `tf.initializers` and `tf.keras.regularizers`; the package"
+        " `tf_slim` has the functions themselves, in `tf_slim.layers`"
+    ),
+    "linalg": "use `tf.linalg`",
+    "lite": "it is `tf.lite`",
+    "lookup": "use `tf.lookup`",
+    "losses": "use `tf.compat.v1.losses` or `tf.keras.losses`",
+    "memory_stats": "use `tf.config.experimental.get_memory_info`, or a report of `tensorflow_ipu`",
+    "metrics": "use `tf.compat.v1.metrics` or `tf.keras.metrics`",
+    "mixed_precision": "use `tf.keras.mixed_precision`",
+    "model_pruning quantize quantization": "it became the package `tensorflow_model_optimization`",
+    "nearest_neighbor periodic_resample resampler": "write it with `tf.gather` and `tf.image`",
+    "nn": "use `tf.nn`",
+    "opt optimizer_v2": "use `tf.compat.v1.train` or `tf.keras.optimizers`",
+    "predictor saved_model session_bundle": "use `tf.saved_model`",
+    "signal": "it is `tf.signal`",
+    "slim": "it is the package `tf_slim`",
+    "stateless": "use `tf.random.stateless_uniform` and the other functions of `tf.random` with such names",
+    "summary tensorboard": "use `tf.summary`",
+    "tensorrt": "it is `tf.experimental.tensorrt`",
+    "text": "it became the package `tensorflow_text`",
+    "tpu": "use `IPUStrategy`; there are no TPUs here",
+    "training": "use `tf.train` and `tf.compat.v1.train`; in place of `HParams`, a class of your own",
+}
+
+# Modules that are gone, and what they became.
+GONE: dict[str, str] = {f"{CONTRIB}.{part}": became for parts, became in _PARTS.items() for part in parts.split()}
+
 _ESTIMATOR = "tensorflow.estimator"
 _NO_ESTIMATORS = (
     "TensorFlow removed estimators in 2.16: train a Keras model by `fit`, or write a training loop under `IPUStrategy`."
 )
 
 MODULES: dict[str, Module] = {
+    CONTRIB: Module(note=_NO_CONTRIB),
     _ESTIMATOR: Module(note=_NO_ESTIMATORS),
     _DATASETS: Module(),
     **{f"{_DATASETS}.{name}": Module(here(f"keras.datasets.{name}", names)) for name, names in _DATASET_NAMES.items()},
@@ -111,12 +177,23 @@ _LOST: tuple[tuple[str, str, str], ...] = (
     ("util.nest", "util.nest", "is_sequence=is_nested"),
 )
 
+_STATS = "StatsAggregator StatsOptions bytes_produced_stats latency_stats"
+
 # Names that modules of TensorFlow have lost: module, name, where it is now.
 ATTRIBUTES: tuple[tuple[str, str, str], ...] = (
     ("tensorflow", "python", _TF),
+    ("tensorflow.compat.v1", "python", _TF),
     (_TF, "ipu", f"{_TF}.ipu"),
-    ("tensorflow", "estimator", _ESTIMATOR),
-    ("tensorflow.compat.v1", "estimator", _ESTIMATOR),
+    *(
+        (tensorflow, name, f"tensorflow.{name}")
+        for tensorflow in ("tensorflow", "tensorflow.compat.v1")
+        for name in ("contrib", "estimator")
+    ),
+    *(
+        (f"{tensorflow}.data.experimental", name, f"tensorflow_ipu.compat._dataset_stats:{name}")
+        for tensorflow in ("tensorflow", "tensorflow.compat.v1")
+        for name in _STATS.split()
+    ),
     *(
         (f"{_TF}.{module}", old, f"{_TF}.{place}:{new}")
         for module, place, names in _LOST

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tensorflow_ipu._base import files
 from tensorflow_ipu.config import _categories, _state
 from tensorflow_ipu.config._checks import as_tuple, check_host_device, check_values, resolve
 from tensorflow_ipu.config._enums import SelectionOrder
@@ -171,8 +172,7 @@ def save(path: FilePath, config: IPUConfig | None = None) -> None:
         config = IPUConfig().from_dict(records[0].to_dict()) if records else IPUConfig()
     elif not isinstance(config, IPUConfig):
         raise TypeError(f"`config` must be an `IPUConfig`, or `None` for the one in force, and `{config!r}` is neither")
-    text = json.dumps(config.to_dict(), indent=2)  # First, so that what cannot be written leaves the file as it is.
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    files.write(path, json.dumps(config.to_dict(), indent=2) + "\n")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu._native.library import native
 from tensorflow_ipu.replicas import executable_cache
 from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1
 from tensorflow_ipu.strategy.scope import PreparedProgram
-
-# The folder of executables of this process alone; made when the first is.
-_own_folder: list[str] = []
 
 
 def compile(  # noqa: A001
@@ -43,8 +36,10 @@ def compile(  # noqa: A001
     strategy = current_strategy()
     prepared = strategy.prepare(program, args, kwargs)
     with tf.device(strategy.extended.ipu_device):
-        own = () if executable_cache.folder() is not None else (_folder(), executable_cache.key())
-        replicas.compile_only(prepared._prepared, *own)
+        if executable_cache.folder() is not None:
+            replicas.compile_only(prepared._prepared)
+        else:
+            executable_cache.hold(*replicas.compile_only(prepared._prepared, executable_cache.machine_key()))
     return prepared
 
 
@@ -54,15 +49,6 @@ def current_strategy() -> IPUStrategyV1:
     return around if isinstance(around, IPUStrategyV1) else IPUStrategy()
 
 
-def _folder() -> str:
-    if not _own_folder:
-        folder = tempfile.mkdtemp(prefix="ipu_executables_")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        native.ipu_add_executables(folder.encode(), executable_cache.key().encode())
-        _own_folder.append(folder)
-    return _own_folder[0]
-
-
 DEFAULT_MAX_BYTES = executable_cache.DEFAULT_MAX_BYTES
 
 
@@ -70,15 +56,17 @@ def set_cache(folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MA
     """Keeps compiled programs in a folder from now on, and looks for them there before it compiles.
 
     Processes can share a folder. It replaces those of `IPUConfig.serialization_output_folder` and of
-    `TF_POPLAR_FLAGS=--executable_cache_path=...`.
+    `TF_POPLAR_FLAGS=--executable_cache_path=...`. Executables of other users than root are loaded only if
+    `TENSORFLOW_IPU_TRUST_EXECUTABLES=1` is set, as they are machine code that runs in this process.
 
     Args:
-      folder: The folder, which is made where there is none; None to keep nothing.
+      folder: The folder, which is created if it does not exist; None to keep nothing. From a folder that cannot be written,
+        executables are only loaded.
       max_bytes: How large all its files may become together, in bytes: those used least recently are removed.
 
     Raises:
       TypeError: `max_bytes` is no whole number.
-      ValueError: It is not positive, or the folder cannot be written.
+      ValueError: It is not positive, or the folder cannot be created or read.
     """
     executable_cache.ask(folder, max_bytes)
 

@@ -7,17 +7,21 @@ import inspect
 import io
 import json
 import os
+import re
+import shutil
 import tempfile
 import zipfile
+import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._base import files
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.executables._compile import current_strategy
@@ -30,6 +34,10 @@ _FORMAT = 2
 # An operation of programs that compute with the machine's numbers.
 _NUMBERS = b"IpuHalfPrecision"
 _MANIFEST, _FUNCTIONS, _WEIGHTS, _EXECUTABLES = "application.json", "functions.pb", "weights.npz", "executables/"
+_EXECUTABLE = re.compile(rf"{_EXECUTABLES}[0-9a-f]{{32}}")
+# What `zipfile`, `json` and `numpy` raise if a file is damaged, or no archive.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, AttributeError, EOFError, LookupError, RuntimeError)
+_DAMAGED += (TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -92,10 +100,8 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
             " takes an element of each of its infeeds for each call, and enqueues the answer to each of its outfeeds, of"
             " which it has to have one at least"
         )
-    with tempfile.TemporaryDirectory() as folder:
-        with tf.device(device):
-            replicas.compile_only(prepared, folder, executable_cache.key())
-        executables = {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+    with tf.device(device):
+        executable_name, executable = replicas.compile_only(prepared, executable_cache.machine_key())
     shards = replicas.ipus_of_replica(program)
     return Application(
         name=os.urandom(8).hex(),
@@ -106,8 +112,8 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
         ipus=ipus,
         ahead=ipus > shards or bool(pipelines_of(program)),
         weights=weights,
-        key=executable_cache.key(),
-        executables=executables,
+        key=executable_cache.machine_key(),
+        executables={executable_name: executable} if executable_name else {},  # XLA may not serialize it.
     )
 
 
@@ -117,37 +123,61 @@ def save(application: Application, path: str) -> None:
     manifest = {"format": _FORMAT, **{name: getattr(application, name) for name in saved}}
     weights = io.BytesIO()
     np.savez(weights, allow_pickle=False, **{str(at): value for at, value in application.weights.items()})
-    unfinished = f"{path}.{os.getpid()}.tmp"
-    with zipfile.ZipFile(unfinished, "w") as file:
-        file.writestr(_MANIFEST, json.dumps(manifest))
-        file.writestr(_FUNCTIONS, application.functions)
-        file.writestr(_WEIGHTS, weights.getvalue())
+    with files.replacing(path) as file, zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(_MANIFEST, json.dumps(manifest))
+        archive.writestr(_FUNCTIONS, application.functions)
+        archive.writestr(_WEIGHTS, weights.getvalue())
         for name, contents in application.executables.items():
-            file.writestr(_EXECUTABLES + name, contents)
-    os.replace(unfinished, path)
+            archive.writestr(_EXECUTABLES + name, contents)
 
 
 def load(path: str | os.PathLike[str]) -> Application:
-    """Reads a file."""
+    """Reads a file. Nothing is extracted: names in it are no paths."""
     try:
-        with zipfile.ZipFile(path) as file:
-            manifest = json.loads(file.read(_MANIFEST))
+        with zipfile.ZipFile(path) as archive:
+            entries = _entries(archive, os.path.getsize(path))
+            manifest = json.loads(entries[_MANIFEST])
             if manifest.pop("format") != _FORMAT:
                 raise ValueError("another release of tensorflow_ipu wrote it")
-            names = [name for name in file.namelist() if name.startswith(_EXECUTABLES)]
-            with np.load(io.BytesIO(file.read(_WEIGHTS)), allow_pickle=False) as found:
+            with np.load(io.BytesIO(entries[_WEIGHTS]), allow_pickle=False) as found:
+                _check_entries(found.zip.infolist(), len(entries[_WEIGHTS]))
                 weights = {int(name): found[name] for name in found.files}
+            executables = [name for name in entries if name.startswith(_EXECUTABLES)]
             return Application(
-                functions=file.read(_FUNCTIONS),
+                functions=entries[_FUNCTIONS],
                 weights=weights,
-                executables={name.removeprefix(_EXECUTABLES): file.read(name) for name in names},
+                executables={name.removeprefix(_EXECUTABLES): entries[name] for name in executables},
                 **manifest,
             )
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError) as exc:
+    except _DAMAGED as exc:
         raise ValueError(
             f"`executable_file` is `{os.fspath(path)}`, which is no program of `experimental_application_compile_op`: {exc}."
             " Compile it again"
         ) from exc
+
+
+def _entries(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
+    """Reads the entries that `save` writes; others are ignored, whatever their names."""
+    wanted = (_MANIFEST, _FUNCTIONS, _WEIGHTS)
+    known = [one for one in archive.infolist() if one.filename in wanted or _EXECUTABLE.fullmatch(one.filename)]
+    _check_entries(known, size)
+    found = {entry.filename: archive.read(entry) for entry in known}
+    for name in wanted:
+        if name not in found:
+            raise ValueError(f"it has no `{name}`")
+    return found
+
+
+def _check_entries(entries: Sequence[zipfile.ZipInfo], size: int) -> None:
+    """Refuses entries that are ambiguous, or together larger than their archive."""
+    for name, count in Counter(entry.filename for entry in entries).items():
+        if count > 1:
+            raise ValueError(f"it has `{name}` {count} times")
+    for entry in entries:
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"`{entry.filename}` in it is compressed")
+    if sum(entry.file_size for entry in entries) > size:
+        raise ValueError(f"its entries are larger than its {size} bytes")
 
 
 def _described(kind: str, name: str, value: Any) -> dict[str, Any]:
@@ -207,9 +237,6 @@ def experimental_application_compile_op(
     strategy = current_strategy()
     prepared = strategy.prepare(program, [tf.convert_to_tensor(value) for value in inputs or ()])._prepared
     extended = strategy.extended
-    path = (
-        os.path.join(tempfile.mkdtemp(), f"{name or 'application'}.poplar_exec") if output_path is None else output_path
-    )
     try:
         names = list(inspect.signature(getattr(func, "python_function", func)).parameters)
     except (TypeError, ValueError):
@@ -217,8 +244,17 @@ def experimental_application_compile_op(
     application = of_program(
         prepared, extended.ipu_device, replicas.ipus_or_one(extended.ordinal), names, bool(freeze_variables)
     )
-    save(application, os.fspath(path))
-    return tf.constant(os.fspath(path))
+    if output_path is not None:
+        save(application, os.fspath(output_path))
+        return tf.constant(os.fspath(output_path))
+    folder = tempfile.mkdtemp()
+    path = os.path.join(folder, re.sub(r"[^\w.-]", "_", name or "application") + ".poplar_exec")
+    try:
+        save(application, path)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return tf.constant(path)
 
 
 def _without_operation(func: Callable[..., Nested]) -> Callable[..., Nested]:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import atexit
 import collections
 import concurrent.futures
+import dataclasses
 import itertools
 import os
-import shutil
-import tempfile
+import queue
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,12 +29,13 @@ from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.executables.application_compile_op import Application
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
-from tensorflow_ipu.replicas import ipus_or_one
+from tensorflow_ipu.replicas import executable_cache, ipus_or_one
 
 # How long the answering thread waits natively for an answer before it checks whether the engine was stopped.
 _WAIT_US = 20_000
 
-_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_engines: set[Engine] = set()  # Those that run; guarded by `_lock`.
+_lock = threading.Lock()
 
 
 @dataclass(eq=False)
@@ -64,20 +64,44 @@ class Engine:
         self._failure: BaseException = RuntimeError()  # Where it was stopped.
         self._infeeds: list[Any] = []
         self._results: list[stored_feeds.StoredResults] = []
-        used = [other._application.ipus for other in list(_engines) if other._device == device and not other._stopped]
-        if ipus > 1 and sum(used) + application.ipus > ipus:  # A program does not end, and shares no IPUs.
-            raise RuntimeError(
-                f"`{device}` has {ipus} IPUs, of which other applications use {sum(used)}, and this one wants"
-                f" {application.ipus}: stop one first, by `embedded_runtime_stop`"
-            )
-        self._define(values)
+        self._held: list[str] = []
+        self._end_of_context: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._context: weakref.ref[RuntimeContext] | None = None
+        self._reserve(ipus)
+        try:
+            self._define(values)
+        except BaseException:
+            self._drop()
+            raise
         self._threads = [
             threading.Thread(target=target, name=f"ipu-application-{name}", daemon=True)
-            for name, target in (("program", self._run), ("answers", self._answer))
+            for name, target in (("program", self._run), ("answers", self._answer), ("end", self._stop_with_context))
         ]
         for thread in self._threads:
             thread.start()
-        _engines.add(self)
+
+    def _reserve(self, ipus: int) -> None:
+        """Reserves IPUs of a device that has `ipus`. A program does not end, and shares no IPUs."""
+        wanted = self._application.ipus
+        with _lock:
+            used = sum(
+                other._application.ipus for other in _engines if other._device == self._device and not other._stopped
+            )
+            if ipus > 1 and used + wanted > ipus:
+                raise RuntimeError(
+                    f"`{self._device}` has {ipus} IPUs, of which other applications use {used}, and this one wants"
+                    f" {wanted}: stop one first, by `embedded_runtime_stop`"
+                )
+            _engines.add(self)
+
+    def stop_after(self, context: RuntimeContext) -> None:
+        """Has the program stop when `context` ends."""
+        # A finalizer in Python would lose a `KeyboardInterrupt`, so the reference calls a function that is written in C.
+        self._context = weakref.ref(context, self._end_of_context.put)
+
+    def _stop_with_context(self) -> None:
+        self._end_of_context.get()
+        self.stop()
 
     def call(self, values: list[np.ndarray]) -> Future:
         """Adds an element; the answer comes in the future, as a list of arrays."""
@@ -99,20 +123,30 @@ class Engine:
     def stop(self) -> None:
         """Ends the program, and fails the calls that it has not answered."""
         self._end(RuntimeError("the application was stopped: start it again"))
+        self._end_of_context.put(None)
         for thread in set(self._threads) - {threading.current_thread()}:
             thread.join()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Gives up what the program uses; the second of several calls does nothing."""
+        with _lock:
+            _engines.discard(self)
         with self._condition:
             infeeds, self._infeeds = self._infeeds, []
+            held, self._held = self._held, []
         for infeed in infeeds:
             infeed.deleter  # noqa: B018  (The access ends it.)
+        for name in held:
+            executable_cache.release(name)
 
     def _define(self, values: Sequence[tf.Tensor]) -> None:
         application = self._application
-        folder = tempfile.mkdtemp(prefix="ipu_application_")
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-        for name, contents in application.executables.items():
-            Path(folder, name).write_bytes(contents)
-        native.ipu_add_executables(folder.encode(), application.key.encode())
+        if application.key == executable_cache.machine_key():  # Else it is compiled for this processor and release.
+            for name, executable in application.executables.items():
+                executable_cache.hold(name, executable)
+                self._held.append(name)
+        self._application = application = dataclasses.replace(application, executables={})
         self._function = functions.define(application.functions, application.name)
         started_with = dict(zip(application.started_with, values, strict=True))
         self._kept: list[Any] = []
@@ -164,6 +198,7 @@ class Engine:
 
     def _run(self) -> None:
         application = self._application
+        native.ipu_run_application_on_this_thread()
         try:
             while not self._stopped:
                 with tf.device(self._device):
@@ -240,7 +275,9 @@ def _elements(reference: weakref.ref[Engine], infeed: int) -> Iterator[tuple[np.
 
 @atexit.register
 def _stop_all() -> None:
-    for engine in list(_engines):
+    with _lock:
+        engines = list(_engines)
+    for engine in engines:
         engine.stop()
 
 
@@ -281,7 +318,7 @@ class RuntimeContext:
         self._file = executable_file
         self._signature = executable_proto
         self._engine = start_output
-        self._finalizer = weakref.finalize(self, start_output.stop)
+        start_output.stop_after(self)
 
     def start_output(self) -> tf.Tensor:
         """The name of the application, as a tensor."""
@@ -383,7 +420,7 @@ def embedded_runtime_call(
 
 def embedded_runtime_stop(context: RuntimeContext) -> None:
     """Stops the program of a context, as the SDK cannot: calls without an answer, and later ones, fail."""
-    context._finalizer()
+    context._engine.stop()
 
 
 def embedded_runtime_start_and_call(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
+from tensorflow_ipu._base import files
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu._base.types import TensorLike, Variable
@@ -34,20 +34,13 @@ def _write(filename: str, tensors: Mapping[str, np.ndarray], print_stats: bool, 
         name: {"dtype": tf.as_dtype(array.dtype).name, "shape": list(array.shape)} for name, array in tensors.items()
     }
     text = json.dumps({"format": _FORMAT, "version": _VERSION, "tensors": described, **entries})
-    folder = os.path.dirname(os.path.abspath(filename))
-    handle, unfinished = tempfile.mkstemp(dir=folder, prefix=os.path.basename(filename), suffix=".unfinished")
-    try:
-        # Not `numpy.savez`, which cannot take a tensor named `file`.
-        with os.fdopen(handle, "wb") as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
-            for name, array in (*tensors.items(), (_METADATA, np.array(text))):
-                known = array.dtype.isbuiltin == 1 or array.dtype.kind == "U"
-                storable = array if known else array.view(np.dtype(f"u{array.dtype.itemsize}"))
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    np.lib.format.write_array(entry, storable, allow_pickle=False)
-        os.replace(unfinished, filename)
-    except BaseException:
-        os.unlink(unfinished)
-        raise
+    # Not `numpy.savez`, which cannot take a tensor named `file`.
+    with files.replacing(filename) as file, zipfile.ZipFile(file, "w", allowZip64=True) as archive:
+        for name, array in (*tensors.items(), (_METADATA, np.array(text))):
+            known = array.dtype.isbuiltin == 1 or array.dtype.kind == "U"
+            storable = array if known else array.view(np.dtype(f"u{array.dtype.itemsize}"))
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, storable, allow_pickle=False)
     if print_stats:
         size = sum(array.nbytes for array in tensors.values())
         _say(f"wrote {len(tensors)} tensors, {size} bytes, to {filename!r}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
 
     class _OldArguments(TypedDict, total=False):
+        data_to_prefetch: object
         feed_name: object
         replication_factor: object
         _internal_id: object
@@ -34,7 +35,7 @@ _DEFAULT_PREFETCH_DEPTH = 3
 _MOST_PREFETCH_DEPTH = 255
 _HOST = "/device:CPU:0"
 # Scripts still pass these, and they have no effect: names are made here, and programs know their replicas.
-_OF_EARLIER_RELEASES = frozenset({"_internal_id", "feed_name", "replication_factor"})
+_OF_EARLIER_RELEASES = frozenset({"_internal_id", "data_to_prefetch", "feed_name", "replication_factor"})
 
 
 class IPUInfeedQueueSpec(tf.TypeSpec):
@@ -115,20 +116,16 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
           optimise_latency: On the machine, trades throughput for latency. Checked; changes nothing in the emulator.
           replica_groups: Which replicas get the same elements: with `ReplicaGroups(k)`, element t * (R / k) + g goes to all
             k replicas of group g. Each replica gets elements of its own if omitted.
-          **kwargs: Arguments of earlier releases of the SDK without effect: `feed_name`, `replication_factor`, and
-            internal ones.
+          **kwargs: Arguments of earlier releases of the SDK without effect: `feed_name`, `replication_factor`,
+            `data_to_prefetch`, and internal ones.
 
         Raises:
           ValueError: An argument is out of range, or the dataset has elements that no queue can carry.
           TypeError: `dataset` is no dataset, `optimise_latency` no bool, `replica_groups` no `ReplicaGroups`, or there are
             other arguments.
         """
-        unknown = sorted(set(kwargs) - _OF_EARLIER_RELEASES)
-        if unknown:
-            raise TypeError(
-                f"`IPUInfeedQueue` has no argument {', '.join(f'`{name}`' for name in unknown)}; it has `device_ordinal`,"
-                " `prefetch_depth`, `optimise_latency` and `replica_groups`"
-            )
+        others = "`device_ordinal`, `prefetch_depth`, `optimise_latency` and `replica_groups`"
+        _feed.check_old_arguments("IPUInfeedQueue", kwargs, _OF_EARLIER_RELEASES, others)
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(f"`dataset` must be a `tf.data.Dataset`, but is {dataset!r}")
         self._device = elements.device_of(device_ordinal)
@@ -140,6 +137,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             raise TypeError(f"`replica_groups` must be a `ReplicaGroups`, but is {replica_groups!r}")
         sharing = replica_groups or ReplicaGroups(1)
         self._element = elements.ElementSpec(dataset.element_spec)
+        self._note_graph()
         self._dataset: tf.data.Dataset | None = _without_injected_prefetch(dataset)
         self._name = _feed.unique_name("infeed")
         number = native.ipu_infeed_new(self._name.encode(), depth, sharing.size or 0, sharing.orthogonal)
@@ -203,6 +201,8 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
     def initializer(self) -> tf.Operation | _feed.NoOperation:
         """Starts to read the dataset from its first element: eagerly with each access, in a graph with the returned op.
 
+        The operation is in the graph that the queue was made in, wherever this is read.
+
         Raises:
           RuntimeError: The queue is a traced argument.
           ValueError: In a graph, this is the second access.
@@ -214,16 +214,17 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
                 "an `IPUInfeedQueue` created from a spec is initialized already: initialize the queue itself"
             )
         self._element.check_types()
-        if tf.executing_eagerly():
+        with self._in_its_graph():
+            if tf.executing_eagerly():
+                self._initialized = True
+                self._start()
+                return _feed.NoOperation("initializer")
+            if self._initialized:
+                raise ValueError(
+                    "The IPUInfeedQueue `initializer` function can only be accessed once in a graph: keep the returned op"
+                )
             self._initialized = True
-            self._start()
-            return _feed.NoOperation("initializer")
-        if self._initialized:
-            raise ValueError(
-                "The IPUInfeedQueue `initializer` function can only be accessed once in a graph: keep the returned op"
-            )
-        self._initialized = True
-        return self._start()
+            return self._start()
 
     def _start(self) -> tf.Operation:
         assert self._feed is not None
@@ -250,7 +251,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         if self._feed is None:
             raise RuntimeError("an `IPUInfeedQueue` created from a spec cannot be deleted: delete the queue itself")
         _logger.debug("`%s` stops", self._name)
-        with tf.device(_HOST):
+        with self._in_its_graph(), tf.device(_HOST):
             stopped = ops.ipu_infeed_stop(self._feed.number)
         journal.log()
         return stopped or _feed.NoOperation("deleter")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -158,7 +157,7 @@ class IPUOwnedIterator(IPUIterator):
         """See `IPUIterator`."""
         super().__init__(dataset, infeed_spec, element_spec, **kwargs)
         if self._infeed_queue._feed is not None:
-            weakref.finalize(self, self._infeed_queue._feed.drop).atexit = False
+            self._infeed_queue._feed.drop_with(self)
 
 
 # Code of these packages that iterates over a dataset wants its elements on the host: Keras to drive its own steps,

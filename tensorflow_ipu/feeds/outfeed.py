@@ -8,6 +8,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -21,6 +22,16 @@ from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
 from tensorflow_ipu.feeds._layout import MOST, PreallocatedOutput, Taken
 from tensorflow_ipu.feeds.elements import IPUOutfeedMode
 from tensorflow_ipu.replicas import active, in_plain_graph, insert_operation, wait_until_idle
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict, Unpack
+
+    class _OldArguments(TypedDict, total=False):
+        feed_name: object
+        io_batch_size: object
+        outfeed_all: bool | None
+        replication_factor: object
+
 
 _logger = logging.getLogger(__name__)
 
@@ -98,6 +109,7 @@ def rows_of(chunk: list[tf.Tensor]) -> list[list[tf.Tensor]]:
 
 
 _HOST = "/device:CPU:0"
+_OF_EARLIER_RELEASES = frozenset({"feed_name", "io_batch_size", "outfeed_all", "replication_factor"})
 
 # How much an iteration takes from the queue at once, so that reading it does not need as much memory again.
 _CHUNK_BYTES = 16 << 20
@@ -162,6 +174,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         device_ordinal: int | None = None,
         buffer_depth: int = 3,
         optimise_latency: bool = False,
+        **kwargs: Unpack[_OldArguments],
     ) -> None:
         """Creates the queue.
 
@@ -171,11 +184,17 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
           buffer_depth: On the machine, how many elements are buffered on the host, 1 or more. Checked and recorded; the
             emulator's buffer grows as needed, so that no program waits for a reader.
           optimise_latency: On the machine, trades throughput for latency. Checked; changes nothing in the emulator.
+          **kwargs: Arguments of earlier releases of the SDK: `outfeed_all`, which is False for `IPUOutfeedMode.LAST`, and
+            without effect `feed_name`, `replication_factor` and `io_batch_size`.
 
         Raises:
           ValueError: An argument is of a wrong kind or out of range.
-          TypeError: `optimise_latency` is no bool.
+          TypeError: `optimise_latency` is no bool, or there are other arguments.
         """
+        others = "`outfeed_mode`, `device_ordinal`, `buffer_depth` and `optimise_latency`"
+        _feed.check_old_arguments("IPUOutfeedQueue", kwargs, _OF_EARLIER_RELEASES, others)
+        if outfeed_mode is None and kwargs.get("outfeed_all") is False:
+            outfeed_mode = IPUOutfeedMode.LAST
         mode = IPUOutfeedMode.ALL if outfeed_mode is None else outfeed_mode
         if not isinstance(mode, IPUOutfeedMode):
             raise ValueError(f"`outfeed_mode` must be an `IPUOutfeedMode`, `ALL` or `LAST`, but is {outfeed_mode!r}")
@@ -185,6 +204,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         if buffer_depth < 1:
             raise ValueError(f"Outfeed buffer depth cannot be less than 1: `buffer_depth` is {buffer_depth}")
         check_bool("optimise_latency", optimise_latency)
+        self._note_graph()
         self._mode = mode
         self._buffer_depth: int | None = buffer_depth
         self._optimise_latency = optimise_latency
@@ -412,6 +432,8 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
     def deleter(self) -> tf.Operation | _feed.NoOperation:
         """Ends the queue and drops what is unread: eagerly with each access, in a graph with the returned op.
 
+        The operation is in the graph that the queue was made in, wherever this is read.
+
         Raises:
           RuntimeError: The queue is a traced argument.
           tf.errors.NotFoundError: The queue was deleted before.
@@ -419,10 +441,10 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         if self._feed is None:
             raise RuntimeError("an `IPUOutfeedQueue` that is an argument of a program cannot be deleted in the program")
         self._current_layout()  # Nobody can ask a queue that is gone, and a dequeue is to say that it is gone.
-        if tf.executing_eagerly():
-            with self._reading:
-                self._read_buffer.clear()
-        with tf.device(_HOST):
+        with self._in_its_graph(), tf.device(_HOST):
+            if tf.executing_eagerly():
+                with self._reading:
+                    self._read_buffer.clear()
             return ops.ipu_outfeed_delete(self._feed.number) or _feed.NoOperation("deleter")
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
@@ -446,7 +468,7 @@ class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
             raise RuntimeError("ScopedIPUOutfeedQueue can only be created in eager mode; in a graph, run the `deleter`")
         super().__init__(outfeed_mode, device_ordinal)
         assert self._feed is not None
-        weakref.finalize(self, self._feed.drop).atexit = False
+        self._feed.drop_with(self)
 
 
 tf.no_gradient("IpuOutfeedEnqueue")

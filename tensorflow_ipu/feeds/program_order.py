@@ -15,10 +15,7 @@ from tensorflow_ipu.feeds import _feed
 
 _numbers = itertools.count(-1, -1)  # Those of feeds are above 0.
 _thread = threading.local()
-# The order that the programs of a device capture. TensorFlow locks a program's variables while it runs, and programs of
-# several threads may wait for each other's data: so a run on another thread than the main one has that thread's order
-# instead, and each step of a session has one of its own.
-_captured: dict[str, _feed.Feed] = {}
+_orders = _feed.SharedFeeds()
 
 
 def of(device: str) -> list[tf.Tensor]:
@@ -30,12 +27,7 @@ def of(device: str) -> list[tf.Tensor]:
 
 def shared(device: str) -> tf.Tensor:
     """The order that programs of a device capture."""
-    if device not in _captured:
-        _captured[device] = _new()
-    state = _captured[device].state(device)
-    if not hasattr(state, "graph"):
-        state._ipu_of_thread = lambda: _of_thread(device)  # pyright: ignore[reportAttributeAccessIssue]
-    return state
+    return _orders.get((device,), new).state(device)
 
 
 @contextlib.contextmanager
@@ -65,12 +57,6 @@ def _join(queues: list[_feed.Queue]) -> None:
         ops.ipu_join_orders([*order, *(queue._state() for queue in queues)])
 
 
-def _of_thread(device: str) -> tf.Tensor:
-    states = vars(_thread).setdefault("states", {})
-    if device not in states:
-        states[device] = _new().state(device)
-    return states[device]
-
-
-def _new() -> _feed.Feed:
-    return _feed.Feed(next(_numbers), lambda _: None, per_step=True)
+def new() -> _feed.Feed:
+    """Creates an order for programs that run beside those of the device, such as an application's."""
+    return _feed.Feed(next(_numbers), None)

@@ -71,7 +71,7 @@ class StoredResults:
 
 def order(device: str) -> tf.Tensor:
     """The state of an order of its own, for one thread's runs."""
-    return program_order._new().state(device)
+    return program_order.new().state(device)
 
 
 def specs_of(described: Sequence[Mapping[str, Any]]) -> list[tf.TensorSpec]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import os
 import socket
 import threading
 import time
@@ -117,10 +118,10 @@ def _join(own: Identity, seconds: float, everywhere: bool) -> Cluster:
 
 def _tell_launcher(own: Identity) -> None:
     """Tells `python -m tensorflow_ipu run`, if that started this process, that this worker is there."""
-    address = environment.launcher()
-    if address is not None:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(str(own.worker).encode(), f"\0{address}")
+    number = environment.launcher()
+    if number is not None:
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as sender:
+            sender.send(str(own.worker).encode())
 
 
 def _checked_timeout(timeout: float | None) -> float:

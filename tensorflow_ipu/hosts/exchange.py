@@ -5,16 +5,12 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
 from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.hosts.cluster import Cluster
-
-# Of each graph that keeps no order, how often each name is in it.
-_names: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
 
 
 def broadcast(
@@ -85,7 +81,8 @@ def _sequence(name: str) -> str:
     """The key of an exchange: its place among those of the main thread, or a name where there is no order."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     if graph is not None and not graph.building_function:
-        counted = _names.setdefault(graph, Counter())
+        plain: Any = graph  # A plain graph takes attributes, though it shows no `__dict__`.
+        counted = plain._ipu_exchanges = getattr(plain, "_ipu_exchanges", Counter())
         counted[name] += 1
         return f"{name} {counted[name]}"
     return "" if threading.current_thread() is threading.main_thread() else name

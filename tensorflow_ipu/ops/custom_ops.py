@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import functools
 import inspect
 import json
@@ -215,7 +214,7 @@ def _described(types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]) -> s
 _CALL = "_ipu_user_call"
 
 # The path of a library and the name of one of its functions: what names it to programs. Libraries stay loaded.
-_functions: dict[tuple[str, str], _feed.Feed] = {}
+_functions = _feed.SharedFeeds()
 
 
 def cpu_user_operation(
@@ -297,7 +296,7 @@ def compile_user_operation(
         if not Path(file).is_file():
             raise ValueError(f"`sources` must be paths of C++ files, but `{file}` is none")
     folder = tempfile.mkdtemp(prefix="ipu_user_operation_")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_remove, folder, os.getpid())
     library = Path(folder, f"lib{Path(files[0]).stem}.so")
     # TensorFlow's wheels, and so this package, have the strings and lists of the newer ABI.
     fixed = ["-std=c++17", "-O2", "-fPIC", "-shared", "-D_GLIBCXX_USE_CXX11_ABI=1"]
@@ -313,6 +312,12 @@ def compile_user_operation(
     except subprocess.CalledProcessError as exc:
         raise ValueError(f"`{compiler[0]}` does not compile `sources`:\n{exc.stderr}") from exc
     return str(library)
+
+
+def _remove(folder: str, owner: int) -> None:
+    """Removes a folder at the end of the process that made it, and not of one that was forked from that."""
+    if os.getpid() == owner:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def checked(
@@ -337,28 +342,32 @@ def checked(
 def _load(library_path: str | os.PathLike[str], function: str) -> str:
     """Loads the function of a library, and returns the path that the library is known by."""
     path = os.path.realpath(library_path)
-    if (path, function) in _functions:
-        return path
-    if not Path(path).is_file():
-        raise ValueError(f"`library_path` must be the path of a shared library, but `{library_path}` is no file")
-    try:
-        library = of_user(path)
-    except OSError as exc:
-        raise ValueError(f"`library_path` is `{library_path}`, which cannot be loaded: {exc}") from exc
-    _find(library, path, function)
+    _feed_of((path, function))
     return path
 
 
-def _find(library: ctypes.CDLL, path: str, function: str) -> None:
+def _feed_of(function: tuple[str, str]) -> _feed.Feed:
+    """Returns what names a function to programs. The first call loads the library."""
+    return _functions.get(
+        function, lambda: _feed.Feed(native.ipu_user_function_new(_address(*function)), native.ipu_user_function_drop)
+    )
+
+
+def _address(path: str, function: str) -> Any:
+    if not Path(path).is_file():
+        raise ValueError(f"`library_path` must be the path of a shared library, but `{path}` is no file")
     try:
-        address = getattr(library, function)
+        library = of_user(path)
+    except OSError as exc:
+        raise ValueError(f"`library_path` is `{path}`, which cannot be loaded: {exc}") from exc
+    try:
+        return getattr(library, function)
     except AttributeError as exc:
         raise ValueError(
             f'the library `{path}` has no function `{function}`: declare it with `extern "C"`, and let `op_name` say what it'
             " is called. A gradient is computed by that of the same name with `_grad` after it; `tf.stop_gradient` does"
             " without one"
         ) from exc
-    _functions[path, function] = _feed.Feed(native.ipu_user_function_new(address), native.ipu_user_function_drop)
 
 
 def results(outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None) -> tuple[list[tf.DType], list[tf.TensorShape]]:
@@ -390,7 +399,7 @@ def _call(
 ) -> list[tf.Tensor]:
     """Adds the operation to the program being traced."""
     device = sites.device_of_program("cpu_user_operation")
-    state = replicas.in_function(_functions[function].state(device))
+    state = replicas.in_function(_feed_of(function).state(device))
     outputs = ops.ipu_user_operation(
         state,
         values,
@@ -420,8 +429,6 @@ def _gradient(op: tf.Operation, *gradients: Gradient | None) -> list[tf.Tensor |
         for output, gradient in zip(outputs, gradients, strict=True)
     ]
     function = (known["path"], known["function"] + "_grad")
-    if function not in _functions:
-        _find(of_user(known["path"]), *function)  # Loaded by now.
     data, name = [*given, *outputs, *inputs], real.get_attr("called").decode()
     found: list[tf.Tensor | None] = [None] * len(inputs)
     wanted = known["inputs"]

@@ -89,7 +89,15 @@ LEARNING_RATE, BATCHES, SITE = "_ipu_learning_rate", "_ipu_batches", "_ipu_site"
 SGD, ACCUMULATED_SGD = "SGD", "SGD+GA"
 
 # By name: a specification is told no more than that. The latest of a name counts.
-embeddings: weakref.WeakValueDictionary[str, HostEmbedding] = weakref.WeakValueDictionary()
+_embeddings: dict[str, weakref.ref[HostEmbedding]] = {}
+
+
+def _named(name: str) -> HostEmbedding:
+    """Returns the embedding of a name; raises `KeyError` where none lives."""
+    embedding = _embeddings[name]()
+    if embedding is None:
+        raise KeyError(name)
+    return embedding
 
 
 class HostEmbeddingOptimizerSpec:
@@ -132,21 +140,21 @@ class HostEmbeddingOptimizerSpec:
     ) -> tf.Tensor:
         """Looks rows [n, width] up in the program that is being traced, by numbers [n]; `HostEmbedding.lookup` calls it."""
         del embedding_tensor, slot_vars, partition_strategy
-        return embeddings[name].rows(indices, self._learning_rate, self._batches())
+        return _named(name).rows(indices, self._learning_rate, self._batches())
 
     def create_register_instruction(
         self, embedding_tensor: tf.Tensor | tf.Variable, slot_vars: Sequence[tf.Tensor], name: str
     ) -> tf.Operation | None:
         """Lets programs use the table from now on, in a graph by the operation returned; `HostEmbedding.register` calls it."""
         del embedding_tensor, slot_vars
-        return embeddings[name].open()
+        return _named(name).open()
 
     def create_deregister_instruction(
         self, embedding_tensor: tf.Tensor | tf.Variable, slot_vars: Sequence[tf.Tensor], name: str
     ) -> tf.Operation | None:
         """Has the embedding's tensor say what the table holds; that context calls it as it ends."""
         del embedding_tensor, slot_vars
-        return embeddings[name].close()
+        return _named(name).close()
 
     def create_slot_variables(self, embedding_tensor: tf.Tensor | tf.Variable, name: str) -> list[tf.Tensor]:
         """What the optimizer keeps beside the table: nothing."""
@@ -238,7 +246,7 @@ class HostEmbedding:
         self._optimizer_spec = optimizer_spec or HostEmbeddingOptimizerSpec(0)
         self._memory = table
         self._trained: dict[str, tf.Variable] = {}
-        embeddings[name] = self
+        _embeddings[name] = weakref.ref(self)
 
     def _set_tensor(self, tensor: tf.Tensor | tf.Variable) -> None:
         self._tensor = tensor

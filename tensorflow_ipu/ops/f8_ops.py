@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._base.enums import NamedIntEnum
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeLike, TensorLike
@@ -96,7 +96,7 @@ __all__ = [
 _Data: TypeAlias = "tf.Tensor | tf.Variable | np.ndarray"
 
 
-class Format(IntEnum):
+class Format(NamedIntEnum):
     """How the bits are used: F143 has 4 bits of exponent and 3 of the fraction, F152 has 5 and 2.
 
     Both have one NaN, no infinity and one zero; their largest numbers are 240 and 57344.

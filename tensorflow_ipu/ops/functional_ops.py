@@ -166,11 +166,13 @@ class _Code:
         """Makes the function of the graph, whose results are known now."""
         self.results = list(self.graph.outputs)
         self.function = functions.of_graph(self.name, self.graph, called=False)
-        _codes[self.name] = self
+        for name in [name for name, code in list(_codes.items()) if code() is None]:
+            _codes.pop(name, None)
+        _codes[self.name] = weakref.ref(self)
 
 
 # By the name of the function. The graphs of those who call it hold it.
-_codes: weakref.WeakValueDictionary[str, _Code] = weakref.WeakValueDictionary()
+_codes: dict[str, weakref.ref[_Code]] = {}
 
 
 def _call_outlined(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Nested:
@@ -295,7 +297,8 @@ def _known(code: _Code, arguments: int) -> _Code:
 @tf.RegisterGradient("IpuOutlined")
 def _gradient(op: tf.Operation, *upstream: Gradient | None) -> list[tf.Tensor | None]:
     real = op.outputs[0].op  # A tape shows another one.
-    code = _codes[real.get_attr("f").name]
+    code = _codes[real.get_attr("f").name]()
+    assert code is not None  # The graph of the call has it.
     inputs, outputs = list(real.inputs), list(real.outputs)
     known = set(code.differentiated)
     if code.backward is None or any(at not in known and _says_more(one) for at, one in enumerate(upstream)):

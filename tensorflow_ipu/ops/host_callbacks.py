@@ -144,7 +144,7 @@ class HostPart(graphs.FunctionGraph):
                 self._passed.append(external)
                 self.passed_inside.append(internal)
         self.inputs = [self.replica, self.replicas, *(inside for _, inside in self._bound), *self.passed_inside]
-        self._feed = _PartFeed(self.name, [source for source, _ in self._bound])
+        self._feed = _PartFeed(self.name, self._device, [source for source, _ in self._bound])
         with self.program.as_default():
             state = replicas.in_function(self._feed.state(self._device))
             order = program_order.of(self._device)
@@ -203,8 +203,9 @@ class HostPart(graphs.FunctionGraph):
 class _PartFeed(_feed.Feed):
     """What names a part to programs."""
 
-    def __init__(self, name: str, bound: list[tf.Tensor]) -> None:
-        super().__init__(native.ipu_host_function_new(), native.ipu_host_function_drop)
+    def __init__(self, name: str, device: str, bound: list[tf.Tensor]) -> None:
+        self._ordinal = tf.DeviceSpec.from_string(device).device_index
+        super().__init__(native.ipu_host_function_new(self._ordinal), native.ipu_host_function_drop)
         self.function = "_".join(["ipu", re.sub(r"\W", "_", name), str(next(_numbers))])
         self.defined = False
         self._bound = bound
@@ -214,7 +215,9 @@ class _PartFeed(_feed.Feed):
         if tf.executing_eagerly():
             return super()._make_state(device, replica, replicas)
         with tf.device(_HOST):  # Each session has a function of its own.
-            initial = ops.ipu_host_function(tf.constant(0, tf.int64), self._bound, f=self.function)
+            initial = ops.ipu_host_function(
+                tf.constant(0, tf.int64), self._bound, f=self.function, device=self._ordinal
+            )
         self._made.append(initial.op)
         with tf.device(device):
             return ops.ipu_feed_state(initial)
@@ -224,7 +227,8 @@ class _PartFeed(_feed.Feed):
         with tf.init_scope():
             if tf.executing_eagerly():
                 with tf.device(_HOST):
-                    ops.ipu_host_function(tf.constant(self.number, tf.int64), self._bound, f=function)
+                    number = tf.constant(self.number, tf.int64)
+                    ops.ipu_host_function(number, self._bound, f=function, device=self._ordinal)
             for operation in self._made:
                 graphs.hold_function(operation.graph, function)
                 named = tf.compat.v1.AttrValue(func=tf.compat.v1.NameAttrList(name=function.name))

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
 
-# By device: the feed whose state tells programs which replica they are, of a site where nobody meets (`identity`), and
-# the one whose state names its random streams to programs (`random`).
-_shared: dict[tuple[str, str], _feed.Feed] = {}
+# By kind and device: the feed whose state tells programs which replica they are, of a site where nobody meets (`identity`),
+# and the one whose state names its random streams to programs (`random`).
+_shared = _feed.SharedFeeds()
 
 
 def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -48,14 +48,9 @@ def _state(kind: str, function: str) -> tf.Tensor:
 
 def shared(kind: str, device: str) -> _feed.Feed:
     """What all programs of a device have one of: of kind `identity` or `random`."""
-    if (kind, device) not in _shared:
-        _shared[kind, device] = _make(device, "the replica's index") if kind == "identity" else _make_random(device)
-    return _shared[kind, device]
-
-
-def is_identity(feed: object) -> bool:
-    """Whether a feed tells programs which replica they are."""
-    return any(feed is each for (kind, _), each in _shared.items() if kind == "identity")
+    if kind == "identity":
+        return _shared.get((kind, device), lambda: _make(device, "the replica's index"))
+    return _shared.get((kind, device), lambda: _make_random(device))
 
 
 def _make_random(device: str) -> _feed.Feed:
@@ -106,8 +101,9 @@ def kind(state: tf.Tensor) -> str | None:
     feed: Any = getattr(state, "_ipu_feed", None)
     if feed._drop is native.ipu_random_drop:
         return "random"
-    if is_identity(feed):
-        return "identity"
+    key = _shared.key_of(feed)
+    if key is not None:
+        return key[0]
     return "site" if feed._drop is native.ipu_site_drop else None
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tensorflow_ipu._base import lifetimes
 from tensorflow_ipu._tensorflow import gradients, graphs, patches
 from tensorflow_ipu.replicas import _floating_point, _instruction_attributes, _shards, _tracing
 
@@ -104,7 +105,7 @@ def _registering(plain: Callable[..., None]) -> Callable[..., None]:
         plain(registry, weakly, name)
         for graph in owners:  # A plain graph takes attributes, though it shows no `__dict__`.
             graph._ipu_gradients = [*getattr(graph, "_ipu_gradients", ()), gradient]
-        weakref.finalize(gradient, gradients.forget, name).atexit = False
+        lifetimes.call_later(gradient, lambda: gradients.forget(name))
         return None
 
     return register

@@ -22,14 +22,13 @@ from tensorflow_ipu._tensorflow import devices, gradients
 
 _T = TypeVar("_T")
 
-_MAIN = threading.main_thread()
-_MAIN_IDENT = _MAIN.ident
+_MAIN_IDENT = threading.main_thread().ident
 # Those that programs have handlers for, other than SIGINT. Each is asked for at each run.
 _SIGNALS = tuple(map(int, (SIGALRM, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2)))
 # Whose handler, in a cell of Jupyter that awaits, only tells the event loop, which stands still while a program runs.
 _OF_CELLS = "ipykernel.ipkernel"
 _pipe: int | None = None
-_stand_in: int | None = None  # The thread that runs a program for the main one.
+_runs_beside = False  # Another thread runs a program for the main one.
 
 
 def _writing_end() -> int:
@@ -52,16 +51,11 @@ def _no_thread() -> tf.errors.ResourceExhaustedError:
     )
 
 
-def for_main_thread() -> bool:
-    """Whether this is the main thread, or the one that runs a program for it."""
-    return threading.get_ident() in (_MAIN_IDENT, _stand_in)
-
-
 def run_interruptibly(program: Callable[[], _T]) -> _T:
     """Calls `program`; on the main thread, signals are handled meanwhile."""
     # What a handler raises ends the program where it waits for data or is about to use a feed; otherwise it is raised when
     # the program returns.
-    if threading.current_thread() is not _MAIN:
+    if threading.get_ident() != _MAIN_IDENT:
         return program()
     on_interrupt = _signal.getsignal(SIGINT)
     raises = on_interrupt is default_int_handler or getattr(on_interrupt, "__module__", "") == _OF_CELLS
@@ -134,12 +128,11 @@ class _ProgramThread:
         return self._begun.acquire(blocking=False)
 
     def _run(self) -> None:
-        global _stand_in  # noqa: PLW0603
+        global _runs_beside  # noqa: PLW0603
         if not self._begun.acquire(blocking=False):
             return
-        first = _stand_in is None
-        if first:
-            _stand_in = threading.get_ident()
+        first = not _runs_beside
+        _runs_beside = True
         try:
             with tf.device(self._device):
                 self.result = self._program()
@@ -147,7 +140,7 @@ class _ProgramThread:
             self.failure = exc
         finally:
             if first:
-                _stand_in = None
+                _runs_beside = False
             self._ended.release()
 
     def wait(self) -> None:
@@ -159,7 +152,7 @@ class _ProgramThread:
 def _run_beside(program: Callable[[], _T]) -> _T:
     run = _ProgramThread(program)
     raised: BaseException | None = None
-    outermost = _stand_in is None  # Else a handler runs a program while one runs.
+    outermost = not _runs_beside  # Else a handler runs a program while one runs.
     try:
         if outermost:
             native.ipu_interrupt_arm(-1)

@@ -16,8 +16,6 @@ from tensorflow_ipu.replicas import _floating_point, _replicated, _traces, _unco
 from tensorflow_ipu.replicas._tracing import tracing_program
 
 _MUST_COMPILE = "_XlaMustCompile"
-# A function that the user does not compile has a compiled copy, made at its first run.
-_jitted: weakref.WeakKeyDictionary[Function | ConcreteFunction, Function] = weakref.WeakKeyDictionary()
 
 # A program and its flat inputs, without those that it captured.
 Prepared = tuple[ConcreteFunction, list[tf.Tensor]]
@@ -48,16 +46,16 @@ def compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Functio
             return fn
     else:
         return tf.function(fn, jit_compile=True)
-    jitted = _jitted.get(fn)
-    if jitted is None:
-        jitted = _jitted[fn] = _make_jitted(fn)
-    return jitted
+    copies = vars(fn)
+    # Threads that make the first call at the same time use the same copy, which may make variables.
+    return copies.get("_ipu_compiled") or copies.setdefault("_ipu_compiled", _make_jitted(fn))
 
 
 def _make_jitted(fn: Function | ConcreteFunction) -> Function:
+    """Makes the compiled copy of a function that the user does not compile."""
     if isinstance(fn, Function):
         return functions.compiled_copy(fn)
-    reference = weakref.ref(fn)  # The table must not keep its own key alive.
+    reference = weakref.ref(fn)  # The function has its copy, and is to end without the garbage collector.
 
     def call_it(*args: Any, **kwargs: Any) -> Any:
         concrete = reference()

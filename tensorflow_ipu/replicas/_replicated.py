@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import weakref
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -24,9 +23,7 @@ _BUNDLE_OPTION = "optimizations.maximum_cross_replica_sum_buffer_size"
 _pack_bytes = 0
 
 _TRUE = tf.compat.v1.AttrValue(b=True)
-
-# A program: the IPUs of one replica, once it has run.
-_shards: weakref.WeakKeyDictionary[functions.ConcreteFunction, int] = weakref.WeakKeyDictionary()
+_SHARDS = "_ipu_shards"  # The attribute of a program that has the IPUs of one replica, once it has run.
 
 
 def ipus_or_one(ordinal: int) -> int:
@@ -49,9 +46,10 @@ def wanted(program: functions.ConcreteFunction, ordinal: int, eager: bool) -> bo
 
 def ipus_of_replica(program: functions.ConcreteFunction) -> int:
     """How many IPUs one replica uses: the next power of two of its pipeline stages' or shards' IPUs."""
-    shards = _shards.get(program)
+    shards: int | None = getattr(program, _SHARDS, None)
     if shards is None:
-        shards = _shards[program] = power_of_2(shards_of(program))
+        shards = power_of_2(shards_of(program))
+        setattr(program, _SHARDS, shards)
     return shards
 
 

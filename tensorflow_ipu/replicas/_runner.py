@@ -8,9 +8,8 @@ import os
 import re
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -24,22 +23,24 @@ from tensorflow_ipu._tensorflow.functions import ConcreteFunction
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
 from tensorflow_ipu.replicas import _floating_point, _uncompilable
-from tensorflow_ipu.replicas._interrupts import for_main_thread, run_interruptibly
+from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target, call, trace
 
 _logger = logging.getLogger(__name__)
 
-_compiled_with: weakref.WeakSet[ConcreteFunction] = weakref.WeakSet()
 
+def compile_only(prepared: Prepared, key: str = "") -> tuple[str, bytes]:
+    """Compiles a program, on the device of the caller, into the executable cache.
 
-def compile_only(prepared: Prepared, folder: str = "", key: str = "") -> None:
-    """Compiles a program, on the device of the caller, into the executable cache or `folder`."""
+    With a key, returns a name and the executable instead, for `executable_cache.hold`.
+    """
     program, inputs = prepared
     try:
         with progress.of(f"compiling `{_plain(program.name)}`"):
-            ops.ipu_compile([*inputs, *program.captured_inputs], f=program, folder=folder, key=key)
+            name, executable = ops.ipu_compile([*inputs, *program.captured_inputs], f=program, key=key)
     except tf.errors.InvalidArgumentError as exc:
         _uncompilable.raise_explained(program, exc)
+    return name.numpy().decode(), executable.numpy()
 
 
 _SLICE = 0.1  # Seconds. A run whose `release` a handler has kept from being called is not waited for any longer.
@@ -138,26 +139,30 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-_Passed = tuple[weakref.ref[Any], str, tuple[int, ...]]
+# Attributes of programs: that they were compiled for a device that only compiles, and what they passed.
+_COMPILED, _PASSED = "_ipu_compiled_only", "_ipu_passed"
 
-# Programs that passed, each with the device that it passed for and the positions of its inputs that are handles of state.
-# By number: a `WeakKeyDictionary` would cost more at each run.
-_passed: dict[int, _Passed] = {}
+
+class _CheckResult(NamedTuple):
+    """The checks that a program has passed."""
+
+    device: str
+    handles: tuple[int, ...]  # The positions of its inputs that are handles of state.
 
 
 def _check(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> bool:
     """Checks a program, once for a device, and what it is called with; returns whether it had passed before."""
-    known = _passed.get(id(program))
-    is_known = known is not None and known[0]() is program and known[1] == device
+    known: _CheckResult | None = getattr(program, _PASSED, None)
+    is_known = known is not None and known.device == device
     if known is None or not is_known:
         known = _check_program(program, inputs, device)
-    handles = known[2]
-    if handles:
-        _check_places([(program.inputs[at].op.name, inputs[at].device) for at in handles], device)
+        setattr(program, _PASSED, known)
+    if known.handles:
+        _check_places([(program.inputs[at].op.name, inputs[at].device) for at in known.handles], device)
     return is_known
 
 
-def _check_program(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> _Passed:
+def _check_program(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> _CheckResult:
     _check_types("input", program.inputs)
     _check_types("output", program.outputs)
     places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
@@ -173,9 +178,7 @@ def _check_program(program: ConcreteFunction, inputs: Sequence[tf.Tensor], devic
     if tf.executing_eagerly():
         _uncompilable.refuse_shapes_of_data(program, inputs, device)
     handles = tuple(at for at, tensor in enumerate(program.inputs[: len(inputs)]) if tensor.dtype == tf.resource)
-    key = id(program)
-    known = _passed[key] = (weakref.ref(program, lambda _: _passed.pop(key, None)), device, handles)
-    return known
+    return _CheckResult(device, handles)
 
 
 def _check_types(kind: str, tensors: list[tf.Tensor]) -> None:
@@ -230,12 +233,9 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
         this_run = begin()
         run_log = RunLog(program.name, device)
-        captured = program.captured_inputs
-        if not for_main_thread():  # Such a thread has orders of its own.
-            captured = [one._ipu_of_thread() if hasattr(one, "_ipu_of_thread") else one for one in captured]
         try:
             under_way.add(this_run)
-            called = functools.partial(call, program, inputs, captured, ordinal)
+            called = functools.partial(call, program, inputs, program.captured_inputs, ordinal)
             results = run_interruptibly(called) if is_known else _first_run(program, called)
         except BaseException as exc:
             run_log.fail(exc)
@@ -246,9 +246,9 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
             run_log.end()
         return results
     if connection is DeviceConnectionType.PRE_COMPILE:
-        if program not in _compiled_with:
+        if not hasattr(program, _COMPILED):
             compile_only(prepared)
-            _compiled_with.add(program)
+            setattr(program, _COMPILED, True)
         return tf.nest.map_structure(_zeros, program.structured_outputs)
     raise tf.errors.FailedPreconditionError(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import time
 import types
@@ -32,11 +33,14 @@ class _Known(NamedTuple):
     target: Target
 
 
-# What each program was traced for.
-_known: weakref.WeakKeyDictionary[ConcreteFunction, _Known] = weakref.WeakKeyDictionary()
-_warned: weakref.WeakSet[Function] = weakref.WeakSet()
-# The function that was last made of a piece of code: a script may make one anew each time.
-_made_of: weakref.WeakKeyDictionary[types.CodeType, weakref.ref[Function]] = weakref.WeakKeyDictionary()
+_KNOWN = "_ipu_traced_for"  # The attribute of a program that has what it was traced for.
+
+# The function that was last made of a piece of code, by the code's `id`: a script may make one anew each time. The oldest
+# entries go first.
+_made_of: collections.OrderedDict[int, tuple[weakref.ref[types.CodeType], weakref.ref[Function]]] = (
+    collections.OrderedDict()
+)
+_MOST_CODES = 1000
 
 
 def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
@@ -44,14 +48,14 @@ def note(function: Function, program: ConcreteFunction, target: Target, begin: i
     duration = tracepoints.trace_times.add(begin)
     new = _Known(functions.leaves_of(program), target)
     # Those without variables to make are in two tables of TensorFlow's.
-    traces = {id(trace): trace for trace in functions.traces_of(function) if trace in _known}
-    earlier = [_known[trace] for trace in traces.values()]
+    traces = {id(trace): trace for trace in functions.traces_of(function)}
+    earlier = [getattr(trace, _KNOWN) for trace in traces.values() if hasattr(trace, _KNOWN)]
     reason = _reason(function, new, earlier)
-    _known[program] = new
+    setattr(program, _KNOWN, new)
     tracepoints.traces.append(tracepoints.Trace(time.monotonic_ns(), duration, _described(function), reason))
     tracepoints.mark(tracepoints.PROGRAMS, f"trace of {_described(function)}", begin)
     _logger.info("traced `%s` in %.3f s: %s", _described(function), duration / 1e9, reason)
-    if function in _warned:
+    if hasattr(function, "_ipu_warned"):
         return
     for is_alike, most, varying, remedy in (
         (_is_same_but_for_sizes, _SHAPES, "shapes", _ONE_SHAPE),
@@ -60,7 +64,7 @@ def note(function: Function, program: ConcreteFunction, target: Target, begin: i
         others = [one for one in earlier if one.target == target and _differ(one.leaves, new.leaves, is_alike)]
         found = {frozenset(known.leaves.items()) for known in others}
         if len(found) >= most - 1:
-            _warned.add(function)
+            function._ipu_warned = True  # pyright: ignore[reportAttributeAccessIssue]
             _warn(_described(function), len(found) + 1, varying, differences(others[-1].leaves, new.leaves), remedy)
 
 
@@ -185,9 +189,11 @@ def _reason_of_first(function: Function) -> str:
     code = getattr(function.python_function, "__code__", None)
     if code is None:
         return "its first call"
-    known = _made_of.get(code)
-    _made_of[code] = weakref.ref(function)
-    if known is None or known() is function:
+    known_code, known = _made_of.pop(id(code), (None, None))
+    _made_of[id(code)] = weakref.ref(code), weakref.ref(function)
+    if len(_made_of) > _MOST_CODES:
+        _made_of.popitem(last=False)
+    if known is None or known_code is None or known_code() is not code or known() is function:
         return "its first call"
     return (
         "another function of the same code was traced before, and each has programs of its own; where it is made in a loop,"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -31,8 +30,7 @@ def _is_left_over(op: tf.Operation) -> bool:
     return not any(op.outputs[0] is output for output in op.graph.outputs)
 
 
-# Graphs of functions that hold a program.
-_callers: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+_HOLDS_PROGRAM = "_ipu_holds_program"  # An attribute of graphs.
 
 
 class _Around(threading.local):
@@ -97,8 +95,8 @@ def tracing_program(
         return
     if host_kernels is None:
         host_kernels = environment.host_kernels()
-    for graph in graphs.being_traced():  # These hold a program.
-        _callers.add(graph)
+    for graph in graphs.being_traced():
+        setattr(graph, _HOLDS_PROGRAM, True)
         patches.COMPILED_CALLERS.apply_while(graph)
     before, _around.graph = _around.graph, tf.compat.v1.get_default_graph()
     try:
@@ -162,7 +160,7 @@ def _transform(graph: graphs.FunctionGraph) -> None:
 
 def _release(function: functions.ConcreteFunction) -> None:
     """Keeps a function that holds a program from being compiled for the host, as Keras would compile its loops."""
-    if function.graph in _callers:
+    if hasattr(function.graph, _HOLDS_PROGRAM):
         functions.keep_from_compiling(function)
 
 

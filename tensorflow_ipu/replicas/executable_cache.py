@@ -8,6 +8,8 @@ import json
 import logging
 import os
 import platform
+import stat
+import threading
 from pathlib import Path
 
 import tensorflow as tf
@@ -25,6 +27,10 @@ DEFAULT_MAX_BYTES = 2 << 30
 _asked: dict[str, tuple[str, int] | None] = {}
 # The folder that the kernels use now.
 _current: list[str] = [""]
+# Guards the above: several threads may ask for a folder, and the configuration is another thread's.
+_lock = threading.RLock()
+# Folders of which a warning has said that others may write there.
+_warned: set[str] = set()
 
 
 def ask(folder: str | os.PathLike[str] | None, max_bytes: int) -> None:
@@ -33,19 +39,34 @@ def ask(folder: str | os.PathLike[str] | None, max_bytes: int) -> None:
         raise TypeError(f"`max_bytes` must be a whole number of bytes, but is {max_bytes!r}")
     if max_bytes <= 0:
         raise ValueError(f"`max_bytes` must be positive, but is {max_bytes}; `set_cache(None)` keeps nothing")
-    _asked["asked"] = None if folder is None else (_made(os.fspath(folder), "folder"), max_bytes)
-    refresh()
+    wanted = None if folder is None else (_made(os.fspath(folder), "folder"), max_bytes)
+    with _lock:
+        _asked["asked"] = wanted
+        refresh()
 
 
 def refresh() -> None:
     """Has the kernels use the folder of `ask`, else of the configuration, else of the environment."""
-    folder, max_bytes = _wanted()
-    if folder == _current[0] and not folder:
-        return
-    native.ipu_set_executable_cache(folder.encode(), max_bytes, key().encode() if folder else b"")
-    if folder != _current[0]:
-        _logger.info("executables are kept in `%s`", folder) if folder else _logger.info("executables are not kept")
-    _current[0] = folder
+    with _lock:
+        folder, max_bytes = _wanted()
+        if folder == _current[0] and not folder:
+            return
+        trusting = environment.trusts_executables()
+        of_folder = ""
+        if folder:
+            of_folder = key() if trusting or _is_private(folder) else f"{key()} of {os.geteuid()}"
+        native.ipu_set_executable_cache(os.fsencode(folder), max_bytes, of_folder.encode(), trusting)
+        if folder != _current[0]:
+            _log(folder)
+        _current[0] = folder
+
+
+def _log(folder: str) -> None:
+    if folder:
+        only_read = "" if os.access(folder, os.W_OK) else ", which cannot be written: they are only loaded"
+        _logger.info("executables are kept in `%s`%s", folder, only_read)
+    else:
+        _logger.info("executables are not kept")
 
 
 def folder() -> str | None:
@@ -55,15 +76,34 @@ def folder() -> str | None:
 
 @functools.lru_cache(maxsize=1)
 def key() -> str:
-    """What an executable depends on besides its program: versions, the processor, what XLA is told."""
-    kernels = json.loads(BUILD_INFO.read_text())["sha256"]
+    """Returns a fingerprint of what an executable depends on besides its program: `machine_key`, and what XLA is told."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    parts = [tf.__version__, kernels, os.environ.get("XLA_FLAGS", ""), platform.machine(), str(processors)]
-    return hashlib.sha256("\n".join([*parts, *_processor()]).encode()).hexdigest()
+    return _fingerprint([machine_key(), os.environ.get("XLA_FLAGS", ""), str(processors)])
+
+
+@functools.lru_cache(maxsize=1)
+def machine_key() -> str:
+    """Returns a fingerprint of versions and processor. Machine code compiled for one fingerprint may fail on another."""
+    kernels = json.loads(BUILD_INFO.read_text())["sha256"]
+    return _fingerprint([tf.__version__, kernels, platform.machine(), *_processor()])
+
+
+def _fingerprint(parts: list[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def hold(name: str, executable: bytes) -> None:
+    """Keeps an executable of `machine_key` in memory: this process loads it until `release` is called as often."""
+    native.ipu_hold_executable(machine_key().encode(), name.encode(), executable, len(executable))
+
+
+def release(name: str) -> None:
+    """Forgets an executable of `hold`."""
+    native.ipu_release_executable(name.encode())
 
 
 def _processor() -> list[str]:
-    """What tells this processor from others, for which its machine code may not run."""
+    """Returns the lines of the system that name the processor and its instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
     except OSError:
@@ -88,12 +128,39 @@ def _wanted() -> tuple[str, int]:
 def _made(folder: str, name: str) -> str:
     path = os.path.abspath(os.path.expanduser(folder))
     try:
-        os.makedirs(path, exist_ok=True)
+        os.makedirs(path, 0o755, exist_ok=True)
     except OSError as exc:
         raise ValueError(f"`{name}` is `{folder}`, and cannot be made: {exc.strerror}; name another folder") from exc
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise ValueError(f"`{name}` is `{folder}`, which nobody may write to; name another folder")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise ValueError(f"`{name}` is `{folder}`, which this process may not read; name another folder")
     return path
+
+
+def _is_private(folder: str) -> bool:
+    """Returns False if other users than root may add files to a folder; warns once if they may exchange files too.
+
+    The kernels load no file of another user. So that users do not replace each other's files, names differ by user then.
+    """
+    about = os.stat(folder)
+    # Most systems give each user a group of the same number, whose only member is the user.
+    others = stat.S_IWOTH | (stat.S_IWGRP if about.st_gid != about.st_uid else 0)
+    owned = about.st_uid in (0, os.geteuid())
+    if owned and not about.st_mode & others:
+        return True
+    if not (owned and about.st_mode & stat.S_ISVTX) and folder not in _warned:
+        _warned.add(folder)
+        _logger.warning(
+            "`%s`, where executables are kept, %s (owner %d, group %d, mode %o). Executables are machine code that runs in"
+            " this process, so those of other users than root are not loaded. Name a folder that you alone may write to,"
+            " or set `%s=1` if you trust all who may write there.",
+            folder,
+            "may be written to by others" if owned else "belongs to another user",
+            about.st_uid,
+            about.st_gid,
+            stat.S_IMODE(about.st_mode),
+            environment.TRUST_VARIABLE,
+        )
+    return False
 
 
 _state.add_record_listener(refresh)

@@ -11,8 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import tensorflow as tf
+
 from tensorflow_ipu import metrics
-from tensorflow_ipu._base import tracepoints
+from tensorflow_ipu._base import files, tracepoints
 from tensorflow_ipu._base.chrome import Chrome
 from tensorflow_ipu._base.tracepoints import PROGRAMS, Recording, Sample, TimedSpan
 from tensorflow_ipu._base.units import format_seconds
@@ -189,7 +191,8 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder `{file.parent}` for the trace `{path}`; make it first")
     with contextlib.ExitStack() as stack:
-        folder = os.fspath(logdir) if logdir is not None else stack.enter_context(tempfile.TemporaryDirectory())
+        # Of this process alone: others may write their profiles to `logdir`.
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         recording = tracepoints.start()
         if recording is None:
             raise RuntimeError(f"the trace `{path}` cannot begin: another one is being recorded; end that block first")
@@ -212,7 +215,25 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
             add_marks(chrome, recording)
             if report is not None:
                 add(chrome, report, recording)
-            file.write_text(json.dumps(chrome.trace()))
+            files.write(file, json.dumps(chrome.trace()))
+            if logdir is not None:
+                _copy(folder, os.fspath(logdir))
+
+
+def _copy(folder: str, logdir: str) -> None:
+    """Copies what the profiler wrote to `logdir`, which may be remote, and where TensorBoard may be reading."""
+    for file in Path(folder).rglob("*"):
+        if file.is_file():
+            target = f"{logdir}/{file.relative_to(folder)}"
+            unfinished = f"{target}.{os.urandom(8).hex()}.unfinished"
+            tf.io.gfile.makedirs(os.path.dirname(target))
+            try:
+                tf.io.gfile.copy(str(file), unfinished)
+                tf.io.gfile.rename(unfinished, target, overwrite=True)
+            except BaseException:
+                if tf.io.gfile.exists(unfinished):
+                    tf.io.gfile.remove(unfinished)
+                raise
 
 
 def _clocks_apart() -> float:

@@ -168,6 +168,8 @@ def test_what_was_meant_is_said(here, tmp_path, words, told):
 def test_check_tells_programs_what_it_found_and_names_what_cannot_be_read(here, tmp_path):
     (tmp_path / "old.py").write_text("from tensorflow.python.ipu import utils\nutils.create_ipu_config()\n")
     (tmp_path / "older.py").write_text("print 'Python 2'\n")
+    (tmp_path / "folder.py").mkdir()
+    os.mkfifo(tmp_path / "pipe.py")  # At which it waited.
     status, out, _ = here("check", ".", "--json")
     found = json.loads(out)
     assert status == 1
@@ -277,7 +279,8 @@ def test_replicas_of_a_line_of_poprun_are_those_of_popdist(tmp_path):
 def test_info_says_which_variables_act_and_its_report_hides_what_they_may_hold(here, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "one").write_text("12345")
+    (tmp_path / "kept" / "one.ipu_executable").write_text("12345")
+    (tmp_path / "kept" / "thesis").write_text("somebody else's")
     cluster = {"cluster": {"worker": ["secret:1", "secret:2"]}, "task": {"type": "worker", "index": 1}}
     for name, value in {
         "TF_POPLAR_FLAGS": f"--executable_cache_path={tmp_path}/kept --other",

@@ -102,6 +102,40 @@ def test_missing_names_are_listed_all_at_once_and_nothing_runs(here, capsys):
     assert "--force" in said.err
 
 
+_SAVES = "import keras\nkeras.Sequential([keras.layers.Dense(2)]).save('folder')\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "is_told"),
+    [
+        (_SAVES, True),
+        ("import keras\nkeras.Input(2) @ 'x'\n", True),
+        ("import keras\ngetattr(keras.Sequential(), 'fit_' + 'generator')\n", True),
+        ("import importlib\nimportlib.import_module('keras.' + 'no_such')\n", True),
+        (
+            "import keras\nclass A(keras.layers.Layer):\n    def call(self, x): return x.no_such\nA()(keras.Input(2))\n",
+            False,
+        ),
+        (
+            "import keras\nclass A(keras.layers.Layer):\n    def call(self, x): return 1 / 0\nA()(keras.Input(2))\n",
+            False,
+        ),
+        ("import tensorflow as tf\ntf.ones([2]) @ tf.ones([3])\n", False),
+        ("raise ValueError('of the script')\n", False),
+        ("raise SystemExit(1)\n", False),
+    ],
+)
+def test_error_of_keras_3_in_code_of_the_sdk_ends_with_what_may_help(here, tmp_path, capsys, code, is_told):
+    assert here(_script(tmp_path, f"from tensorflow.python import ipu\n{code}")) == 1
+    *_, last = ["", *capsys.readouterr().err.splitlines()]
+    assert ("`--keras 2` may be what this script needs" in last) is is_told, last
+
+
+def test_error_of_keras_3_in_other_code_is_left_alone(here, tmp_path, capsys):
+    assert here(_script(tmp_path, _SAVES)) == 1
+    assert "--keras 2" not in capsys.readouterr().err
+
+
 def test_force_runs_up_to_the_first_missing_name(here, tmp_path, capsys):
     script = _script(tmp_path, "from tensorflow.python.ipu import loops\nprint('here')\nloops.for_loop\n")
     assert here("--force", script) == 1
@@ -109,6 +143,13 @@ def test_force_runs_up_to_the_first_missing_name(here, tmp_path, capsys):
     assert said.out == "here\n"
     assert said.err.count("`tensorflow.python.ipu.loops` has no name `for_loop`") == 2
     assert said.err.splitlines()[-1].startswith("AttributeError: ")
+
+
+def test_script_runs_without_tensorflow_1_if_it_is_told_to(here, tmp_path, capsys):
+    assert here("--tensorflow", "2", _script(tmp_path, "import tensorflow as tf\ntf.Session\n")) == 1
+    said = capsys.readouterr().err
+    assert "is for TensorFlow 1" not in said
+    assert "has no attribute 'Session'" in said
 
 
 def test_file_of_emulations_runs_before_the_script(here, tmp_path, capsys):
@@ -180,8 +221,9 @@ def test_check_reads_and_runs_nothing(here, tmp_path, capsys):
         "is of Keras 2 alone:\n",
         "is of Keras 2, and taken by Keras 3 too:\n",
         "is written down, and changes no result:\n",
+        "has scripts run with Keras 2:\n",
     )
-    missing, _, _, recorded = re.split("|".join(titles), capsys.readouterr().out)
+    missing, _, _, recorded, _ = re.split("|".join(titles), capsys.readouterr().out)
     for said, files in ((missing, {"needs_more.py", "sibling.py"}), (recorded, {"session.py"})):
         places = [line.strip().partition(":")[0] for line in said.splitlines() if line.startswith("  ")]
         assert {Path(place).name for place in places} == files

@@ -92,6 +92,24 @@ def test_command_chooses_the_keras_that_a_script_or_a_module_beside_it_needs(com
     assert "  beside.py:1: Keras 3 has no `keras.utils.tf_inspect`" in done.stderr
 
 
+def test_code_of_the_sdk_gets_keras_2_and_what_it_does_with_keras_ends_as_in_2021(command, tmp_path):
+    done = command(SCRIPTS / "of_sdk.py", tmp_path / "saved")
+    said = _lines(done.stdout)
+    assert said == {
+        "rate": ["0.5"],
+        "cell": ["[[[3.0, 3.0], [3.0, 3.0]]]"],
+        "saved": ["True [[2.0]]"],
+        "layers": ["[[3.0]]"],
+    }, done.stderr
+
+
+def test_variable_of_the_user_goes_before_what_the_script_is(command, tmp_path):
+    (tmp_path / "script.py").write_text(_TELL + "from tensorflow.python import ipu")
+    done = command("script.py", env={"TF_USE_LEGACY_KERAS": "0"})
+    assert (done.stdout, done.returncode) == ("keras 3 0\n", 0), done.stderr
+    assert "Keras" not in done.stderr
+
+
 def test_workers_get_the_keras_of_their_launcher(command, tmp_path):
     (tmp_path / "script.py").write_text(_TELL)
     done = command("run", "--keras", "2", "--instances", "2", "script.py")

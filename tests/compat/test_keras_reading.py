@@ -9,7 +9,9 @@ import pytest
 
 from tensorflow_ipu import __main__
 from tensorflow_ipu.cli import run_script
-from tensorflow_ipu.compat import _keras_reading, _reading
+from tensorflow_ipu.compat import _api_files, _keras_reading, _project
+from tensorflow_ipu.compat._api_files import KERAS_2
+from tensorflow_ipu.compat._keras_choice import KerasChoice
 from tensorflow_ipu.compat._keras_reading import Weight
 
 BEGIN = "import keras\nimport tensorflow as tf\nL = tf.keras.layers\n"
@@ -22,7 +24,8 @@ def read(tmp_path):
     def needs(code):
         script = tmp_path / "script.py"
         script.write_text(BEGIN + textwrap.dedent(code))
-        found = _keras_reading.needs(_reading.of_script(script))
+        needs = _keras_reading.needs(_project.of_script(script))
+        found = [need for need in needs if need.weight is not Weight.ORIGIN]
         last = len(script.read_text().rstrip().splitlines())
         assert {need.line for need in found} <= {last}, found
         return [(need.weight, need.message) for need in found]
@@ -77,7 +80,7 @@ def test_an_optimizer_of_2021_is_found_by_what_it_overrides(tmp_path):
     script.write_text(
         f"{BEGIN}class A(tf.keras.optimizers.Optimizer):\n{body}class B(tf.compat.v1.train.Optimizer):\n{body}"
     )
-    (need,) = _keras_reading.needs(_reading.of_script(script))
+    (need,) = _keras_reading.needs(_project.of_script(script))
     assert (need.line, need.weight) == (4, Weight.DECIDES)
     assert need.message == "`_resource_apply_dense` is not called by optimizers of Keras 3"
 
@@ -128,11 +131,12 @@ def test_reading_imports_neither_tensorflow_nor_keras(tmp_path):
 def test_check_and_the_command_say_how_to_install_keras_2_where_it_is_not(monkeypatch, tmp_path, capsys):
     script = tmp_path / "script.py"
     script.write_text("import keras\nkeras.Input(8)\nkeras.utils.tf_inspect")
-    monkeypatch.setattr(run_script, "has_keras_2", lambda: True)
+    is_installed = [True]
+    monkeypatch.setattr(_api_files.Api, "is_installed", property(lambda api: api is not KERAS_2 or is_installed[0]))
     assert __main__.main(["--check", str(script)]) == 0
     *_, end = capsys.readouterr().out.splitlines()
     assert end == "Nothing is missing with Keras 2, which such scripts get."
-    monkeypatch.setattr(run_script, "has_keras_2", lambda: False)
+    is_installed[0] = False
     assert __main__.main(["--check", str(script)]) == 1
     title, lost, other, bridged, end = capsys.readouterr().out.splitlines()
     assert (title, other) == ("is of Keras 2 alone:", "is of Keras 2, and taken by Keras 3 too:")
@@ -140,7 +144,8 @@ def test_check_and_the_command_say_how_to_install_keras_2_where_it_is_not(monkey
     assert bridged.startswith(f"  {script}:2: a shape of Keras 3 is a tuple")
     assert "`pip install 'tensorflow-ipu[keras2]'`" in end
     assert re.search(r"pip install --no-deps 'tf_keras~=2\.2\d\.0'", end)
-    needs = _keras_reading.needs(_reading.of_script(script))
-    said = run_script.choice(str(script), needs)
-    assert said.startswith(f"`{script}` is for Keras 2 ({script}:2: ")
+    project = _project.of_script(script)
+    needs = [need for need in _keras_reading.needs(project) if need.weight is Weight.LOST]
+    said = run_script.said(str(script), KerasChoice(2, (needs[0], needs[0])), project)
+    assert said.startswith(f"`{script}` is for Keras 2 ({script}:3: ")
     assert "and 1 more, which `check` lists), the package `tf_keras`, which is not installed: `pip install" in said

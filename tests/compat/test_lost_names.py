@@ -44,8 +44,12 @@ def test_names_of_numpy_are_back_until_the_layer_goes_each_with_a_line_in_the_lo
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_learning_rate_may_be_a_number_of_numpy(logged):
-    assert float(keras.optimizers.SGD(np.float32(0.5)).learning_rate) == 0.5
+def test_a_learning_rate_may_be_any_number_whose_value_is_known(logged):
+    for rate in (np.float32(0.5), np.array(0.5), tf.constant(0.5), tf.constant(0.5, tf.float16)):
+        assert float(keras.optimizers.SGD(rate).learning_rate) == 0.5
+    assert float(keras.optimizers.SGD(2).learning_rate) == 2.0
+    with pytest.raises(ValueError, match="learning_rate"):
+        keras.optimizers.SGD(tf.constant([0.5]))
     assert float(keras.optimizers.Adam(lr=np.int64(2)).learning_rate) == 2.0
     assert logged()[0] == "a learning rate of the type `float32` is not there any more: it is taken for one of Python"
 
@@ -106,7 +110,7 @@ def test_weights_decay_before_each_update_but_those_that_are_left_out(addons):
 def test_model_of_addons_trains_in_the_scope(addons):
     with ipu.IPUStrategy().scope():
         layers = [
-            keras.layers.Dense(4),
+            addons.layers.WeightNormalization(keras.layers.Dense(4)),
             addons.layers.GELU(),
             addons.layers.GroupNormalization(2),
             keras.layers.Dense(2),
@@ -117,6 +121,34 @@ def test_model_of_addons_trains_in_the_scope(addons):
         losses = model.fit(x, y, epochs=3, batch_size=2, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
     assert addons.optimizers.LAMB(0.1, weight_decay_rate=0.1).name == "LAMB"
+
+
+def test_f1_score_takes_labels_and_predictions_of_any_type(addons):
+    score = addons.metrics.F1Score(2, threshold=0.5)
+    score.update_state(tf.constant([[1, 0], [0, 1]]), tf.constant([[0.9, 0.1], [0.2, 0.8]], tf.float16))
+    np.testing.assert_allclose(score.result(), [1.0, 1.0], rtol=1e-6)
+
+
+def test_weight_normalization_trains_length_and_direction_apart(addons):
+    x = tf.random.stateless_normal([16, 3], [1, 2])
+    layer = addons.layers.WeightNormalization(keras.layers.Dense(3, kernel_initializer="identity"))
+    outputs = layer(x)
+    np.testing.assert_allclose(tf.nn.moments(outputs, [0]), [np.zeros(3), np.ones(3)], atol=1e-5)
+    # Another batch does not set the weights again.
+    np.testing.assert_allclose(layer(x * 2.0), outputs + outputs - layer(x * 0.0), rtol=1e-4, atol=1e-5)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(layer(x) ** 2)
+    of_length, of_direction = tape.gradient(loss, [layer.g.value, layer.v.value])
+    assert np.abs(of_length).min() > 0.1
+    np.testing.assert_allclose(np.diag(of_direction), np.zeros(3), atol=1e-5)
+    np.testing.assert_allclose(layer.remove()(x), outputs, rtol=1e-5)
+    for plain in (keras.layers.Conv2D(2, 2), keras.layers.LSTM(4)):
+        images = tf.random.stateless_normal([2, 4, 4, 3][: 4 - isinstance(plain, keras.layers.LSTM)], [3, 4])
+        np.testing.assert_allclose(
+            addons.layers.WeightNormalization(plain, data_init=False)(images), plain(images), 1e-5
+        )
+    with pytest.raises(ValueError, match="needs a layer with a `kernel`"):
+        addons.layers.WeightNormalization(keras.layers.Flatten())(x)
 
 
 def test_functions_and_metrics_of_addons_have_the_numbers_of_its_pages(addons):

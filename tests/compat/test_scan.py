@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tensorflow_ipu.compat import _keras_reading, _reading
+from tensorflow_ipu.compat import _keras_reading, _missing, _project
 from tensorflow_ipu.compat._keras_reading import Weight
 
 
@@ -16,9 +16,9 @@ def lines(tmp_path):
     def scan(code):
         script = tmp_path / "script.py"
         script.write_text(textwrap.dedent(code))
-        project = _reading.of_script(script)
+        project = _project.of_script(script)
         lost = [need for need in _keras_reading.needs(project) if need.weight is Weight.LOST]
-        return sorted({found.line for found in [*_reading.missing(project), *lost]})
+        return sorted({found.line for found in [*_missing.missing(project), *lost]})
 
     return scan
 
@@ -109,7 +109,7 @@ def test_modules_beside_the_script_are_read_too(tmp_path):
     (tmp_path / "package" / "part.py").write_text("\nfrom tensorflow.python.ipu.loops import no_such")
     script = tmp_path / "script.py"
     script.write_text("from package import part")
-    (found,) = _reading.missing(_reading.of_script(script))
+    (found,) = _missing.missing(_project.of_script(script))
     assert (found.path, found.line) == (str(tmp_path / "package" / "part.py"), 2)
     assert "`no_such`" in found.message
 
@@ -143,6 +143,26 @@ def test_name_is_followed_through_the_modules_beside_the_script(lines, tmp_path,
     assert lines(code) == [2]
 
 
+def test_arguments_that_are_not_taken_are_found(tmp_path):
+    code = """\
+        from tensorflow.python import ipu
+        from tensorflow.python.ipu import ipu_infeed_queue, loops, pipelining_ops
+        loops.repeat(3, body, inputs=[], infeed_queue=queue)
+        loops.repeat(3, body, infeed=queue)
+        ipu_infeed_queue.IPUInfeedQueue(dataset, feed_name="x", **others)
+        pipelining_ops.pipeline([], pipeline_depth=2, **others)
+        ipu.utils.export_dataset_to_file(dataset, "x", 3, feed="x") if ipu else None
+    """
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(code))
+    refused = _missing.refused(_project.of_script(script))
+    assert [(found.line, found.message) for found in refused] == [
+        (4, "`tensorflow.python.ipu.loops.repeat` takes no `infeed`"),
+        (6, "`tensorflow.python.ipu.pipelining_ops.pipeline` takes no `pipeline_depth`"),
+        (7, "`tensorflow.python.ipu.utils.export_dataset_to_file` takes no `feed`"),
+    ]
+
+
 def test_relative_imports_are_followed(tmp_path):
     inner = tmp_path / "package" / "inner"
     inner.mkdir(parents=True)
@@ -152,7 +172,7 @@ def test_relative_imports_are_followed(tmp_path):
     (inner / "part.py").write_text("from .. import ipu\nfrom ..names import ipu as same\nipu.no_such\nsame.no_such")
     script = tmp_path / "script.py"
     script.write_text("import package.inner.part\npackage.ipu.no_such")
-    places = [(Path(found.path).name, found.line) for found in _reading.missing(_reading.of_script(script))]
+    places = [(Path(found.path).name, found.line) for found in _missing.missing(_project.of_script(script))]
     assert places == [("script.py", 2), ("part.py", 3), ("part.py", 4)]
 
 
@@ -161,9 +181,9 @@ def test_folder_is_read_whole_with_the_names_that_change_nothing(tmp_path):
     (tmp_path / "deep" / "one.py").write_text("import common\ncommon.ipu.scopes.ipu_jit_scope(None)")
     (tmp_path / "common.py").write_text("from tensorflow.python import ipu")
     (tmp_path / "two.py").write_text("from common import ipu\nipu.no_such")
-    projects = _reading.of_all([tmp_path])
-    missing = {found for project in projects for found in _reading.missing(project)}
-    recorded = [found for project in projects for found in _reading.recorded(project)]
+    projects = _project.of_all([tmp_path])
+    missing = {found for project in projects for found in _missing.missing(project)}
+    recorded = [found for project in projects for found in _missing.recorded(project)]
     assert [(found.path, found.line) for found in missing] == [(str(tmp_path / "two.py"), 2)]
     assert [(found.path, found.line) for found in recorded] == [(str(tmp_path / "deep" / "one.py"), 2)]
     assert "`tensorflow.python.ipu.scopes.ipu_jit_scope` changes no result: " in recorded[0].message

@@ -1,12 +1,18 @@
-// Cached files come back as they were written, or not at all; the least recently used ones go.
+// Cached files are read as they were written, or count as missing. The least recently used ones are removed, and
+// nothing else.
 #include "tensorflow_ipu/kernels/core/file_cache.h"
 
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "tests/core/check.h"
@@ -17,8 +23,13 @@ namespace {
 namespace fs = std::filesystem;
 
 using tensorflow_ipu::core::FileCache;
+using tensorflow_ipu::core::Packed;
+using tensorflow_ipu::core::Unpacked;
 
 constexpr int64_t kMany = 1 << 20;
+
+// A name as the cache takes them.
+std::string Name(char digit) { return std::string(32, digit); }
 
 // A folder that does not exist yet, and is removed with the test.
 struct Folder {
@@ -29,6 +40,7 @@ struct Folder {
   ~Folder() { fs::remove_all(path); }
 
   std::string below() const { return (path / "a" / "b").string(); }
+  fs::path file(char digit) const { return fs::path(below()) / (Name(digit) + ".ipu_executable"); }
 
   fs::path path;
 };
@@ -37,75 +49,167 @@ int64_t FilesIn(const std::string& folder) {
   return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
 }
 
+void Age(const fs::path& path, int minutes) {
+  fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
+}
+
 TEST(what_was_written_is_read) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
-  CHECK(!cache.Read("one"));
-  CHECK(cache.Write("one", "first"));
-  CHECK(cache.Write("one", std::string("se\0cond", 7)));
-  CHECK(cache.Write("empty", ""));
-  CHECK(FileCache(folder.below(), kMany).Read("one") == std::string("se\0cond", 7));
-  CHECK(cache.Read("empty") == "");
+  CHECK(!cache.Read(Name('1'), "key"));
+  CHECK(cache.Write(Name('1'), "key", "first"));
+  CHECK(cache.Write(Name('1'), "key", std::string("se\0cond", 7)));
+  CHECK(cache.Write(Name('e'), "key", ""));
+  CHECK(FileCache(folder.below(), kMany).Read(Name('1'), "key") == std::string("se\0cond", 7));
+  CHECK(cache.Read(Name('e'), "key") == "");
   CHECK_EQ(FilesIn(folder.below()), 2);
 }
 
 TEST(a_damaged_file_is_as_none) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
-  for (const char* const how : {"cut", "changed", "emptied", "foreign"}) {
-    CHECK(cache.Write("one", std::string(1000, 'x')));
-    const fs::path path = fs::directory_iterator(folder.below())->path();
-    if (*how == 'c' && how[1] == 'u') fs::resize_file(path, 500);
-    if (*how == 'c' && how[1] == 'h') std::fstream(path, std::ios::in | std::ios::out).seekp(700).put('y');
-    if (*how == 'e') fs::resize_file(path, 0);
-    if (*how == 'f') std::ofstream(path) << "what somebody else has put into the folder";
-    CHECK(!cache.Read("one"));
+  const fs::path path = folder.file('1');
+  for (const std::string how : {"cut", "changed", "top bits", "emptied", "foreign", "claims to be huge"}) {
+    CHECK(cache.Write(Name('1'), "key", std::string(1000, 'x')));
+    std::fstream file(path, std::ios::in | std::ios::out);
+    if (how == "cut") fs::resize_file(path, 500);
+    if (how == "changed") file.seekp(700).put('y');
+    if (how == "top bits") file.seekp(23).put('x' ^ '\x80').seekp(31).put('x' ^ '\x80');
+    if (how == "emptied") fs::resize_file(path, 0);
+    if (how == "foreign") std::ofstream(path) << "what somebody else has put into the folder";
+    if (how == "claims to be huge") fs::resize_file(path, uint64_t{1} << 40);
+    file.close();
+    CHECK(!cache.Read(Name('1'), "key"));
   }
+}
+
+// The checksum covered the contents alone: a file that was copied under another name gave another program's results.
+TEST(a_file_under_the_name_of_another_program_is_as_none_and_is_replaced) {
+  const Folder folder;
+  const FileCache cache(folder.below(), kMany);
+  CHECK(cache.Write(Name('1'), "key|one", "first"));
+  fs::copy_file(folder.file('1'), folder.file('2'));
+  CHECK(!cache.Read(Name('2'), "key|two"));
+  CHECK(cache.Write(Name('2'), "key|two", "second"));
+  CHECK(cache.Read(Name('2'), "key|two") == "second");
+  CHECK(Unpacked("ab", Packed("ab", "c")) == "c");
+  CHECK(!Unpacked("a", Packed("ab", "c")));
+  CHECK(!Unpacked("", ""));
+}
+
+// A folder under a file's name ended the process by an exception, a link was followed, and a pipe was waited for.
+TEST(what_is_no_regular_file_is_as_none_and_nobody_waits_for_it) {
+  const Folder folder;
+  const FileCache cache(folder.below(), kMany);
+  CHECK(cache.Write(Name('1'), "key", "first"));
+  fs::create_directory(folder.file('2'));
+  fs::create_symlink(folder.file('1'), folder.file('3'));
+  CHECK_EQ(mkfifo(folder.file('4').c_str(), 0600), 0);
+  for (const char digit : {'2', '3', '4'}) CHECK(!cache.Read(Name(digit), "key"));
+  CHECK(!cache.Write(Name('2'), "key", "second"));
+  for (const char digit : {'3', '4'}) {
+    CHECK(cache.Write(Name(digit), "key", "second"));
+    CHECK(cache.Read(Name(digit), "key") == "second");
+  }
+  CHECK(cache.Read(Name('1'), "key") == "first");
+  CHECK_EQ(FilesIn(folder.below()), 4);
+}
+
+TEST(a_file_that_others_may_write_is_as_none_unless_they_are_trusted) {
+  const Folder folder;
+  const FileCache cache(folder.below(), kMany);
+  const FileCache trusting(folder.below(), kMany, /*trusting=*/true);
+  CHECK(cache.Write(Name('1'), "key", "first"));
+  CHECK(cache.Write(Name('2'), "key", "second"));
+  fs::permissions(folder.file('1'), fs::perms::group_write, fs::perm_options::add);
+  CHECK(!cache.Read(Name('1'), "key"));
+  CHECK(trusting.Read(Name('1'), "key") == "first");
+  if (geteuid() != 0) return;  // Only root may give a file to somebody.
+  CHECK_EQ(chown(folder.file('2').c_str(), 12345, 12345), 0);
+  CHECK(!cache.Read(Name('2'), "key"));
+  CHECK(trusting.Read(Name('2'), "key") == "second");
+}
+
+TEST(files_can_be_read_by_those_who_may_read_the_folder_and_written_by_nobody_else) {
+  const Folder folder;
+  const auto permissions_in = [&](fs::perms of_folder, bool trusting) {
+    fs::create_directories(folder.below());
+    fs::permissions(folder.below(), of_folder);
+    CHECK(FileCache(folder.below(), kMany, trusting).Write(Name('1'), "key", "first"));
+    return static_cast<int>(fs::status(folder.file('1')).permissions());
+  };
+  const fs::perms group = fs::perms::owner_all | fs::perms::group_all;
+  CHECK_EQ(permissions_in(fs::perms::owner_all, false), 0600);
+  CHECK_EQ(permissions_in(fs::perms::owner_all | fs::perms::group_read | fs::perms::others_read, false), 0644);
+  CHECK_EQ(permissions_in(group, false), 0600);  // Of no use to the group, which does not load it.
+  CHECK_EQ(permissions_in(group, true), 0640);
 }
 
 TEST(the_least_recently_used_make_room) {
   const Folder folder;
   const FileCache cache(folder.below(), 3500);
   const std::string contents(1000, 'x');
-  const auto age = [&](const std::string& name, int minutes) {
-    for (const auto& entry : fs::directory_iterator(folder.below())) {
-      if (entry.path().filename().string().rfind(name, 0) != 0) continue;
-      fs::last_write_time(entry.path(), fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
-    }
-  };
-  for (const char* const name : {"a", "b", "c"}) CHECK(cache.Write(name, contents));
-  age("a", 30);
-  age("b", 20);
-  age("c", 10);
-  CHECK(cache.Read("a").has_value());  // So it is the latest again.
-  CHECK(cache.Write("d", contents));
-  CHECK(!cache.Read("b"));
-  CHECK(cache.Read("a").has_value() && cache.Read("c").has_value() && cache.Read("d").has_value());
-  CHECK(cache.Write("huge", std::string(5000, 'x')));  // The newest stays, whatever its size.
-  CHECK(cache.Read("huge").has_value());
+  for (const char digit : {'a', 'b', 'c'}) CHECK(cache.Write(Name(digit), "key", contents));
+  Age(folder.file('a'), 30);
+  Age(folder.file('b'), 20);
+  Age(folder.file('c'), 10);
+  CHECK(cache.Read(Name('a'), "key").has_value());  // So it is the latest again.
+  CHECK(cache.Write(Name('d'), "key", contents));
+  CHECK(!cache.Read(Name('b'), "key"));
+  for (const char digit : {'a', 'c', 'd'}) CHECK(cache.Read(Name(digit), "key").has_value());
+  CHECK(cache.Write(Name('e'), "key", std::string(5000, 'x')));  // The newest stays, whatever its size.
+  CHECK(cache.Read(Name('e'), "key").has_value());
   CHECK_EQ(FilesIn(folder.below()), 1);
 }
 
-TEST(what_a_process_left_half_written_goes_in_time) {
+// All old `*.tmp` were removed, whoever had written them, and empty folders too.
+TEST(only_files_of_the_cache_are_removed) {
   const Folder folder;
-  const FileCache cache(folder.below(), kMany);
-  CHECK(cache.Write("a", "a"));
-  const fs::path old = fs::path(folder.below()) / "x.1.1.tmp";
-  const fs::path fresh = fs::path(folder.below()) / "y.1.1.tmp";
-  std::ofstream(old) << "half";
-  std::ofstream(fresh) << "half";
-  fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours(2));
-  CHECK(cache.Write("b", "b"));
-  CHECK(!fs::exists(old));
-  CHECK(fs::exists(fresh));
+  const FileCache cache(folder.below(), 1);
+  CHECK(cache.Write(Name('a'), "key", "a"));
+  const std::string left = Name('b') + ".abc123.ipu_unfinished";
+  const std::string fresh = Name('c') + ".abc123.ipu_unfinished";
+  const std::string theirs[] = {"thesis.tmp", "thesis.ipu_executable", "thesis.ipu_unfinished", Name('d') + ".tmp",
+                                Name('a') + ".old.ipu_executable"};
+  for (const std::string& name : {left, fresh}) std::ofstream(fs::path(folder.below()) / name) << "half";
+  for (const std::string& name : theirs) std::ofstream(fs::path(folder.below()) / name) << "my work";
+  fs::create_directory(fs::path(folder.below()) / (Name('e') + ".abc123.ipu_unfinished"));
+  fs::create_directory(folder.file('f'));
+  for (const auto& entry : fs::directory_iterator(folder.below())) {
+    if (entry.path().filename() != fresh) Age(entry.path(), 120);
+  }
+  CHECK(cache.Write(Name('0'), "key", "b"));  // Removes what was written first, by its size.
+  CHECK(!fs::exists(folder.file('a')));
+  CHECK(!fs::exists(fs::path(folder.below()) / left));
+  CHECK(fs::exists(fs::path(folder.below()) / fresh));
+  for (const std::string& name : theirs) CHECK(fs::exists(fs::path(folder.below()) / name));
+  CHECK_EQ(FilesIn(folder.below()), 9);
 }
 
 TEST(a_folder_that_cannot_be_written_is_no_error) {
   const Folder folder;
   std::ofstream(folder.path / "file") << "no folder";
   const FileCache cache((folder.path / "file").string(), kMany);
-  CHECK(!cache.Write("one", "first"));
-  CHECK(!cache.Read("one"));
+  CHECK(!cache.Write(Name('1'), "key", "first"));
+  CHECK(!cache.Read(Name('1'), "key"));
+}
+
+// The limit of a file's size stands for a disk that is full in the middle of a file.
+TEST(a_full_disk_leaves_the_last_file_and_no_half_one) {
+  const Folder folder;
+  const FileCache cache(folder.below(), kMany);
+  CHECK(cache.Write(Name('1'), "key", "first"));
+  struct rlimit before = {};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const struct rlimit full = {1000, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &full);
+  const bool written = cache.Write(Name('1'), "key", std::string(5000, 'x'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, handler);
+  CHECK(!written);
+  CHECK(cache.Read(Name('1'), "key") == "first");
+  CHECK_EQ(FilesIn(folder.below()), 1);
 }
 
 TEST(threads_see_whole_files) {
@@ -113,9 +217,9 @@ TEST(threads_see_whole_files) {
   const FileCache cache(folder.below(), 200000);
   check::OnThreads(4, [&](int thread) {
     for (int i = 0; i < 50; ++i) {
-      const std::string name = std::to_string(i % 5);
-      if (const auto found = cache.Read(name)) CHECK(*found == std::string(10000, (*found)[0]));
-      CHECK(cache.Write(name, std::string(10000, static_cast<char>('a' + thread))));
+      const std::string name = Name(static_cast<char>('0' + i % 5));
+      if (const auto found = cache.Read(name, "key")) CHECK(*found == std::string(10000, (*found)[0]));
+      CHECK(cache.Write(name, "key", std::string(10000, static_cast<char>('a' + thread))));
     }
   });
   CHECK_EQ(FilesIn(folder.below()), 5);

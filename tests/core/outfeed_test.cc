@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -59,6 +60,30 @@ TEST(what_passed_is_what_was_appended_whether_it_was_read_or_not) {
   CHECK(Append(queue, 3).ok());
   CHECK_EQ(queue.passed().elements, 4);
   CHECK_EQ(queue.passed().bytes, 32);
+}
+
+// What went wrong: a thread keeps the queue that it used last, and with it the memory of a queue that was deleted.
+TEST(a_closed_queue_has_no_elements_and_takes_none) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  for (int i = 0; i < 3; ++i) CHECK(Append(queue, i).ok());
+  Outfeed::Taken taken = queue.Take(kNoWait, kLayout, 1);
+  std::weak_ptr<std::byte[]> memory = taken.pieces[0][0].data;
+  queue.Close();
+  taken.pieces.clear();
+  CHECK(memory.expired());
+  CHECK_EQ(queue.ready(), 0);
+  CHECK_EQ(queue.Take(kNoWait).count, 0);
+  CHECK(Append(queue, 3).code == Code::kNotFound);
+  CHECK_EQ(queue.passed().elements, 3);
+}
+
+TEST(rows_that_are_put_back_into_a_closed_queue_are_dropped) {
+  Outfeed queue("queue", Outfeed::Mode::kAll);
+  CHECK(Append(queue, 0).ok());
+  Outfeed::Taken taken = queue.Take(kNoWait);
+  queue.Close();
+  queue.PutBack(std::move(taken));
+  CHECK_EQ(queue.ready(), 0);
 }
 
 TEST(programs_of_other_replicas_take_turns_where_nothing_is_unread) {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +54,7 @@ CALLED = """
 @pytest.fixture(autouse=True)
 def cache_as_it_was() -> Iterator[None]:
     executable_cache._asked.clear()
+    executable_cache._warned.clear()
     yield
     executable_cache._asked.clear()
     executable_cache.refresh()
@@ -110,6 +114,7 @@ def test_faults_of_folders_are_named_and_change_nothing(monkeypatch, tmp_path, r
 
 
 def test_key_is_another_for_another_processor_version_or_flag(monkeypatch):
+    monkeypatch.setattr(executable_cache, "machine_key", executable_cache.machine_key.__wrapped__)
     keys = [executable_cache.key.__wrapped__()]
     for owner, name, value in [
         (executable_cache, "_processor", lambda: ["another"]),
@@ -121,6 +126,111 @@ def test_key_is_another_for_another_processor_version_or_flag(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
     keys.append(executable_cache.key.__wrapped__())
     assert len(set(keys)) == len(keys)
+
+
+@pytest.fixture
+def compiled(strategy: Any) -> Any:
+    """`compiled(function)` compiles and runs it with new names, and gives its result and what was stored and loaded."""
+    del strategy
+    names = ("ExecutablesStored", "ExecutablesLoaded")
+
+    def run(function: Any) -> tuple[float, int, int]:
+        before = [ipu.counter_value(name) or 0 for name in names]
+        result = ipu.IPUStrategy().run(tf.function(function, jit_compile=True), (tf.constant(3.0),))
+        stored, loaded = ((ipu.counter_value(name) or 0) - count for name, count in zip(names, before, strict=True))
+        return float(result), stored, loaded
+
+    return run
+
+
+def square(x: Any) -> Any:
+    return x * x
+
+
+# A folder under the file's name ended the process, a pipe was waited for, and another program's file was run.
+def test_file_that_cannot_be_used_costs_only_the_compilation(compiled, tmp_path):
+    ipu.executables.set_cache(tmp_path)
+    assert compiled(lambda x: x + 1) == (4, 1, 0)
+    [other] = tmp_path.iterdir()
+    assert compiled(square) == (9, 1, 0)
+    [file] = set(tmp_path.iterdir()) - {other}
+    assert compiled(square) == (9, 0, 1)
+    shutil.copy(other, file)
+    assert compiled(square) == (9, 1, 0)
+    for make in (os.mkfifo, lambda path: path.symlink_to(other)):
+        file.unlink()
+        make(file)
+        assert compiled(square) == (9, 1, 0)
+        assert compiled(square) == (9, 0, 1)
+    file.unlink()
+    file.mkdir()
+    assert compiled(square) == (9, 0, 0)
+    assert set(tmp_path.iterdir()) == {file, other}
+
+
+def test_folder_that_cannot_be_written_is_only_read(compiled):
+    ipu.executables.set_cache("/proc/self")  # Where nobody can make a file.
+    assert ipu.executables.cache_folder() == "/proc/self"
+    assert compiled(square) == (9, 0, 0)
+
+
+def test_folder_that_others_may_write_is_said_and_their_executables_are_used_only_if_trusted(
+    compiled, tmp_path, caplog, monkeypatch
+):
+    folder = tmp_path / "shared"
+    ipu.executables.set_cache(folder)
+    assert folder.stat().st_mode & 0o022 == 0
+    assert compiled(square) == (9, 1, 0)
+    assert caplog.text == ""
+    folder.chmod(0o1777)  # Others may add files, and not exchange any.
+    ipu.executables.set_cache(folder)
+    # Under a name for this user, since others may have stored under the plain one.
+    assert compiled(square) == (9, 1, 0)
+    assert caplog.text == ""
+    folder.chmod(0o777)
+    for _ in range(2):
+        ipu.executables.set_cache(folder)
+    assert caplog.text.count("may be written to by others") == 1
+    assert f"`{folder}`, where executables are kept" in caplog.text
+    assert "set `TENSORFLOW_IPU_TRUST_EXECUTABLES=1` if you trust all who may write there" in caplog.text
+    assert compiled(square) == (9, 0, 1)
+    for file in folder.iterdir():
+        file.chmod(0o666)
+    assert compiled(square) == (9, 1, 0)
+    monkeypatch.setenv("TENSORFLOW_IPU_TRUST_EXECUTABLES", "1")
+    ipu.executables.set_cache(folder)
+    assert compiled(square) == (9, 0, 1)  # The plain name.
+
+
+def test_folder_of_another_user_is_said_alike_by_call_configuration_and_variable(tmp_path, caplog, monkeypatch):
+    folder = tmp_path / "shared"
+    folder.mkdir()
+    actual = os.stat
+
+    def of_another(path: Any, **options: Any) -> os.stat_result:
+        found = list(actual(path, **options))
+        if Path(path) == folder:
+            found[4:6] = 12345, 12345
+        return os.stat_result(found)
+
+    monkeypatch.setattr(executable_cache.os, "stat", of_another)
+    config = ipu.IPUConfig()
+    config.serialization_output_folder = str(folder)
+    by_variable = {"TF_POPLAR_FLAGS": f"--executable_cache_path={folder}"}
+    for use, variables in (
+        (lambda: ipu.executables.set_cache(folder), {}),
+        (config.configure_ipu_system, {}),
+        (ipu.IPUConfig().configure_ipu_system, by_variable),
+    ):
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            use()
+            assert "belongs to another user (owner 12345, group 12345, mode" in caplog.text
+        ipu.config.reset_ipu_configuration()
+        executable_cache._asked.clear()
+        executable_cache._warned.clear()
+        caplog.clear()
 
 
 def test_compiled_program_starts_without_the_compiler(strategy, tmp_path):

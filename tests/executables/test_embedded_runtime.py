@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
+import tempfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +17,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu.executables import application_compile_op, embedded_runtime
 from tensorflow_ipu.executables.application_compile_op import experimental_application_compile_op
 from tensorflow_ipu.executables.embedded_runtime import (
     RuntimeContext,
@@ -238,6 +242,114 @@ def test_overflow_ends_an_application(start, tmp_path, refused):
     refused(tf.errors.OpError, "Floating point exception", overflow)
 
 
+def rewritten(
+    path: str, target: Path, manifest: dict[str, Any] | None = None, more: dict[str, bytes] | None = None, **how: Any
+) -> Path:
+    """Copies an application with changes to its manifest, and with more entries."""
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w", **how) as archive:
+        for name in source.namelist():
+            contents = source.read(name)
+            if name == "application.json":
+                contents = json.dumps({**json.loads(contents), **(manifest or {})}).encode()
+            archive.writestr(name, contents)
+        for name, contents in (more or {}).items():
+            archive.writestr(name, contents)
+    return target
+
+
+# An entry `executables/../x` was written outside of the folder, and each start left that folder.
+def test_names_in_an_application_are_no_paths_and_starts_leave_nothing(make, start, tmp_path, monkeypatch):
+    path = make(1, frozen=True)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    outside = tmp_path / "written"
+    names = [f"executables/{outside}", f"executables/../../{outside.name}", str(outside), "executables/", "link"]
+    more = dict.fromkeys(names, b"not ours")
+    foreign = rewritten(path, tmp_path / "foreign", more=more)
+    threads = set(threading.enumerate())
+    for _ in range(3):
+        context = start(foreign, [1.0], "app")
+        check(context, 3)
+        embedded_runtime_stop(context)
+    assert set(threading.enumerate()) == threads
+    assert list(temporary.iterdir()) == []
+    assert not outside.exists()
+
+
+def test_application_for_another_processor_is_compiled_at_the_start(make, start, tmp_path):
+    path = make(1, frozen=True)
+    for key, expected_loads in (({}, 1), ({"key": "another"}, 0)):
+        # Under a name of its own, as this process has compiled the program already.
+        file = rewritten(path, tmp_path / "app", {"name": f"renamed{expected_loads}", **key})
+        before = ipu.counter_value("ExecutablesLoaded") or 0
+        context = start(file, [1.0], "app")
+        check(context, 3)
+        embedded_runtime_stop(context)
+        assert (ipu.counter_value("ExecutablesLoaded") or 0) - before == expected_loads
+
+
+def test_start_that_fails_leaves_no_queue_and_no_executable(make, start, monkeypatch):
+    path = make(1, frozen=True)
+    released: list[str] = []
+    threads = threading.active_count()
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no state")
+
+    monkeypatch.setattr(embedded_runtime.executable_cache, "release", released.append)
+    monkeypatch.setattr(embedded_runtime.stored_feeds, "StoredResults", fail)
+    with pytest.raises(RuntimeError, match="no state"):
+        start(path, [1.0], "app")
+    assert len(released) == 1
+    assert threading.active_count() == threads
+
+
+def test_application_that_cannot_be_written_leaves_no_file(strategy, tmp_path, monkeypatch):
+    infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.zeros([2])).repeat())
+    outfeed = ipu.IPUOutfeedQueue()
+
+    def program() -> Any:
+        return ipu.loops.repeat(2, lambda x: outfeed.enqueue(x + 1), [], infeed)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with strategy.scope():
+        infeed.initializer  # noqa: B018  (The access starts it.)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        (tmp_path / "app").write_text("the last one")
+        for folder in (tmp_path / "app", None):
+            with monkeypatch.context() as patch:
+                patch.setattr(application_compile_op.zipfile.ZipFile, "writestr", fail)
+                with pytest.raises(OSError, match="No space left on device"):
+                    experimental_application_compile_op(program, [], folder)
+        left = [file for file in tmp_path.iterdir() if not file.name.startswith("__autograph")]  # TensorFlow's.
+        assert [(file.name, file.read_text()) for file in left] == [("app", "the last one")]
+        path: Any = experimental_application_compile_op(program, [], name="scope/app")
+        infeed.deleter  # noqa: B018
+    assert Path(path.numpy().decode()).name == "scope_app.poplar_exec"
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_ambiguous_and_oversized_applications_are_refused(make, start, tmp_path, refused):
+    path = make(1, frozen=True)
+    with zipfile.ZipFile(path) as archive:
+        [name] = [name for name in archive.namelist() if name.startswith("executables/")]
+    for file, words in (
+        (rewritten(path, tmp_path / "twice", more={name: b"another"}), f"it has `{name}` 2 times"),
+        (rewritten(path, tmp_path / "packed", compression=zipfile.ZIP_DEFLATED), "`application.json` in it is compr"),
+        (rewritten(path, tmp_path / "list", {"arguments": None, "other": 1}), "unexpected keyword argument 'other'"),
+    ):
+        refused(ValueError, f"`executable_file` is `{file}`, which is no program .*{words}", start, file, [1.0], "app")
+    large = rewritten(path, tmp_path / "large")
+    contents = bytearray(large.read_bytes())
+    at = contents.rindex(name.encode()) - 46  # The entry in the directory; its sizes are at 20 and 24.
+    contents[at + 20 : at + 28] = 2 * (1 << 30).to_bytes(4, "little")
+    large.write_bytes(contents)
+    refused(ValueError, f"its entries are larger than its {len(contents)} bytes", start, large, [1.0], "app")
+
+
 def test_faults_are_named(make, replicas, start, tmp_path, refused):
     path = make(1, frozen=False)
     weights = tf.constant(WEIGHTS)
@@ -247,6 +359,7 @@ def test_faults_are_named(make, replicas, start, tmp_path, refused):
     zipfile.ZipFile(tmp_path / "zip", "w").close()
     for name in ("text", "zip"):
         refused(ValueError, f"`executable_file` is `.*{name}`, which is no program", start, tmp_path / name, [], "app")
+    refused(ValueError, "it has no `application.json`", start, tmp_path / "zip", [], "app")
     for error, words, given in [
         (TypeError, "Expected the inputs to be a list", 3),
         (ValueError, "expects 2 inputs .`bias`, `weights`., but 1 were provided", [1.0]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,33 @@ def test_initializer_is_an_operation_that_can_be_had_once_and_refuses_types_as_i
         infeed.initializer  # noqa: B018
     with pytest.raises(tf.errors.FailedPreconditionError, match="Unsupported datatype double on index 0"):
         ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(np.float64(1))).initializer  # noqa: B018
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_initializer_and_deleter_belong_to_the_graph_of_the_queue_wherever_they_are_read(is_eager):
+    with tf.Graph().as_default() as own:
+        queue, outfeed = (
+            ipu.IPUInfeedQueue(tf.data.Dataset.range(9).map(lambda i: tf.cast(i, tf.int32))),
+            ipu.IPUOutfeedQueue(),
+        )
+        result = program_of(queue, outfeed)
+
+    def read() -> list[Any]:
+        assert tf.executing_eagerly() is is_eager
+        return [queue.initializer, queue.deleter, outfeed.deleter]
+
+    if is_eager:  # As on any thread that enters no graph.
+        with ThreadPoolExecutor() as threads:
+            operations = threads.submit(read).result(60)
+    else:
+        operations = read()
+    assert [operation.graph for operation in operations] == [own] * 3
+    with Session(graph=own) as session:
+        session.run(operations[0])
+        assert session.run(result) == 0 + 1 + 2
+        session.run(operations[1:])
+        with pytest.raises(tf.errors.FailedPreconditionError):
+            session.run(result)
 
 
 def test_program_goes_on_where_it_stopped_until_the_dataset_ends(infeed):

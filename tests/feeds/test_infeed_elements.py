@@ -203,13 +203,20 @@ def test_prefetch_depth_is_three_where_it_is_none():
     for depth, used in ((None, 3), (1, 1), (7, 7), (255, 255)):
         assert ipu.IPUInfeedQueue(ONES, prefetch_depth=depth).prefetch_depth == used
     # Arguments of earlier releases say nothing.
-    assert ipu.IPUInfeedQueue(ONES, feed_name="mine", replication_factor=2, _internal_id="x").prefetch_depth == 3
+    old: Any = {"feed_name": "mine", "replication_factor": 2}
+    assert ipu.IPUInfeedQueue(ONES, _internal_id="x", data_to_prefetch=2, **old).prefetch_depth == 3
+    for is_all, mode in ((None, "ALL"), (True, "ALL"), (False, "LAST")):
+        queue = ipu.IPUOutfeedQueue(io_batch_size=4, outfeed_all=is_all, **old)
+        assert queue.outfeed_mode is ipu.IPUOutfeedMode[mode]
+    assert ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.ALL, outfeed_all=False).outfeed_mode is ipu.IPUOutfeedMode.ALL
 
 
 @pytest.mark.parametrize("names", [("foo",), ("depth", "feed_names")])
 def test_argument_by_an_unknown_name_is_refused(names):
     with pytest.raises(TypeError, match=f"no argument {', '.join(f'`{name}`' for name in names)}; it has.*prefetch"):
         ipu.IPUInfeedQueue(ONES, **dict.fromkeys(names, 1))
+    with pytest.raises(TypeError, match=f"`IPUOutfeedQueue` has no argument `{names[0]}`.*; it has.*buffer_depth"):
+        ipu.IPUOutfeedQueue(**dict.fromkeys(names, 1))
 
 
 def test_names_of_queues_are_unique_in_the_process():

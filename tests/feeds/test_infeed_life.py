@@ -277,6 +277,7 @@ def test_queues_that_are_gone_leave_nothing_on_the_device(numbers, echo, infeed_
     assert exist() == [True, True]
     del infeed, outfeed
     gc.collect()
+    ipu.IPUOutfeedQueue()  # Tidies up.
     assert exist() == [False, False]
 
 

@@ -293,7 +293,7 @@ def make():
 step = make()
 print(strategy.run(step).numpy())
 _, source, _ = thread_that_waits()  # No daemon: the process waits for it.
-threading.Timer(0.1, source._feed.drop).start()
+threading.Timer(0.1, native.ipu_infeed_drop, [source._feed.number]).start()
 raise KeyError("nobody catches this")
 """
     done = run_script(PREAMBLE + script, check=False)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import signal
+import sys
 import threading
 from typing import Any
 
@@ -11,6 +15,10 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu._native.library import native
+from tensorflow_ipu.feeds import _feed, program_order
+from tensorflow_ipu.ops import sites
+from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
 
 
 @pytest.fixture
@@ -125,14 +133,121 @@ def test_last_mode_during_a_run_gives_the_latest(tap, running, until):
     assert int(outfeed.dequeue()) == 8
 
 
-def test_programs_of_several_threads_run_at_once(tap, running, numbers, echo, start):
+def test_a_program_waits_for_the_end_of_the_run_before_it(tap, running, numbers, echo, start, until):
     first, _, _ = running(1)
     other = ipu.IPUOutfeedQueue()
-    start(lambda: echo(ipu.feeds.IPUOwnedIterator(numbers(500)), other, 500)).result(60)
-    np.testing.assert_array_equal(other.dequeue(), np.arange(500))
-    assert not first.done()
+    second = start(lambda: echo(ipu.feeds.IPUOwnedIterator(numbers(500)), other, 500))
+    until(lambda: native.ipu_runs_waiting(0) == 1)
+    assert not second.done()
+    assert len(other.dequeue()) == 0
     tap.put(1)
     first.result(60)
+    second.result(60)
+    np.testing.assert_array_equal(other.dequeue(), np.arange(500))
+
+
+# What went wrong: on a device of one IPU, runs of several threads overlapped, and shared out the elements by chance.
+@pytest.mark.parametrize("ipus", [1, 2])
+def test_runs_of_many_threads_come_one_after_the_other(ipus, replicas, numbers, infeed_of, echo, start):
+    replicas(ipus)
+    infeed, outfeed = infeed_of(numbers(10**6)), ipu.IPUOutfeedQueue()
+    threads = [start(lambda: [echo(infeed, outfeed, 20) for _ in range(10)]) for _ in range(8)]
+    for thread in threads:
+        thread.result(60)
+    np.testing.assert_array_equal(outfeed.dequeue().numpy().reshape(-1), np.arange(8 * 10 * 20 * ipus))
+
+
+# What went wrong: each thread made an order of the device for itself, and a program captured two of them, which was taken for
+# a queue that it gets twice.
+@pytest.mark.parametrize("ipus", [1, 2])
+def test_first_traces_of_many_threads_share_what_the_device_has_once(ipus, replicas, start, monkeypatch):
+    strategy = replicas(ipus)
+    monkeypatch.setattr(program_order, "_orders", _feed.SharedFeeds())  # As in a new process.
+    monkeypatch.setattr(sites, "_shared", _feed.SharedFeeds())
+    together = threading.Barrier(16)
+
+    def train() -> list[float]:
+        with strategy.scope():
+            iterator = iter(tf.data.Dataset.range(100).map(lambda i: tf.cast(i, tf.float32)))
+            outfeed = ipu.IPUOutfeedQueue()
+
+        @tf.function(jit_compile=True)
+        def program(n: Any) -> Any:
+            for _ in tf.range(n):
+                outfeed.enqueue(next(iterator) + 0 * tf.random.uniform([]))
+            return cross_replica_sum(1.0)
+
+        together.wait(60)
+        assert strategy.run(program, (tf.constant(3),)) == ipus
+        return outfeed.dequeue().numpy().reshape(-1).tolist()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        results = [thread.result(120) for thread in [start(train) for _ in range(16)]]
+    finally:
+        sys.setswitchinterval(interval)
+    assert results == [list(range(3 * ipus))] * 16
+
+
+def test_what_threads_ask_for_first_at_the_same_time_is_made_once(start, monkeypatch):
+    made: list[Any] = []
+    second = threading.Barrier(2)
+
+    def slowly(make: Any) -> Any:
+        def wait_and_make(*args: Any) -> Any:
+            made.append(args)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                second.wait(0.3)  # For a second thread, which must not come.
+            second.reset()
+            return make(*args)
+
+        return wait_and_make
+
+    shared = _feed.SharedFeeds()
+    feeds = [start(lambda: shared.get(("key",), slowly(program_order.new))) for _ in range(4)]
+    [feed] = {feed.result(60) for feed in feeds}
+    monkeypatch.setattr(feed, "_make_state", slowly(feed._make_state))
+    states = [start(lambda: feed.state("/device:IPU:0")) for _ in range(4)]
+    assert len({id(state.result(60)) for state in states}) == 1
+    assert len(made) == 3  # The feed, its state, and the handle by which that is destroyed.
+
+
+def test_ctrl_c_ends_the_wait_of_a_run_for_its_turn(running, numbers, infeed_of, echo, until):
+    first, _, _ = running(1)
+    infeed, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
+
+    def press() -> None:
+        until(lambda: native.ipu_runs_waiting(0) == 1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presses = threading.Thread(target=press)
+    presses.start()
+    with pytest.raises(KeyboardInterrupt):
+        echo(infeed, outfeed, 1)
+    presses.join()
+    with pytest.raises(tf.errors.CancelledError):  # Ctrl-C ends the waits of all runs.
+        first.result(60)
+    echo(infeed, outfeed, 3)
+    np.testing.assert_array_equal(outfeed.dequeue(), [0, 1, 2])
+
+
+def test_a_host_function_that_runs_a_program_on_its_own_device_is_refused(replicas):
+    strategy = replicas(1, 1)
+    double = tf.function(lambda x: 2 * x, jit_compile=True)
+
+    def program(x: Any, on: ipu.IPUStrategy) -> Any:
+        with ipu.scopes.outside_compilation_scope():
+            y = tf.py_function(lambda x: on.run(double, (x,)), [x], tf.float32)
+            y.set_shape([])
+        return y + 1
+
+    def run(on: ipu.IPUStrategy) -> float:
+        return float(strategy.run(tf.function(lambda x: program(x, on), jit_compile=True), (tf.constant(3.0),)))
+
+    with pytest.raises(tf.errors.OpError, match=r"would wait for the end of the first one.*on another"):
+        run(strategy)
+    assert run(ipu.IPUStrategy("/device:IPU:1")) == 7
 
 
 def test_programs_of_several_threads_share_a_queue(numbers, infeed_of, echo, start):

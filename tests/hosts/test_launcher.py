@@ -21,11 +21,13 @@ from tensorflow_ipu import __main__
 from tensorflow_ipu.cli import launcher
 from tensorflow_ipu.cli.launcher import Lines
 
-# The launcher in an interpreter without TensorFlow.
+# The package in an interpreter without TensorFlow; one line.
+_PACKAGE = f"""import sys, types; package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu"); \
+package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]; \
+from tensorflow_ipu._base import environment"""
 _LAUNCHER = f"""
-import os, sys, types
-package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu")
-package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]
+{_PACKAGE}
+import os
 from tensorflow_ipu.cli import launcher
 launcher.progress.AFTER_SECONDS = 0.0
 """
@@ -156,14 +158,34 @@ def test_how_many_workers_are_there_is_told_until_all_are(launch, monkeypatch):
     monkeypatch.setenv("TENSORFLOW_IPU_PROGRESS", "1")
     status, out, err = launch(
         3,
-        """
+        f"""
+        {_PACKAGE}
         import socket
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(str(worker).encode(), "\\0" + os.environ["TENSORFLOW_IPU_LAUNCHER"])
+        socket.socket(fileno=environment.launcher()).send(str(worker).encode())
         """,
     )
     assert (status, out) == (0, [])
     assert re.fullmatch(r"workers that are there, 3 of 3, \d+ s\n", err)
+
+
+# Its socket had a name by its process's number: two containers with one network could not both run, and any user could
+# fill it.
+def test_launcher_has_no_socket_that_other_processes_can_name(launch):
+    status, out, _ = launch(
+        1,
+        f"""
+        {_PACKAGE}
+        import socket
+        print([line for line in open("/proc/net/unix") if "tensorflow_ipu" in line])
+        # A process that did not inherit the socket has another file, or none, of its number.
+        number, other = environment.launcher(), socket.socket()
+        os.dup2(other.fileno(), number)
+        print(environment.launcher())
+        os.close(number)
+        print(environment.launcher())
+        """,
+    )
+    assert (status, out) == (0, ["[0] []", "[0] None", "[0] None"])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.units import format_bytes, format_seconds, round_ticks, tick_label
 from tensorflow_ipu.machine._layers import Layers, grouped, shortened
 
@@ -42,7 +43,7 @@ def test_names_are_of_layers_and_of_operations_in_them(monkeypatch):
     layers = Layers(NAMES)
     assert {name: str(layers.known_as(name, "dot")) for name in NAMES} == NAMES
     assert layers.known_as("copy.3").operation == "copy"
-    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "1")  # Its names have no more numbers than the layers.
+    monkeypatch.setattr(environment, "uses_keras_2", lambda: True)  # Its names have no more numbers than the layers.
     assert str(Layers(["model/dense_2/MatMul"]).known_as("model/dense_2/MatMul")) == "model/dense_2/MatMul"
     found = {layers.known_as(name).layer for name in NAMES}
     groups = set(grouped(found).values())

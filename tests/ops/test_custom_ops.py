@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu.ops import compile_user_operation
+from tensorflow_ipu.ops import compile_user_operation, custom_ops
 from tensorflow_ipu.ops.custom_ops import cpu_user_operation
 from tensorflow_ipu.ops.replication_ops import replication_index
 
@@ -144,6 +146,15 @@ def test_each_replica_calls_once_a_step(library, replicas):
 
     strategy.run(program)
     assert strategy.run(tf.function(count, jit_compile=True)).numpy() in (6, 7)
+
+
+def test_forked_process_leaves_the_library_of_its_parent(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    custom_ops._remove(str(folder), os.getppid())
+    assert folder.exists()
+    custom_ops._remove(str(folder), os.getpid())
+    assert not folder.exists()
 
 
 def test_faults_are_named(library, strategy, tmp_path, refused):

@@ -239,7 +239,8 @@ def test_ctrl_c_ends_the_run_when_what_the_host_does_ends(run_script):
     assert done.stdout.split() == ["interrupted"]
 
 
-def test_runs_whose_host_waits_for_each_other_both_end(strategy):
+def test_runs_of_two_devices_whose_host_waits_for_each_other_both_end(replicas):
+    strategies = replicas(1, 1), ipu.IPUStrategy("/device:IPU:1")
     met = threading.Barrier(2, timeout=60)
 
     def program():
@@ -248,7 +249,7 @@ def test_runs_whose_host_waits_for_each_other_both_end(strategy):
         return tf.constant(1)
 
     with ThreadPoolExecutor() as threads:
-        runs = [threads.submit(strategy.run, tf.function(program, jit_compile=True)) for _ in range(2)]
+        runs = [threads.submit(each.run, tf.function(program, jit_compile=True)) for each in strategies]
         assert [run.result(120).numpy() for run in runs] == [1, 1]
 
 

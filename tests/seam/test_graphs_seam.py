@@ -179,11 +179,7 @@ def test_operations_are_copied_placed_and_marked():
     assert program(tf.constant(3.0)).numpy() == 9.0
 
 
-def test_graphs_lift_tensors_share_python_functions_and_replace_inputs():
-    with tf.Graph().as_default():
-        source = tf.constant(3.0) * 2.0
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        assert session.run(graphs.lifted(source)) == 6.0
+def test_graphs_share_python_functions_and_replace_inputs():
     one, other = tf.Graph(), tf.Graph()
     graphs.share_python_functions(one, other)
     with one.as_default():

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tensorflow_ipu as ipu
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.tensors import tf_variable
+from tensorflow_ipu._tensorflow import keras_choice
 from tensorflow_ipu.keras._keras import internals, keras
 
 layers = keras.layers
@@ -26,6 +28,21 @@ def functional() -> Any:
 
 def sequential(*parts: Any) -> Any:
     return keras.Sequential([keras.Input([4]), *parts])
+
+
+def test_keras_is_chosen_once_and_a_later_change_of_the_variable_is_logged(monkeypatch, caplog):
+    keras_choice._warn.cache_clear()
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0" if IS_2 else "1")
+    for _ in range(2):
+        assert keras_choice.settle() is IS_2
+        with ipu.IPUStrategy().scope():
+            assert isinstance(keras.Sequential(), tf.keras.Model)
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"so this process stays with Keras {2 if IS_2 else 3}" in record.getMessage()
+    monkeypatch.undo()
+    keras_choice.warn_of_late_change()
+    assert caplog.records == [record]
 
 
 def test_models_are_called_and_built_with_symbols():

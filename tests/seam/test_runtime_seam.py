@@ -305,7 +305,7 @@ def test_errors_of_our_operations_in_graphs_alone_are_told_plainly(refused):
     untold = patch.object(error_interpolation, "interpolate_graph", lambda message, graph: message)
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
         add(x=1.0, y=2.0)
-        assert id(graph) in patches.FUNCTION_ERRORS._holders & patches.SESSION_ERRORS._holders
+        assert {patches.FUNCTION_ERRORS, patches.SESSION_ERRORS} <= set(getattr(graph, patches._PATCHES))
         op_errors.tell_plainly_in(graph)
         x = tf.compat.v1.placeholder(tf.float32, [None])
         refused(tf.errors.InvalidArgumentError, "Graph execution error", session.run, tf.gather(x, 7), {x: [1.0]})

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
+from tensorflow_ipu._base import files
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.options.options import OptionGroup, Options, ReplicatedMetricReductionMethod
@@ -54,13 +55,13 @@ def save(options: Options, stages: StageAssignment, folder: str) -> None:
     if stages.is_pipelined:
         written[_STAGES] = stages.named()
     if written:
-        Path(folder, _FILE).write_text(json.dumps(written))
+        files.write(Path(folder, _FILE), json.dumps(written))
 
 
 def load(stages: StageAssignment, folder: str | None) -> Options:
     """The options that `save` wrote to the folder; the defaults where it wrote none."""
     path = Path(folder or "", _FILE)
-    if not folder or not path.exists():
+    if not folder or not path.is_file():
         return Options()
     try:
         return _read(json.loads(path.read_text()), stages)

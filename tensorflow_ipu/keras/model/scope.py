@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._base import environment
-from tensorflow_ipu._tensorflow import patches
+from tensorflow_ipu._tensorflow import keras_choice, patches
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
@@ -61,6 +61,7 @@ patches.JIT_COMPILE_AUTO.by(_past_ipus)
 def extending_models() -> Iterator[None]:
     """Has models be extended that are made under an IPU strategy of their thread, while any block of this lasts."""
     look_past_ipus()
+    keras_choice.warn_of_late_change()
     with contextlib.ExitStack() as stack:
         # Layers of Keras 2 call TensorFlow's own generators and batch normalization.
         if environment.uses_keras_2():

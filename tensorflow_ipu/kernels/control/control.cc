@@ -32,6 +32,7 @@
 #include "tensorflow_ipu/kernels/host/python_end.h"
 #include "tensorflow_ipu/kernels/lowering/compile.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
+#include "tensorflow_ipu/kernels/replicas/device_turns.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -47,6 +48,7 @@ void Interrupt() {
     if (const auto queue = infeed->queue()) queue->Interrupt();
   }
   for (const auto& function : HostFunctions().All()) function->Cancel();
+  InterruptWaitingRuns();
   for (const auto& replica_group : ReplicaGroups()) {
     replica_group->Abort(core::Status::Cancelled("The run was interrupted while replicas waited for each other."));
   }
@@ -67,10 +69,6 @@ void Watch(int signals) {
   }
 }
 
-core::Mutex gone_mutex;
-core::Passed gone_infeeds IPU_GUARDED_BY(gone_mutex);
-core::Passed gone_outfeeds IPU_GUARDED_BY(gone_mutex);
-
 void Write(std::ostream& text, const core::Passed& passed) {
   text << passed.elements << ' ' << passed.bytes << ' ' << passed.waits << ' ' << passed.wait_ns;
 }
@@ -83,16 +81,24 @@ void Write(std::ostream& text, const char* name, const core::Samples& samples, i
   }
 }
 
+// A forked child has none of the threads, one of which may have held a lock at the fork. So it drops nothing.
+bool IsForked() {
+  static const pid_t owner = getpid();
+  return getpid() != owner;
+}
+[[maybe_unused]] const bool owner_is_known = IsForked();
+
+// Removes an object when its Python object ends. Python calls the functions that drop from its garbage collector,
+// without any code of its own.
+template <typename T>
+std::shared_ptr<T> Drop(core::Registry<T>* registry, int64_t number) {
+  return IsForked() ? nullptr : registry->Remove(number);
+}
+
 // What an outfeed says of itself; 0 if there is none.
 int64_t OfOutfeed(int64_t number, int64_t (core::Outfeed::*says)() const) {
   const auto outfeed = Outfeeds().Find(number);
   return outfeed == nullptr ? 0 : ((*outfeed).*says)();
-}
-
-// Adds the totals of a queue that is deleted.
-void AddPassed(const core::Passed& passed, core::Passed* totals) {
-  const core::Lock lock(gone_mutex);
-  *totals += passed;
 }
 
 }  // namespace
@@ -111,17 +117,17 @@ void ipu_configure_devices(const int32_t* ipus, const int32_t* connections, int3
 // Whether oneDNN computes this type, a `tf.DType.as_datatype_enum`, on this processor.
 int32_t ipu_one_dnn_computes(int32_t type) { return OneDnnComputes(static_cast<tensorflow::DataType>(type)) ? 1 : 0; }
 
-// A new host function, without a body yet.
-int64_t ipu_host_function_new() { return HostFunctions().Add(std::make_shared<HostFunction>()); }
+// A new host function of programs on a device, without a body yet.
+int64_t ipu_host_function_new(int64_t device) { return HostFunctions().Add(std::make_shared<HostFunction>(device)); }
 
-void ipu_host_function_drop(int64_t number) { HostFunctions().Remove(number); }
+void ipu_host_function_drop(int64_t number) { Drop(&HostFunctions(), number); }
 
 // A user's function of a loaded library; programs call it by its number.
 int64_t ipu_user_function_new(void* function) {
   return UserFunctions().Add(std::make_shared<UserFunction>(reinterpret_cast<UserFunction>(function)));
 }
 
-void ipu_user_function_drop(int64_t number) { UserFunctions().Remove(number); }
+void ipu_user_function_drop(int64_t number) { Drop(&UserFunctions(), number); }
 
 // A table of rows at `data`, which the caller keeps alive; of float16 if `half`, else of float32.
 int64_t ipu_embedding_new(void* data, int64_t rows, int64_t width, int32_t half) {
@@ -133,7 +139,7 @@ void ipu_embedding_open(int64_t number, int32_t open) {
   if (const auto table = EmbeddingTables().Find(number)) table->SetOpen(open != 0);
 }
 
-void ipu_embedding_drop(int64_t number) { EmbeddingTables().Remove(number); }
+void ipu_embedding_drop(int64_t number) { Drop(&EmbeddingTables(), number); }
 
 // A new infeed, not started yet, that keeps `depth` elements a replica ready. Groups of `group_size` replicas (0: all)
 // share each element: neighbours, or with `orthogonal`, replicas as far apart as there are groups.
@@ -142,10 +148,7 @@ int64_t ipu_infeed_new(const char* name, int64_t depth, int64_t group_size, int3
 }
 
 void ipu_infeed_drop(int64_t number) {
-  if (const auto infeed = Infeeds().Remove(number)) {
-    infeed->Stop();
-    AddPassed(infeed->passed(), &gone_infeeds);
-  }
+  if (!IsForked()) DeleteInfeed(number);
 }
 
 // Elements that the pump has read and no program has taken; -1 if no pass is under way.
@@ -167,12 +170,7 @@ int64_t ipu_outfeed_new(const char* name, int32_t last) {
 }
 
 // Returns 0 if there is no such outfeed.
-int32_t ipu_outfeed_drop(int64_t number) {
-  const auto outfeed = Outfeeds().Remove(number);
-  if (outfeed == nullptr) return 0;
-  AddPassed(outfeed->passed(), &gone_outfeeds);
-  return 1;
-}
+int32_t ipu_outfeed_drop(int64_t number) { return IsForked() || DeleteOutfeed(number) ? 1 : 0; }
 
 // The number of the elements' layout; 0 before the first one.
 int64_t ipu_outfeed_layout(int64_t number) { return OfOutfeed(number, &core::Outfeed::layout); }
@@ -196,13 +194,13 @@ int64_t ipu_site_new(int64_t device, const char* name, const char* what, int64_t
 void ipu_set_chunk_bytes(int64_t bytes) { core::SetChunkBytes(static_cast<std::size_t>(bytes)); }
 
 void ipu_site_drop(int64_t number) {
-  if (const auto site = CallSites().Remove(number)) site->Close();
+  if (const auto site = Drop(&CallSites(), number)) site->Close();
 }
 
 // A number by which programs name the random streams of a device.
 int64_t ipu_random_new(int64_t device) { return RandomStreams().Add(RandomStreamsOf(device)); }
 
-void ipu_random_drop(int64_t number) { RandomStreams().Remove(number); }
+void ipu_random_drop(int64_t number) { Drop(&RandomStreams(), number); }
 
 // Restarts the random streams of a device from a seed; with `identical`, all replicas draw the same.
 void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
@@ -228,6 +226,12 @@ int32_t ipu_connect_workers(int64_t worker, const char* addresses, double limit,
   SetWorkers(std::move(workers));
   return 1;
 }
+
+// The runs that wait for their turn on a device.
+int64_t ipu_runs_waiting(int64_t device) { return TurnsOf(device).waiting(); }
+
+// From now on this thread runs an application; see `device_turns.h`.
+void ipu_run_application_on_this_thread() { RunApplicationOnThisThread(); }
 
 // How long a program may wait for data; 0: for ever.
 void ipu_set_wait_limit(int64_t nanoseconds) { core::wait_limit_ns = nanoseconds; }
@@ -322,14 +326,12 @@ const char* ipu_metrics(int64_t samples) {
   Write(text, "CollectiveWaitTime", metrics.collective_waits, samples);
   Write(text, "GraphRunTime", metrics.graph_runs, samples);
   Write(text, "CompileTime", CompileTimes(), samples);
-  {
-    const core::Lock lock(gone_mutex);
-    text << "gone infeed ";
-    Write(text, gone_infeeds);
-    text << "\ngone outfeed ";
-    Write(text, gone_outfeeds);
-    text << '\n';
-  }
+  const PassedByDeleted passed = ReadPassedByDeleted();
+  text << "gone infeed ";
+  Write(text, passed.infeeds);
+  text << "\ngone outfeed ";
+  Write(text, passed.outfeeds);
+  text << '\n';
   for (const auto& [number, infeed] : Infeeds().Entries()) {
     const auto queue = infeed->queue();
     text << "infeed " << number << ' ';

@@ -24,6 +24,7 @@ Status Outfeed::Append(int64_t replica, int64_t replicas, int64_t layout, const 
 }
 
 Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves) {
+  if (!open_) return Deleted();
   if (interrupted.load(std::memory_order_relaxed)) {
     return Status::Cancelled("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
   }
@@ -155,6 +156,7 @@ Outfeed::Taken Outfeed::TakeReady(int64_t layout, int64_t most) {
 
 void Outfeed::PutBack(Taken taken) {
   const Lock lock(mutex_);
+  if (!open_) return;
   if (mode_ == Mode::kLast && Ready() > 0) return;
   if (taken.pieces.size() != replicas_.size()) {
     if (Holds()) return;  // Elements of another program came meanwhile.
@@ -182,6 +184,23 @@ void Outfeed::Align() {
       if (piece.end == piece.begin) replica.pieces.pop_back();
     }
   }
+}
+
+void Outfeed::Close() {
+  std::vector<Replica> dropped;  // Freed after the lock is released: it may be large.
+  std::size_t bytes = 0;
+  {
+    const Lock lock(mutex_);
+    open_ = false;
+    bytes = UnreadBytes();
+    dropped.swap(replicas_);
+  }
+  dropped.clear();
+  if (bytes >= kReturnedBytes) ReturnFreedMemory();
+}
+
+Status Outfeed::Deleted() {
+  return Status::NotFound("The outfeed queue of this program was deleted. Keep the queue as long as programs use it.");
 }
 
 bool Outfeed::Holds() const {

@@ -68,6 +68,12 @@ class Outfeed {
   // Drops incomplete rows, so that the next run starts a new one. No program may use the queue meanwhile.
   void Align() IPU_EXCLUDES(mutex_);
 
+  // Drops the elements and fails later calls of Append. Threads that used the queue may hold it for long afterwards.
+  void Close() IPU_EXCLUDES(mutex_);
+
+  // The error of a program that enqueues to a deleted queue.
+  static Status Deleted();
+
   // 0 before the first element.
   int64_t layout() const IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
@@ -122,6 +128,7 @@ class Outfeed {
   Condition row_came_;
 
   mutable Mutex mutex_;
+  bool open_ IPU_GUARDED_BY(mutex_) = true;
   int64_t readers_ IPU_GUARDED_BY(mutex_) = 0;  // Threads that wait in Take.
   int64_t layout_ IPU_GUARDED_BY(mutex_) = 0;
   std::size_t row_bytes_ IPU_GUARDED_BY(mutex_) = 0;

@@ -43,6 +43,10 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 20;
 constexpr std::size_t kUncheckedBytes = std::size_t{64} << 20;
 constexpr std::size_t kSpareBytes = std::size_t{256} << 20;
 
+// Unread bytes of a deleted queue from which on freed memory is returned to the system. The C library keeps pieces of 1
+// MiB for later use.
+constexpr std::size_t kReturnedBytes = std::size_t{64} << 20;
+
 // Collectives. `benchmarks/collective-throughput` and `benchmarks/replica-scaling` measure them.
 
 // Bytes of all replicas from which on threads share a collective: in the 10 us of a wake one thread does about as many.

@@ -19,10 +19,11 @@
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
+#include "tensorflow_ipu/kernels/replicas/device_memory.h"
+#include "tensorflow_ipu/kernels/replicas/device_turns.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -93,7 +94,7 @@ void CountTransfer(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
 class IpuDevice : public HostDevice {
  public:
   IpuDevice(const tf::SessionOptions& options, const std::string& name, int ordinal)
-      : HostDevice(options, name, tf::Bytes(int64_t{16} << 30), tf::DeviceLocality(), tf::cpu_allocator()),
+      : HostDevice(options, name, tf::Bytes(int64_t{16} << 30), tf::DeviceLocality(), DeviceAllocator()),
         ordinal_(ordinal) {
     DivideThreads();
   }
@@ -124,23 +125,22 @@ class IpuDevice : public HostDevice {
   void Compute(tf::OpKernel* kernel, tf::OpKernelContext* context) override {
     if (!Exists(context)) return;
     BeforeProgram(*kernel);
+    if (IsCompiled(*kernel)) return RunProgram(kernel, context);
     if (Copies::Any()) NoteWrites(*kernel, context);
     HostDevice::Compute(kernel, context);
     CountTransfer(*kernel, context);
-    if (!context->status().ok() && IsCompiled(*kernel)) RestoreStates(context);
   }
 
   void ComputeAsync(tf::AsyncOpKernel* kernel, tf::OpKernelContext* context,
                     tf::AsyncOpKernel::DoneCallback done) override {
     if (!Exists(context)) return done();
     BeforeProgram(*kernel);
+    if (IsCompiled(*kernel)) {
+      RunProgram(kernel, context);  // TensorFlow's kernel blocks this thread too.
+      return done();
+    }
     if (Copies::Any()) NoteWrites(*kernel, context);
-    if (!IsCompiled(*kernel)) return HostDevice::ComputeAsync(kernel, context, std::move(done));
-    AfterReturn([&](auto called) { HostDevice::ComputeAsync(kernel, context, std::move(called)); },
-                [context, done = std::move(done)] {
-                  if (!context->status().ok()) RestoreStates(context);
-                  done();
-                });
+    HostDevice::ComputeAsync(kernel, context, std::move(done));
   }
 
  private:
@@ -149,6 +149,22 @@ class IpuDevice : public HostDevice {
     for (int count = 1; count < pool->NumThreads(); ++count) {
       fewer_threads_.push_back(std::make_unique<FewerThreads>(pool, count));
     }
+  }
+
+  // Runs a compiled program that has one replica.
+  void RunProgram(tf::OpKernel* kernel, tf::OpKernelContext* context) {
+    const bool takes_turn = !RunsApplication();
+    if (takes_turn) {
+      const absl::Status turn = AwaitTurn(context, ordinal_);
+      if (!turn.ok()) return context->SetStatus(turn);
+    }
+    if (Copies::Any()) NoteWrites(*kernel, context);
+    {
+      const RunMemory memory(context);
+      HostDevice::Compute(kernel, context);
+    }
+    if (!context->status().ok()) RestoreStates(context);
+    if (takes_turn) TurnsOf(ordinal_).End();
   }
 
   // Installs the device's compiler before its first program.

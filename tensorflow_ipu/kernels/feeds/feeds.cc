@@ -4,6 +4,43 @@
 
 namespace tensorflow_ipu {
 
+namespace {
+
+struct Totals {
+  core::Mutex mutex;
+  PassedByDeleted passed IPU_GUARDED_BY(mutex);
+};
+
+void AddToTotals(core::Passed PassedByDeleted::* kind, const core::Passed& passed) {
+  Totals& totals = core::NeverDestroyed<Totals>();
+  const core::Lock lock(totals.mutex);
+  totals.passed.*kind += passed;
+}
+
+}  // namespace
+
+bool DeleteInfeed(int64_t number) {
+  const std::shared_ptr<Infeed> infeed = Infeeds().Remove(number);
+  if (infeed == nullptr) return false;
+  infeed->Stop();
+  AddToTotals(&PassedByDeleted::infeeds, infeed->passed());
+  return true;
+}
+
+bool DeleteOutfeed(int64_t number) {
+  const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Remove(number);
+  if (outfeed == nullptr) return false;
+  outfeed->Close();
+  AddToTotals(&PassedByDeleted::outfeeds, outfeed->passed());
+  return true;
+}
+
+PassedByDeleted ReadPassedByDeleted() {
+  Totals& totals = core::NeverDestroyed<Totals>();
+  const core::Lock lock(totals.mutex);
+  return totals.passed;
+}
+
 core::Status NotStarted(const std::string& name) {
   return core::Status::FailedPrecondition("The infeed queue `" + name +
                                           "` has no dataset iterator: it was not initialized, or it was deleted. "

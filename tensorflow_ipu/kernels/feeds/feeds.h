@@ -143,4 +143,15 @@ core::Status NotStarted(const std::string& name);
 
 inline core::Registry<core::Outfeed>& Outfeeds() { return core::NeverDestroyed<core::Registry<core::Outfeed>>(); }
 
+// Delete a queue with its elements; return false if there is none.
+bool DeleteInfeed(int64_t number);
+bool DeleteOutfeed(int64_t number);
+
+// What passed through deleted queues.
+struct PassedByDeleted {
+  core::Passed infeeds;
+  core::Passed outfeeds;
+};
+PassedByDeleted ReadPassedByDeleted();
+
 }  // namespace tensorflow_ipu

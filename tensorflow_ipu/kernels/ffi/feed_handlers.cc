@@ -112,11 +112,7 @@ Reply Enqueue(const XLA_FFI_CallFrame& frame) {
   const int64_t layout = ScalarOf<int64_t>(frame.attrs.attrs[0]);
   OutfeedCalls& calls = core::OfThread<OutfeedCalls>();
   core::Outfeed* const outfeed = calls.cache.Find(at.number, [](int64_t number) { return Outfeeds().Find(number); });
-  if (outfeed == nullptr) {
-    return {core::Status::NotFound(
-                "The outfeed queue of this program was deleted. Keep the queue as long as programs use it."),
-            {}};
-  }
+  if (outfeed == nullptr) return {core::Outfeed::Deleted(), {}};
   core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
   calls.leaves.resize(static_cast<std::size_t>(frame.args.size - states.states));
   for (std::size_t i = 0; i < calls.leaves.size(); ++i) {

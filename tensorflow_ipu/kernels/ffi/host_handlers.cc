@@ -36,14 +36,18 @@ tf::TensorShape ShapeOf(const ffi::AnyBuffer& buffer) {
   return tf::TensorShape(absl::Span<const int64_t>(dimensions.begin(), dimensions.size()));
 }
 
+HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
+  const auto dimensions = buffer.dimensions();
+  return {buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}};
+}
+
 std::string Summary(const ffi::AnyBuffer& buffer, int64_t entries) {
   // The enumerations have the same values.
   const absl::StatusOr<tf::DataType> type =
       tf::EncodePrimitiveTypeAsDataType(static_cast<xla::PrimitiveType>(buffer.element_type()));
   if (!type.ok()) return "?";
-  tf::Tensor tensor(*type, ShapeOf(buffer));
-  if (buffer.size_bytes() > 0) std::memcpy(tensor.data(), buffer.untyped_data(), buffer.size_bytes());
-  return tensor.SummarizeValue(entries);
+  const absl::StatusOr<tf::Tensor> tensor = CopyOf(*type, BufferOf(buffer));
+  return tensor.ok() ? tensor->SummarizeValue(entries) : "?";
 }
 
 ffi::Error Assert(std::string_view data, std::string_view name, int64_t summarize, ffi::Buffer<ffi::PRED> condition,
@@ -120,11 +124,6 @@ ffi::Error Update(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ff
 
 IPU_HANDLER("ipu_embedding_lookup", LookUp, "name");
 IPU_HANDLER("ipu_embedding_update", Update, "learning_rate", "batches", "site", "name");
-
-HostBuffer BufferOf(const ffi::AnyBuffer& buffer) {
-  const auto dimensions = buffer.dimensions();
-  return {buffer.untyped_data(), buffer.size_bytes(), {dimensions.begin(), dimensions.size()}};
-}
 
 // Returns a future at once: the function may take long and wait for the user's code, and this is one of the few threads
 // on which programs compute.

@@ -1,5 +1,6 @@
 #include "tensorflow_ipu/kernels/host/function.h"
 
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -9,7 +10,6 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
-#include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 
 namespace tensorflow_ipu {
@@ -35,15 +35,30 @@ absl::Status CopyResults(absl::Span<const tf::Tensor> given, absl::Span<const Ho
   return absl::OkStatus();
 }
 
+thread_local int64_t device_of_thread = -1;
+
+// While it lives, a program on `device` waits for the work of this thread.
+class WorkFor {
+ public:
+  explicit WorkFor(int64_t device) { device_of_thread = device; }
+  ~WorkFor() { device_of_thread = -1; }
+  WorkFor(const WorkFor&) = delete;
+  WorkFor& operator=(const WorkFor&) = delete;
+};
+
 struct Step {
-  Step(int64_t id, tf::ResourceMgr* resources)
-      : container(id, [resources](const std::string& name) { resources->Cleanup(name).IgnoreError(); }) {}
+  Step(int64_t id, tf::ResourceMgr* resources, int64_t device)
+      : container(id, [resources](const std::string& name) { resources->Cleanup(name).IgnoreError(); }),
+        runner([device](std::function<void()> call) {
+          core::Executor::Global().Run([device, call = std::move(call)](const core::Status&) {
+            const WorkFor work(device);
+            call();
+          });
+        }) {}
 
   tf::ScopedStepContainer container;
   // Work that kernels hand on must not wait for the programs that wait for it, as on TensorFlow's threads.
-  std::function<void(std::function<void()>)> runner = [](std::function<void()> call) {
-    core::Executor::Global().Run([call = std::move(call)](const core::Status&) { call(); });
-  };
+  std::function<void(std::function<void()>)> runner;
   std::vector<tf::Tensor> results;
   absl::Status status;
 };
@@ -86,30 +101,36 @@ absl::StatusOr<std::vector<tf::Tensor>> HostBody::Arguments(int64_t replica, int
   if (all.size() + passed.size() != types_.size()) {
     return absl::InternalError("The program passes another number of tensors than the function takes.");
   }
-  for (const HostBuffer& one : passed) all.push_back(CopyOf(types_[all.size()], one));
+  for (const HostBuffer& one : passed) {
+    TF_ASSIGN_OR_RETURN(tf::Tensor copy, CopyOf(types_[all.size()], one));
+    all.push_back(std::move(copy));
+  }
   return all;
 }
 
-void HostBody::Run(const std::vector<tf::Tensor>& arguments, std::vector<HostResult> results,
+void HostBody::Run(int64_t device, const std::vector<tf::Tensor>& arguments, std::vector<HostResult> results,
                    tf::CancellationManager* cancellation, Done done) const {
   tf::FunctionLibraryRuntime::Options options;
-  const auto step = std::make_shared<Step>(options.step_id, library_->device()->resource_manager());
+  const auto step = std::make_shared<Step>(options.step_id, library_->device()->resource_manager(), device);
+  const WorkFor work(device);
   options.step_container = &step->container;
   options.cancellation_manager = cancellation;
   options.runner = &step->runner;
   options.run_all_kernels_inline = true;
   options.create_rendezvous = true;
-  AfterReturn(
-      [&](auto ended) {
-        library_->Run(options, handle_, arguments, &step->results, [step, ended](const absl::Status& status) {
-          step->status = status;
-          ended();
-        });
-      },
-      [step, results = std::move(results), done = std::move(done)] {
-        done(step->status.ok() ? CopyResults(step->results, results) : step->status);
-      });
+  // The last of two ends it: that the function has ended, and that `Run`, which uses the step, has returned.
+  const auto part_ended = [left = std::make_shared<std::atomic<int>>(2), step, results = std::move(results),
+                           done = std::move(done)] {
+    if (--*left == 0) done(step->status.ok() ? CopyResults(step->results, results) : step->status);
+  };
+  library_->Run(options, handle_, arguments, &step->results, [step, part_ended](const absl::Status& status) {
+    step->status = status;
+    part_ended();
+  });
+  part_ended();
 }
+
+int64_t HostFunction::DeviceOfThread() { return device_of_thread; }
 
 void HostFunction::SetBody(std::shared_ptr<HostBody> body) {
   const core::Lock lock(mutex_);
@@ -140,10 +161,10 @@ void HostFunction::Run(int64_t replica, int64_t replicas, absl::Span<const HostB
   if (body == nullptr) return end(absl::InternalError("Its function was never traced to its end."));
   absl::StatusOr<std::vector<tf::Tensor>> arguments = body->Arguments(replica, replicas, passed);
   if (!arguments.ok()) return end(arguments.status());
-  core::Executor::Global().Run([cancellation, body, end, arguments = *std::move(arguments),
+  core::Executor::Global().Run([cancellation, body, end, device = device_, arguments = *std::move(arguments),
                                 results = std::move(results)](const core::Status& started) {
     if (!started.ok()) return end(ToAbsl(started));
-    body->Run(arguments, results, cancellation.get(), end);
+    body->Run(device, arguments, results, cancellation.get(), end);
   });
 }
 

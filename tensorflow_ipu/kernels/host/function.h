@@ -47,8 +47,9 @@ class HostBody {
   absl::StatusOr<std::vector<tensorflow::Tensor>> Arguments(int64_t replica, int64_t replicas,
                                                             absl::Span<const HostBuffer> passed) const;
 
-  // Runs the body on this thread, and calls `done` once the results are written, perhaps on another thread.
-  void Run(const std::vector<tensorflow::Tensor>& arguments, std::vector<HostResult> results,
+  // Runs the body on this thread for a program on an IPU device. Calls `done` once the results are written, perhaps on
+  // another thread.
+  void Run(int64_t device, const std::vector<tensorflow::Tensor>& arguments, std::vector<HostResult> results,
            tensorflow::CancellationManager* cancellation, Done done) const;
 
  private:
@@ -65,6 +66,9 @@ class HostBody {
 // Programs refer to it by number before its body is complete. Thread-safe.
 class HostFunction : public std::enable_shared_from_this<HostFunction> {
  public:
+  // Of programs on this IPU device.
+  explicit HostFunction(int64_t device) : device_(device) {}
+
   void SetBody(std::shared_ptr<HostBody> body);
 
   // Runs the body on a thread of the executor, where it calls `done`, or before this returns.
@@ -74,7 +78,11 @@ class HostFunction : public std::enable_shared_from_this<HostFunction> {
   // Cancels what runs, between operations and where one waits.
   void Cancel();
 
+  // Returns the IPU device whose program waits for the work of this thread, or -1.
+  static int64_t DeviceOfThread();
+
  private:
+  const int64_t device_;
   core::Mutex mutex_;
   std::shared_ptr<HostBody> body_ IPU_GUARDED_BY(mutex_);
   std::set<tensorflow::CancellationManager*> running_ IPU_GUARDED_BY(mutex_);

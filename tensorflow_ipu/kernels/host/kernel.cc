@@ -121,7 +121,7 @@ class Borrowed : public tf::TensorBuffer {
   const std::size_t bytes_;
 };
 
-tf::Tensor InputOf(tf::DataType type, const HostBuffer& buffer) {
+absl::StatusOr<tf::Tensor> InputOf(tf::DataType type, const HostBuffer& buffer) {
   if (buffer.bytes == 0 || reinterpret_cast<std::uintptr_t>(buffer.data) % tf::Allocator::kAllocatorAlignment != 0) {
     return CopyOf(type, buffer);
   }
@@ -193,8 +193,11 @@ bool IsNarrow(tf::DataType type) { return type == tf::DT_BFLOAT16 || type == tf:
 
 }  // namespace
 
-tf::Tensor CopyOf(tf::DataType type, const HostBuffer& buffer) {
+absl::StatusOr<tf::Tensor> CopyOf(tf::DataType type, const HostBuffer& buffer) {
   tf::Tensor copy(type, tf::TensorShape(buffer.dimensions));
+  if (!copy.IsInitialized()) {
+    return absl::ResourceExhaustedError(absl::StrCat("There is no memory for a copy of ", buffer.bytes, " bytes."));
+  }
   if (buffer.bytes > 0) std::memcpy(copy.data(), buffer.data, buffer.bytes);
   return copy;
 }
@@ -223,7 +226,8 @@ absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<
   Tensors inputs;
   inputs.reserve(arguments.size());
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    inputs.push_back(InputOf(own_->input_type(static_cast<int>(i)), arguments[i]));
+    TF_ASSIGN_OR_RETURN(tf::Tensor input, InputOf(own_->input_type(static_cast<int>(i)), arguments[i]));
+    inputs.push_back(std::move(input));
   }
   const std::size_t lent = std::min(results.size(), KernelDevice::kLendable);
   for (std::size_t i = 0; i < lent; ++i) device.get()->Lend(i, results[i].data, results[i].bytes);

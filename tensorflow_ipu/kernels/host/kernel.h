@@ -48,7 +48,7 @@ struct HostBuffer {
   absl::Span<const int64_t> dimensions;
 };
 
-tensorflow::Tensor CopyOf(tensorflow::DataType type, const HostBuffer& buffer);
+absl::StatusOr<tensorflow::Tensor> CopyOf(tensorflow::DataType type, const HostBuffer& buffer);
 
 // TensorFlow's CPU kernel for a node, or oneDNN's where there is one and the tensors are large. A node names neither,
 // so a program on disk runs the best one of each machine. Shared by all programs, replicas and calls, as TensorFlow's

@@ -3,7 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -88,36 +88,43 @@ const bool listening = [] {
   return true;
 }();
 
-// A folder of executables, and a key for what they depend on besides the program.
-struct Executables {
+// Where the process finds executables before it compiles. A key is what executables depend on besides their programs.
+struct Sources {
   std::shared_ptr<const core::FileCache> files;
-  std::string key;
+  std::string files_key;
+  // Executables in memory, with checksums, by name; and how many users hold each.
+  struct Held {
+    std::shared_ptr<const std::string> packed;
+    int64_t users;
+  };
+  std::map<std::string, Held> held;
+  std::string held_key;
 };
 
-// TensorFlow's client, which looks into the caches before it compiles. Thread-safe.
+struct Settings {
+  core::Mutex mutex;
+  Sources sources IPU_GUARDED_BY(mutex);
+};
+
+Settings& TheSettings() { return core::NeverDestroyed<Settings>(); }
+
+// TensorFlow's client, which looks for executables before it compiles. Thread-safe, unless it keeps one.
 class CompilerClient : public tf::XlaDeviceCompilerClient {
  public:
-  // Without a cache of its own, it uses those that are set for the process.
-  explicit CompilerClient(xla::LocalClient* client) : XlaDeviceCompilerClient(client) {}
-  CompilerClient(xla::LocalClient* client, Executables own) : XlaDeviceCompilerClient(client), own_(std::move(own)) {}
+  // With `kept`, which must outlive it, an executable is kept there and not in the folder.
+  CompilerClient(xla::LocalClient* client, const std::string& key, KeptExecutable* kept)
+      : XlaDeviceCompilerClient(client), key_(key), kept_(kept) {}
 
   absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuildExecutable(
       const tf::XlaCompiler::Options& options, const tf::XlaCompiler::CompilationResult& result) override;
 
  private:
-  const Executables own_;
+  const std::string key_;
+  KeptExecutable* const kept_;
 };
 
 // The name under which TensorFlow's launch of a program looks up the compiler of a device.
 constexpr char kCompiler[] = "xla_device_compiler";
-
-struct Settings {
-  core::Mutex mutex;
-  Executables cache IPU_GUARDED_BY(mutex);
-  std::vector<Executables> others IPU_GUARDED_BY(mutex);
-};
-
-Settings& TheSettings() { return core::NeverDestroyed<Settings>(); }
 
 // The program as text that is the same in each process: without the names that TensorFlow numbers, and without source
 // locations.
@@ -141,10 +148,16 @@ std::string ProgramText(const tf::XlaCompiler::Options& options, const tf::XlaCo
   return text;
 }
 
-std::string NameOfExecutable(const std::string& text, const std::string& key) {
-  const tf::Fprint128 print = tf::Fingerprint128(absl::StrCat(key, "|", text));
-  return absl::StrCat(absl::Hex(print.high64, absl::kZeroPad16), absl::Hex(print.low64, absl::kZeroPad16));
-}
+// All that an executable depends on, and the name by that.
+struct Identity {
+  Identity(const std::string& key, const std::string& text) : all(absl::StrCat(key, "|", text)) {
+    const tf::Fprint128 print = tf::Fingerprint128(all);
+    name = absl::StrCat(absl::Hex(print.high64, absl::kZeroPad16), absl::Hex(print.low64, absl::kZeroPad16));
+  }
+
+  std::string all;
+  std::string name;
+};
 
 // Clears the features of the processor that the executable was compiled for. Two of them are tuning hints that no
 // processor reports, so that XLA would warn twice whenever it loads an executable. The features that the processor must
@@ -183,37 +196,58 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompile
 
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecutable(
     const tf::XlaCompiler::Options& options, const tf::XlaCompiler::CompilationResult& result) {
-  Executables cache = own_;
-  std::vector<Executables> sources;
-  if (cache.files == nullptr) {
+  Sources sources;
+  {
     Settings& settings = TheSettings();
     const core::Lock lock(settings.mutex);
-    cache = settings.cache;
-    sources = settings.others;
+    sources = settings.sources;
   }
-  if (cache.files != nullptr) sources.insert(sources.begin(), cache);
-  if (sources.empty()) return Built(this, options, result);
+  if (kept_ != nullptr) sources.files = nullptr;
+  if (kept_ == nullptr && sources.files == nullptr && sources.held.empty()) return Built(this, options, result);
   const std::string text = ProgramText(options, result);
-  for (const Executables& source : sources) {
-    const std::optional<std::string> found = source.files->Read(NameOfExecutable(text, source.key));
-    if (!found) continue;
-    absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> loaded = LoadExecutable(options, result, *found);
-    if (!loaded.ok()) continue;  // It is compiled again and overwritten.
+  if (text.empty()) return Built(this, options, result);
+
+  // One that XLA does not load is compiled again, and replaced.
+  const auto load = [&](const std::optional<std::string>& found) {
+    std::unique_ptr<xla::LocalExecutable> loaded;
+    if (!found) return loaded;
+    absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> executable = LoadExecutable(options, result, *found);
+    if (!executable.ok()) return loaded;
     core::Count(&core::Metrics::Global().executables_loaded);
-    return loaded;
+    return *std::move(executable);
+  };
+  std::optional<Identity> of_file;
+  if (sources.files != nullptr) {
+    of_file.emplace(sources.files_key, text);
+    if (auto loaded = load(sources.files->Read(of_file->name, of_file->all))) return loaded;
+  }
+  if (!sources.held.empty()) {
+    const Identity identity(sources.held_key, text);
+    const auto held = sources.held.find(identity.name);
+    if (held != sources.held.end()) {
+      const std::string& packed = *held->second.packed;
+      if (auto loaded = load(core::Unpacked(identity.all, packed))) {
+        if (kept_ != nullptr) *kept_ = {identity.name, packed};
+        return loaded;
+      }
+    }
   }
   absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> built = Built(this, options, result);
-  if (!built.ok() || cache.files == nullptr || text.empty()) return built;
+  if (!built.ok() || (kept_ == nullptr && sources.files == nullptr)) return built;
   absl::StatusOr<std::string> serialized = SerializeExecutable(**built);
-  if (serialized.ok() &&
-      cache.files->Write(NameOfExecutable(text, cache.key), WithoutFeatures(*std::move(serialized)))) {
+  if (!serialized.ok()) return built;
+  const std::string contents = WithoutFeatures(*std::move(serialized));
+  if (kept_ != nullptr) {
+    const Identity identity(key_, text);
+    *kept_ = {identity.name, core::Packed(identity.all, contents)};
+  } else if (sources.files->Write(of_file->name, of_file->all, contents)) {
     core::Count(&core::Metrics::Global().executables_stored);
   }
   return built;
 }
 
 // Makes a compiler like TensorFlow's own one of each device. The caller owns it.
-DeviceCompiler* NewDeviceCompiler(tf::DeviceBase* device, Executables own) {
+DeviceCompiler* NewDeviceCompiler(tf::DeviceBase* device, const std::string& key = "", KeptExecutable* kept = nullptr) {
   xla::LocalClientOptions options;
   options.set_platform(xla::PlatformUtil::GetPlatform("Host").value());
   options.set_intra_op_parallelism_threads(device->tensorflow_cpu_worker_threads()->num_threads);
@@ -227,11 +261,11 @@ DeviceCompiler* NewDeviceCompiler(tf::DeviceBase* device, Executables own) {
   RegisterProgramBackend();
   auto persistor = std::make_unique<Persistor>(
       config, tf::DeviceType(kProgramBackend));  // Also names the backend that it compiles by.
-  return new DeviceCompiler(std::move(persistor), std::make_unique<CompilerClient>(client, std::move(own)));
+  return new DeviceCompiler(std::move(persistor), std::make_unique<CompilerClient>(client, key, kept));
 }
 
 void Install(tf::Device* device) {
-  DeviceCompiler* const compiler = NewDeviceCompiler(device, {});
+  DeviceCompiler* const compiler = NewDeviceCompiler(device);
   tf::ResourceMgr* const resources = device->resource_manager();
   // If one exists, somebody asked TensorFlow for a compiled program before any ran. That compiler knows neither the
   // cache nor the machine's arithmetic.
@@ -249,8 +283,8 @@ const bool installing = [] {
 const core::Samples& CompileTimes() { return Times(); }
 
 // Follows TensorFlow's launch of a compiled function, up to where that runs the executable.
-absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& function, const std::string& folder,
-                     const std::string& key) {
+absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& function, const std::string& key,
+                     KeptExecutable* kept) {
   tf::FunctionLibraryRuntime* const library = context->function_library();
   const tf::FunctionBody* body = nullptr;
   std::vector<int> constants;
@@ -269,11 +303,7 @@ absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& funct
         arguments, tf::XlaComputationLaunchContext::BuildXlaCompilerArguments(constants, inputs, variables, device));
   }
 
-  Executables own;
-  if (!folder.empty()) {
-    own = {std::make_shared<core::FileCache>(folder, std::numeric_limits<int64_t>::max()), key};
-  }
-  const tf::core::RefCountPtr<DeviceCompiler> compiler(NewDeviceCompiler(device, std::move(own)));
+  const tf::core::RefCountPtr<DeviceCompiler> compiler(NewDeviceCompiler(device, key, kept));
   const tf::core::RefCountPtr<tf::DeviceCompilationProfiler> profiler(new tf::DeviceCompilationProfiler());
   const tf::XlaPlatformInfo platform = tf::XlaPlatformInfoFromDevice(device);
   const tf::XlaCompiler::Options options =
@@ -291,24 +321,37 @@ absl::Status Compile(tf::OpKernelContext* context, const tf::NameAttrList& funct
 extern "C" {
 
 // Programs that are compiled from now on are stored in this folder and loaded from it; an empty name ends that. The key
-// says what a program depends on besides its code, such as versions and the processor. Former folders are left as they
-// are.
-void ipu_set_executable_cache(const char* folder, int64_t max_bytes, const char* key) {
+// is what a program depends on besides its code, such as versions and the processor. With `trusting`, files of other
+// users are loaded too. Former folders are left as they are.
+void ipu_set_executable_cache(const char* folder, int64_t max_bytes, const char* key, int32_t trusting) {
   using namespace tensorflow_ipu;
-  Executables cache;
-  if (*folder != '\0') cache = {std::make_shared<core::FileCache>(folder, max_bytes), key};
+  std::shared_ptr<const core::FileCache> files;
+  if (*folder != '\0') files = std::make_shared<core::FileCache>(folder, max_bytes, trusting != 0);
   Settings& settings = TheSettings();
   const core::Lock lock(settings.mutex);
-  settings.cache = std::move(cache);
+  settings.sources.files = std::move(files);
+  settings.sources.files_key = key;
 }
 
-// Also loads programs from this folder, which is never written to.
-void ipu_add_executables(const char* folder, const char* key) {
+// Programs are also loaded from this executable, which `IpuCompile` returned, until it was released as often as it was
+// held. The key is the same in each call of a process.
+void ipu_hold_executable(const char* key, const char* name, const char* packed, int64_t size) {
   using namespace tensorflow_ipu;
-  Executables added = {std::make_shared<core::FileCache>(folder, std::numeric_limits<int64_t>::max()), key};
+  auto copy = std::make_shared<const std::string>(packed, static_cast<std::size_t>(size));
   Settings& settings = TheSettings();
   const core::Lock lock(settings.mutex);
-  settings.others.push_back(std::move(added));
+  settings.sources.held_key = key;
+  Sources::Held& held = settings.sources.held[name];
+  held.packed = std::move(copy);
+  ++held.users;
+}
+
+void ipu_release_executable(const char* name) {
+  using namespace tensorflow_ipu;
+  Settings& settings = TheSettings();
+  const core::Lock lock(settings.mutex);
+  const auto held = settings.sources.held.find(name);
+  if (held != settings.sources.held.end() && --held->second.users == 0) settings.sources.held.erase(held);
 }
 
 }  // extern "C"

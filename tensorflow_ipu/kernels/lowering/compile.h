@@ -10,10 +10,17 @@
 
 namespace tensorflow_ipu {
 
+// An executable that the caller keeps, with a checksum.
+struct KeptExecutable {
+  std::string name;
+  std::string packed;
+};
+
 // Compiles a function for the inputs of a kernel without running it. Variables keep their values. The executable is
-// stored in `folder`, or where the process is configured to if that is empty.
+// stored where the process is configured to, or in `kept` if that is set. `key` is then what it depends on besides its
+// program.
 absl::Status Compile(tensorflow::OpKernelContext* context, const tensorflow::NameAttrList& function,
-                     const std::string& folder, const std::string& key);
+                     const std::string& key = "", KeptExecutable* kept = nullptr);
 
 // The times of all compilations of this process since this library was loaded, from graph to machine code.
 const core::Samples& CompileTimes();

@@ -28,14 +28,16 @@ namespace {
 
 namespace tf = tensorflow;
 
-// Runs on the host. Sets the body of function `number`, or of a new function that lives as long as the session where
-// `number` is 0. `initial` is the initial state that names the function to a program.
+// Runs on the host. Sets the body of function `number`, or of a new function of programs on `/device:IPU:<device>` that
+// lives as long as the session where `number` is 0. `initial` is the initial state that names the function to a
+// program.
 REGISTER_OP("IpuHostFunction")
     .Input("number: int64")
     .Input("bound: types")
     .Output("initial: int64")
     .Attr("types: list(type) >= 0")
     .Attr("f: func")
+    .Attr("device: int")
     .SetIsStateful()
     .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
       context->set_output(0, context->Vector(core::kProgramStateSize));
@@ -70,6 +72,7 @@ class HostFunctionOp : public tf::OpKernel {
  public:
   explicit HostFunctionOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
+    OP_REQUIRES_OK(construction, construction->GetAttr("device", &device_));
   }
   ~HostFunctionOp() override {
     if (own_ > 0) HostFunctions().Remove(own_);
@@ -86,7 +89,7 @@ class HostFunctionOp : public tf::OpKernel {
         OP_REQUIRES_OK(context, body.status());
         std::shared_ptr<HostFunction> function = HostFunctions().Find(number);
         if (number == 0) {
-          function = std::make_shared<HostFunction>();
+          function = std::make_shared<HostFunction>(device_);
           own_ = HostFunctions().Add(function);
         }
         if (function != nullptr) function->SetBody(*body);  // Else the program was deleted in the meantime.
@@ -101,6 +104,7 @@ class HostFunctionOp : public tf::OpKernel {
 
  private:
   tf::NameAttrList function_;
+  int64_t device_;
   core::Mutex mutex_;
   int64_t own_ IPU_GUARDED_BY(mutex_) = 0;
 };

@@ -212,7 +212,7 @@ class OutfeedDeleteOp : public tf::OpKernel {
 
   void Compute(tf::OpKernelContext* context) override {
     const int64_t number = context->input(0).scalar<int64_t>()();
-    OP_REQUIRES(context, Outfeeds().Remove(number) != nullptr,
+    OP_REQUIRES(context, DeleteOutfeed(number),
                 absl::NotFoundError(
                     absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
   }

@@ -2,7 +2,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,6 +24,7 @@
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/device/ipu_device.h"
 #include "tensorflow_ipu/kernels/lowering/compile.h"
+#include "tensorflow_ipu/kernels/replicas/device_turns.h"
 #include "tensorflow_ipu/kernels/replicas/launch.h"
 
 namespace tensorflow_ipu {
@@ -50,14 +50,6 @@ REGISTER_OP("IpuReplicatedRun")
     // Programs communicate with other workers. Without this, TensorFlow reports the loss of one as an internal error.
     .SetIsDistributedCommunication()
     .SetShapeFn(tf::shape_inference::UnknownShape);
-
-// Runs of one device are serialized, since they share the device's replica group.
-core::AsyncMutex& MutexOf(int64_t device) {
-  static auto* const mutex = new core::Mutex();
-  static auto* const devices = new std::map<int64_t, core::AsyncMutex>();
-  const core::Lock lock(*mutex);
-  return (*devices)[device];
-}
 
 // The user's name of a function: `train` for `__inference_train_123`.
 std::string NameOf(absl::string_view function) {
@@ -89,7 +81,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
                          "Configure the system with `DeviceConnectionType.ALWAYS` to run.")),
         done);
     if (device.connection == Connection::kPreCompile) {
-      OP_REQUIRES_OK_ASYNC(context, Compile(context, function_, "", ""), done);
+      OP_REQUIRES_OK_ASYNC(context, Compile(context, function_), done);
       OP_REQUIRES_OK_ASYNC(context, SetZeros(context), done);
       done();
       return;
@@ -108,18 +100,21 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
                       done);
     Launch::Program program;
     OP_REQUIRES_OK_ASYNC(context, Program(context, &program), done);
-    core::AsyncMutex& running = MutexOf(ordinal);
-    const auto launch = std::make_shared<Launch>(context, program, NameOf(function_.name()), ordinal, replicas,
-                                                 [&running, done = std::move(done)] {
-                                                   running.Unlock();
-                                                   done();
-                                                 });
+    const auto launch =
+        std::make_shared<Launch>(context, program, NameOf(function_.name()), ordinal, replicas, [ordinal, done] {
+          TurnsOf(ordinal).End();
+          done();
+        });
     // The thread that ends the previous run must not block. This one may, since TensorFlow takes the op for an
     // expensive one and has passed other work on. So a single replica needs no other thread.
-    static thread_local const Launch* locking = nullptr;
-    locking = launch.get();
-    running.Lock([launch] { launch->Start(/*may_block=*/std::exchange(locking, nullptr) == launch.get()); });
-    locking = nullptr;
+    static thread_local const Launch* requesting = nullptr;
+    requesting = launch.get();
+    RequestTurn(context, ordinal, [context, launch, done](const absl::Status& turn) {
+      const bool may_block = std::exchange(requesting, nullptr) == launch.get();
+      OP_REQUIRES_OK_ASYNC(context, turn, done);
+      launch->Start(may_block);
+    });
+    requesting = nullptr;
   }
 
  private:
@@ -196,32 +191,41 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("IpuReplicatedRun").Device(tf::DEVICE_CPU), ReplicatedRunOp);
 
-// Compiles `f` for `args` without running it. The executable is stored in `folder` under a name by `key` and the
-// program, or where the process is configured to if there is no folder.
+// Compiles `f` for `args` without running it. The executable is stored where the process is configured to. With a key,
+// which is what it depends on besides its program, it is returned instead, under a name by the key and the program.
 REGISTER_OP("IpuCompile")
     .Input("args: Tin")
+    .Output("name: string")
+    .Output("executable: string")
     .Attr("Tin: list(type) >= 0")
     .Attr("f: func")
-    .Attr("folder: string = ''")
     .Attr("key: string = ''")
     .SetIsStateful()
-    .SetShapeFn(tf::shape_inference::NoOutputs);
+    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
+      context->set_output(0, context->Scalar());
+      context->set_output(1, context->Scalar());
+      return absl::OkStatus();
+    });
 
 class CompileOp : public tf::OpKernel {
  public:
   explicit CompileOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
     OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("folder", &folder_));
     OP_REQUIRES_OK(construction, construction->GetAttr("key", &key_));
   }
 
   void Compute(tf::OpKernelContext* context) override {
-    OP_REQUIRES_OK(context, Compile(context, function_, folder_, key_));
+    KeptExecutable kept;
+    OP_REQUIRES_OK(context, Compile(context, function_, key_, key_.empty() ? nullptr : &kept));
+    for (std::string* const text : {&kept.name, &kept.packed}) {
+      tf::Tensor* output = nullptr;
+      OP_REQUIRES_OK(context, context->allocate_output(text == &kept.name ? 0 : 1, {}, &output));
+      output->scalar<tf::tstring>()() = *text;
+    }
   }
 
  private:
   tf::NameAttrList function_;
-  std::string folder_;
   std::string key_;
 };
 

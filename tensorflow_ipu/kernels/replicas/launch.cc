@@ -12,9 +12,9 @@
 #include "tensorflow_ipu/kernels/core/completions.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
-#include "tensorflow_ipu/kernels/host/after_return.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
+#include "tensorflow_ipu/kernels/replicas/device_memory.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
 
 namespace tensorflow_ipu {
@@ -181,13 +181,11 @@ void Launch::Run(int64_t replica, const core::Status& started) {
   // Replicas share out the cores: dividing each product among all of them would cost many hand-overs.
   const tf::ScopedPerThreadMaxParallelism share(static_cast<int>(std::max<int64_t>(1, core::Cores() / count_)));
   tf::OpKernelContext* const context = replicas_[replica].context.get();
-  if (tf::AsyncOpKernel* const async = program_.kernel->AsAsync()) {
-    AfterReturn([&](auto called) { async->ComputeAsync(context, std::move(called)); },
-                [self = shared_from_this(), replica] { self->Ended(replica); });
-  } else {
+  {
+    const RunMemory memory(context);
     program_.kernel->Compute(context);
-    Ended(replica);
   }
+  Ended(replica);
 }
 
 void Launch::Ended(int64_t replica) {

@@ -10,6 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tensorflow_ipu._base import files
 from tensorflow_ipu._base.chrome import Chrome
 from tensorflow_ipu._base.page import page_of, small_page
 from tensorflow_ipu._base.units import format_bytes, format_seconds, round_ticks, tick_label
@@ -173,7 +174,10 @@ def draw_plans(
       ImportError: matplotlib is missing.
       ValueError: There is no plan, or not one title a plan.
     """
-    _figure(plans, stage_costs, titles, machine).savefig(str(path))
+    figure = _figure(plans, stage_costs, titles, machine)
+    suffix = Path(path).suffix or f".{figure.canvas.get_default_filetype()}"
+    with files.replacing(Path(path).with_suffix(suffix)) as file:
+        figure.savefig(file, format=suffix[1:])
 
 
 def _figure(
@@ -500,7 +504,7 @@ def write_trace(
 ) -> None:
     """Writes `plan_trace(...)` to a JSON file."""
     made = plan_trace(plan, stage_costs, microseconds=microseconds, machine=machine)
-    Path(path).write_text(json.dumps(made))
+    files.write(path, json.dumps(made))
 
 
 def _name(instruction: Instruction) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
+
+from tensorflow_ipu._base.enums import NamedIntEnum
 
 
 class Results(Enum):
@@ -14,7 +16,7 @@ class Results(Enum):
     LAST = auto()
 
 
-class PipelineSchedule(IntEnum):
+class PipelineSchedule(NamedIntEnum):
     """In which order the IPUs of a pipeline work on their micro-batches.
 
     Three stages on three IPUs, in the steady state (letters are passes, digits are micro-batches, `|` ends a step):

@@ -30,6 +30,7 @@ from tensorflow.python.keras.optimizer_v2.adam import Adam
 from tensorflow.python.keras.utils.generic_utils import get_custom_objects
 from tensorflow_addons import metrics
 from tensorflow_addons import optimizers as addons
+from tensorflow_addons.layers import WeightNormalization
 
 
 class Plain(tf.keras.optimizers.Optimizer):
@@ -123,7 +124,16 @@ for optimizer in (addons.SGDW(0.1, 0.5), addons.extend_with_decoupled_weight_dec
 print("addons", isinstance(optimizer, OptimizerV2), np.allclose(weights.numpy(), [0.67, 2.29]))
 score = metrics.F1Score(2)
 score.update_state([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]], [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7]])
-print("addons", np.allclose(score.result(), 2 / 3))
+score.update_state(tf.constant([[1, 0]]), tf.constant([[0.9, 0.1]], tf.float16))
+print("addons", np.allclose(score.result(), [4 / 5, 2 / 3]))
+for plain, shape in ((Dense(3, "relu"), [4, 2]), (here.SimpleRNN(3), [4, 2, 2])):
+    x = tf.random.stateless_normal(shape, [1, 2])
+    wrapped = WeightNormalization(plain, data_init=False)
+    outputs = wrapped(x)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(wrapped(x))
+    gradients = tape.gradient(loss, [wrapped.g, wrapped.v])
+    print("addons", np.allclose(outputs, plain(x), rtol=1e-5), all(np.any(gradient) for gradient in gradients))
 
 for lost in ("keras.engine.no_such", "tensorflow.python.keras.no_such"):
     try:
@@ -133,6 +143,16 @@ for lost in ("keras.engine.no_such", "tensorflow.python.keras.no_such"):
 print("lost", hasattr(tf.keras.layers, "NoSuch"))
 
 from tensorflow_ipu import compat  # noqa: E402
+from tensorflow_ipu.compat import _keras_2  # noqa: E402
+
+for path in {**_keras_2._MOVED, **_keras_2._RENAMED}:
+    for root in ("keras", "tensorflow.keras", "tensorflow.python.keras"):
+        parent, _, child = f"{root}.{path}".rpartition(".")
+        modules: dict = {}
+        exec(f"import {root}.{path} as one; from {parent} import {child} as other", modules)
+        if modules["one"] is not modules["other"]:
+            print("lost", root, path)
+keras.mixed_precision.policy.set_policy("float32")
 
 compat.uninstall()
 print("after", tf.keras.optimizers.SGD is OptimizerV2, issubclass(keras.optimizers.SGD, OptimizerV2))

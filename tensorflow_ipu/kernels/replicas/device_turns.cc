@@ -1,0 +1,113 @@
+#include "tensorflow_ipu/kernels/replicas/device_turns.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "tensorflow/core/framework/cancellation.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/core/registry.h"
+#include "tensorflow_ipu/kernels/host/function.h"
+#include "tensorflow_ipu/kernels/host/status.h"
+
+namespace tensorflow_ipu {
+
+namespace tf = tensorflow;
+
+namespace {
+
+thread_local bool runs_application = false;
+
+core::ByDevice<core::Turns>& AllTurns() { return core::NeverDestroyed<core::ByDevice<core::Turns>>(); }
+
+core::Status Occupied(int64_t device) {
+  return core::Status::FailedPrecondition(
+      absl::StrCat("An application has all IPUs of `/device:IPU:", device,
+                   "` until it is stopped. Stop it with `embedded_runtime_stop`, or use another device."));
+}
+
+absl::Status OwnTurn(int64_t device) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "A function of the host, which a program on `/device:IPU:", device,
+      "` calls, runs another program on that device. That run would wait for the end of the first one, which "
+      "waits for the function. Run it before or after, or on another device."));
+}
+
+// A request that waits and that the op's cancellation ends.
+struct CancellableRequest {
+  core::Mutex mutex;
+  bool cancelled IPU_GUARDED_BY(mutex) = false;
+  int64_t number IPU_GUARDED_BY(mutex) = 0;  // 0 before it is known.
+};
+
+void Cancel(core::Turns* turns, CancellableRequest* request) {
+  int64_t number = 0;
+  {
+    const core::Lock lock(request->mutex);
+    request->cancelled = true;
+    number = request->number;
+  }
+  turns->Cancel(number, core::Status::Cancelled("The run was cancelled while it waited for its turn on the device."));
+}
+
+// Notes the number of a request, which may have been cancelled before the number was known.
+void SetNumber(core::Turns* turns, CancellableRequest* request, int64_t number) {
+  bool cancelled = false;
+  {
+    const core::Lock lock(request->mutex);
+    request->number = number;
+    cancelled = request->cancelled;
+  }
+  if (cancelled) Cancel(turns, request);
+}
+
+}  // namespace
+
+core::Turns& TurnsOf(int64_t device) {
+  return *AllTurns().Of(device, [device] { return std::make_shared<core::Turns>(Occupied(device)); });
+}
+
+void InterruptWaitingRuns() {
+  for (const auto& turns : AllTurns().All()) turns->Interrupt();
+}
+
+void RequestTurn(tf::OpKernelContext* context, int64_t device, std::function<void(const absl::Status&)> begin) {
+  if (HostFunction::DeviceOfThread() == device) return begin(OwnTurn(device));
+  core::Turns& turns = TurnsOf(device);
+  if (turns.TryBegin(runs_application)) return begin(absl::OkStatus());
+  const auto request = std::make_shared<CancellableRequest>();
+  tf::CancellationManager* const cancellation = context->cancellation_manager();
+  const tf::CancellationToken token = cancellation == nullptr ? 0 : cancellation->get_cancellation_token();
+  if (cancellation != nullptr &&
+      !cancellation->RegisterCallback(token, [&turns, request] { Cancel(&turns, request.get()); })) {
+    return begin(absl::CancelledError("The run was cancelled before it began."));
+  }
+  // Once the turn has come, the op may end at any time, and its context with it.
+  SetNumber(&turns, request.get(),
+            turns.Request(
+                [cancellation, token, begin = std::move(begin)](const core::Status& status) {
+                  // Does not wait for a call in progress, which may be the one that ends here.
+                  if (cancellation != nullptr) cancellation->TryDeregisterCallback(token);
+                  begin(ToAbsl(status));
+                },
+                runs_application));
+}
+
+absl::Status AwaitTurn(tf::OpKernelContext* context, int64_t device) {
+  absl::Notification came;
+  absl::Status status;
+  RequestTurn(context, device, [&](const absl::Status& begun) {
+    status = begun;
+    came.Notify();
+  });
+  came.WaitForNotification();
+  return status;
+}
+
+void RunApplicationOnThisThread() { runs_application = true; }
+
+bool RunsApplication() { return runs_application; }
+
+}  // namespace tensorflow_ipu

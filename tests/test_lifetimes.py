@@ -1,0 +1,91 @@
+"""Actions at the end of objects: performed once, and never at the cost of a `KeyboardInterrupt`."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensorflow_ipu
+from tensorflow_ipu._base import lifetimes
+
+PACKAGE = Path(tensorflow_ipu.__file__ or "").parent
+
+
+class Subject:
+    """Something that can be referenced weakly, and that equals all others of its kind."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Subject)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_actions_are_performed_once_after_the_end_of_their_object():
+    performed: list[str] = []
+    first, second = Subject(), Subject()
+    lifetimes.call_later(first, lambda: performed.append("first"))
+    lifetimes.call_later(first, lambda: performed.append("first again"))
+    lifetimes.call_later(second, lambda: performed.append("second"))
+    lifetimes.call_due()
+    assert performed == []
+    del first
+    lifetimes.call_due()
+    assert sorted(performed) == ["first", "first again"]
+    second.itself = second  # type: ignore[attr-defined]
+    del second
+    gc.collect()
+    lifetimes.call_later(Subject(), lambda: None)  # Performs what is due, too.
+    assert performed[2:] == ["second"]
+    lifetimes.call_due()
+    assert len(performed) == 3
+
+
+def test_a_c_function_is_called_with_its_number_as_the_object_ends():
+    # The C library's random numbers begin anew with each call of `srand`.
+    library: Any = ctypes.CDLL(None)
+    library.srand.argtypes, library.srand.restype = [ctypes.c_int64], None
+    library.srand(7)
+    wanted = [library.rand() for _ in range(3)]
+    library.srand(8)
+    subject = Subject()
+    lifetimes.call_native(subject, library.srand, 7)
+    assert library.rand() != wanted[0]
+    del subject
+    assert [library.rand() for _ in range(3)] == wanted
+
+
+def test_an_interrupt_in_an_action_reaches_the_caller_and_leaves_the_other_actions_due():
+    performed: list[int] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    lifetimes.call_due()
+    subjects = [Subject() for _ in range(3)]
+    for number, subject in enumerate(subjects):
+        lifetimes.call_later(subject, interrupt if number == 1 else lambda: performed.append(1))
+    del subjects, subject
+    with pytest.raises(KeyboardInterrupt):
+        lifetimes.call_due()
+    lifetimes.call_due()
+    assert performed == [1, 1]
+
+
+# What went wrong: Ctrl-C in a finalizer was printed and lost, and `fit` ran on to its last epoch.
+def test_the_package_has_no_finalizer_in_python():
+    offenders = []
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node, "attr", getattr(node, "id", getattr(node, "name", "")))
+            if name in ("finalize", "WeakKeyDictionary", "WeakValueDictionary", "WeakSet"):
+                offenders.append(f"{path.name}: {name}")
+            if isinstance(node, ast.FunctionDef) and node.name == "__del__":
+                offenders.append(f"{path.name}: __del__")
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "weakref.ref" and len(node.args) > 1:
+                offenders.append(f"{path.name}: weakref.ref with a callback")
+    assert offenders == []
