@@ -41,7 +41,14 @@ ROOMS = {
         "schedule", "report stages", "weight_update", "options", "program", "prediction _pipeline", "parts", "__init__"
     ),
     "keras": layers(
-        *("_version", "_keras3 _keras2_data", "_keras2", "_keras", "layers optimizers data", "options pipeline"),
+        *(
+            "_version",
+            "_keras3 _keras2_data _keras2_loops _keras2_optimizers",
+            "_keras2",
+            "_keras",
+            "layers optimizers data",
+            "options pipeline",
+        ),
         *("model tensor_probes", "__init__"),
     ),
 }

@@ -4,15 +4,16 @@ Python runs signal handlers between any two steps of Python code on the main thr
 raises there, such as `KeyboardInterrupt`, reaches no caller: Python prints it and goes on. So no Python code runs when an
 object of this package ends. `call_native` calls a C function, and `call_later` notes an action, which a later call of
 `call_due` performs. For the same reason, the package has no `__del__` on the main thread, no `weakref.finalize`, and no
-`WeakKeyDictionary` or `WeakSet`, whose callbacks are Python code.
+`WeakKeyDictionary` or `WeakSet`, whose callbacks are Python code: `WeakObjects` has none.
 """
 
 from __future__ import annotations
 
 import collections
 import ctypes
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 
@@ -62,3 +63,26 @@ def call_due() -> None:
             return
         del _watches[id(watch)]
         watch.action()
+
+
+class WeakObjects:
+    """A few objects, told apart by identity, for as long as something else keeps them."""
+
+    def __init__(self) -> None:
+        """Makes a collection of none."""
+        self._lock = threading.Lock()
+        self._references: list[weakref.ref[object]] = []  # Guarded by the lock.
+
+    def add(self, subject: object) -> None:
+        """Adds an object, which can be referenced weakly."""
+        with self._lock:
+            self._references = [reference for reference in self._references if reference() is not None]
+            self._references.append(weakref.ref(subject))
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._lock:
+            references = list(self._references)
+        return (subject for reference in references if (subject := reference()) is not None)
+
+    def __contains__(self, subject: object) -> bool:
+        return any(each is subject for each in self)

@@ -28,6 +28,12 @@ def user_code(function: Callable[..., Any], by_default: bool = False) -> Callabl
     )
 
 
+def converted(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, rewritten with the user's code that it calls; stands on `api.tf_convert` and `ag_ctx.ControlStatusCtx`."""
+    # Without them: the same in `tf.__internal__.autograph`.
+    return api.tf_convert(function, ag_ctx.ControlStatusCtx(ag_ctx.Status.ENABLED))
+
+
 def without_lines(text: str) -> Any:
     """Metadata (`ag_error_metadata`) of an error without lines of code; stands on `api._ErrorMetadata`."""
     # AutoGraph adds the user's lines, one per function, to those that are known. Without it: errors tell lines of TensorFlow as

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import environment, lifetimes
 from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native.library import native, ops
@@ -218,8 +218,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._reading = threading.Lock()
         self._read_buffer = ReadBuffer()  # Guarded by the lock, as the next is.
         self._preallocated = PreallocatedOutput()
-        self._graphs: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
-        self._outermost: weakref.WeakSet[tf.Graph] = weakref.WeakSet()
+        self._graphs, self._outermost = lifetimes.WeakObjects(), lifetimes.WeakObjects()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread: int | None = None
 
@@ -232,7 +231,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._feed = None
         self._handle = handle
         self._layout = self._held = None
-        self._graphs, self._outermost = weakref.WeakSet(), weakref.WeakSet()
+        self._graphs, self._outermost = lifetimes.WeakObjects(), lifetimes.WeakObjects()
         self._creating_thread = threading.get_ident()
         self._enqueuing_thread = None
 

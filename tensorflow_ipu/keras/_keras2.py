@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +14,6 @@ from tf_keras.src.engine import base_layer
 from tf_keras.src.engine.functional import Functional
 from tf_keras.src.engine.node import Node as _KerasNode
 from tf_keras.src.layers.core import tf_op_layer
-from tf_keras.src.mixed_precision import loss_scale_optimizer
-from tf_keras.src.utils.tf_utils import sync_to_numpy_or_python_type
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu.keras._keras2_data import (
@@ -30,31 +27,82 @@ from tensorflow_ipu.keras._keras2_data import (
     is_shuffled,
     split_off,
 )
+from tensorflow_ipu.keras._keras2_loops import (
+    accept_strategy,
+    begin_with_epoch,
+    check_call,
+    check_compiled,
+    converting,
+    count_steps,
+    first_epoch,
+    note_program,
+    plain_logs,
+    steps_at_once,
+    take_steps_of_validation,
+    taking_steps,
+    variables_of_metrics,
+)
+from tensorflow_ipu.keras._keras2_optimizers import (
+    OPTIMIZERS,
+    LossScaleOptimizer,
+    build_optimizer,
+    casting_gradients,
+    computed_gradients,
+    has_own_minimize,
+    optimizers,
+    scaling_losses,
+    strategy_of,
+    transforming_dense,
+    update_with,
+    updating,
+    variables_of,
+)
 from tensorflow_ipu.ops import random_streams
-from tensorflow_ipu.optimizers import parts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tensorflow_ipu._base.types import Gradient, Logs, Nested, Variable
+    from tensorflow_ipu._base.types import Nested, TensorLike
 
 __all__ = [
+    "OPTIMIZERS",
     "ArrayDataAdapter",
     "DataAdapter",
     "Functional",
+    "LossScaleOptimizer",
     "TFDatasetAdapter",
+    "accept_strategy",
     "adapter_for",
     "arrays_of",
+    "begin_with_epoch",
+    "build_optimizer",
+    "casting_gradients",
+    "check_call",
+    "check_compiled",
+    "computed_gradients",
+    "converting",
+    "count_steps",
     "examples_of",
+    "first_epoch",
     "goes_on",
+    "has_own_minimize",
     "is_shuffled",
+    "note_program",
+    "optimizers",
+    "plain_logs",
+    "scaling_losses",
     "split_off",
+    "steps_at_once",
+    "strategy_of",
+    "take_steps_of_validation",
+    "taking_steps",
+    "transforming_dense",
+    "update_with",
+    "updating",
+    "variables_of",
+    "variables_of_metrics",
 ]
 
-# What has the base class of optimizers whose updates subclasses write variable by variable.
-optimizers: Any = keras.optimizers.legacy
-LossScaleOptimizer: Any = loss_scale_optimizer.BaseLossScaleOptimizer  # The base of that of either kind.
-OPTIMIZERS: Any = (optimizers.Optimizer, keras.optimizers.Optimizer)
 _OPERATIONS = (tf_op_layer.TFOpLambda, tf_op_layer.SlicingOpLambda, tf_op_layer.InstanceProperty)
 
 # Models.
@@ -86,9 +134,13 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
             if losses in waits:
                 losses.build(predicted)
             if metrics in waits:
-                metrics.build(predicted, y)
+                metrics.build(predicted, metrics._conform_to_outputs(predicted, y))  # Of a dict for listed outputs.
     if optimizer is not None:
         build_optimizer(optimizer, model.trainable_variables)
+
+
+def build_plainly(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+    """Does nothing: Keras 2 builds a model as it is traced."""
 
 
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
@@ -107,7 +159,22 @@ def built_shapes(model: keras.Model) -> dict[str, Any] | None:
     if args:
         return {"inputs": tf.nest.map_structure(lambda spec: tuple(spec.shape), args[0])}
     shape = getattr(model, "_build_input_shape", None) if model.built else None
-    return None if shape is None else {"inputs": tf.TensorShape(shape).as_list()}
+    return None if shape is None else {"inputs": _as_tuples(shape)}
+
+
+def _as_tuples(shapes: Any) -> Any:
+    """A shape, or a structure of some, in which each is a tuple."""
+    if isinstance(shapes, Mapping):
+        return {name: _as_tuples(shape) for name, shape in shapes.items()}
+    sizes = shapes.as_list() if isinstance(shapes, tf.TensorShape) else shapes
+    if all(size is None or isinstance(size, int) for size in sizes):
+        return tuple(sizes)
+    return [_as_tuples(shape) for shape in sizes]
+
+
+def input_dtype(model: keras.Model) -> str | None:
+    """The type of the inputs that a model was built for; `Layer.compute_dtype` is public."""
+    return model.compute_dtype
 
 
 def input_specs(model: keras.Model) -> list[Any]:
@@ -247,45 +314,61 @@ def computes_again() -> bool:
     return replicas.is_tracing()
 
 
-class _ValueVariable:
-    """What a variable is while a block holds its value as a tensor; stands on `BaseResourceVariable._read_variable_op`."""
+if TYPE_CHECKING:
+    _Variable = Any
+else:
+    _Variable = object
+
+
+class _ValueVariable(_Variable):
+    """What a variable is while a block holds its value as a tensor; stands on `BaseResourceVariable._read_variable_op`.
+
+    It is the variable itself where execution is eager, as on other threads.
+    """
 
     _ipu_value: tf.Tensor
 
     @property
     def dtype(self) -> tf.DType:
-        return self._ipu_value.dtype
+        return super().dtype if tf.executing_eagerly() else self._ipu_value.dtype
 
-    def _read_variable_op(self, *_args: Any) -> tf.Tensor:
-        return self._ipu_value
+    def _read_variable_op(self, *args: object) -> tf.Tensor:
+        return super()._read_variable_op(*args) if tf.executing_eagerly() else self._ipu_value
 
     def sparse_read(self, indices: tf.Tensor, name: str | None = None) -> tf.Tensor:
-        return tf.gather(self._ipu_value, indices, name=name)
+        return super().sparse_read(indices, name) if tf.executing_eagerly() else tf.gather(self._ipu_value, indices)
 
-    def assign(self, value: Any, *_args: Any, **_kwargs: Any) -> _ValueVariable:
+    def assign(self, value: TensorLike, *args: object, **kwargs: object) -> object:
+        if tf.executing_eagerly():
+            return super().assign(value, *args, **kwargs)
         self._ipu_value = tf.cast(value, self._ipu_value.dtype)
         return self
 
-    def assign_add(self, delta: Any, *_args: Any, **_kwargs: Any) -> _ValueVariable:
+    def assign_add(self, delta: TensorLike, *args: object, **kwargs: object) -> object:
+        if tf.executing_eagerly():
+            return super().assign_add(delta, *args, **kwargs)
         return self.assign(self._ipu_value + tf.cast(delta, self._ipu_value.dtype))
 
-    def assign_sub(self, delta: Any, *_args: Any, **_kwargs: Any) -> _ValueVariable:
+    def assign_sub(self, delta: TensorLike, *args: object, **kwargs: object) -> object:
+        if tf.executing_eagerly():
+            return super().assign_sub(delta, *args, **kwargs)
         return self.assign(self._ipu_value - tf.cast(delta, self._ipu_value.dtype))
 
 
 @contextlib.contextmanager
 def _holding(values: Sequence[tuple[Any, tf.Tensor]]) -> Iterator[None]:
-    """A block in which variables have these values in graphs, and keep their own."""
-    kinds = [type(variable) for variable, _ in values]
+    """A block in which variables have these values in graphs, and keep their own, or those of a block around."""
+    before = [(type(variable), getattr(variable, "_ipu_value", None)) for variable, _ in values]
     try:
-        for (variable, value), kind in zip(values, kinds, strict=True):
+        for (variable, value), (kind, _) in zip(values, before, strict=True):
             variable._ipu_value = value
-            variable.__class__ = type(kind.__name__, (_ValueVariable, kind), {})
+            if not issubclass(kind, _ValueVariable):
+                variable.__class__ = type(kind.__name__, (_ValueVariable, kind), {})
         yield
     finally:
-        for (variable, _), kind in zip(values, kinds, strict=True):
+        for (variable, _), (kind, value) in zip(values, before, strict=True):
             variable.__class__ = kind
-            del variable._ipu_value
+            variable._ipu_value = value
 
 
 class _ScopeValues:
@@ -409,133 +492,3 @@ def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> No
 def scaled_loss(optimizer: Any, loss: Any) -> tf.Tensor:
     """The loss to differentiate, as an optimizer wants it; Keras's own scaling takes gradients that are unscaled."""
     return optimizer.scale_loss(loss) if hasattr(optimizer, "scale_loss") else loss
-
-
-# Loops.
-
-
-def check_compiled(model: keras.Model, method: str) -> None:
-    """Refuses a model that was not compiled; stands on `Model._assert_compile_was_called`."""
-    del method
-    model._assert_compile_was_called()
-
-
-def steps_at_once(model: keras.Model) -> int:
-    """How many steps an execution has; `Model.steps_per_execution` is a variable."""
-    steps = model.steps_per_execution
-    return 1 if steps is None else int(steps.numpy())
-
-
-@contextlib.contextmanager
-def validating(model: keras.Model) -> Iterator[None]:
-    """A block in which `fit` validates, with the steps at once of that data; stands on `Model._eval_data_handler`."""
-    data = getattr(model._eval_data_handler._adapter, "data", None)
-    before = steps_at_once(model)
-    if data is not None:
-        model.steps_per_execution = data.steps_per_execution
-    try:
-        yield
-    finally:
-        model.steps_per_execution = before
-
-
-def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
-    """Has a callback run under a strategy; stands on `BackupAndRestore._supported_strategies`."""
-    kinds = getattr(callback, "_supported_strategies", None)
-    if kinds is not None:
-        callback._supported_strategies = (*kinds, type(strategy))
-
-
-def count_steps(model: keras.Model, mode: str, steps: int | tf.Tensor) -> None:
-    """Counts steps of a program for callbacks; stands on `Model._train_counter` and its kin, which `TensorBoard` reads."""
-    getattr(model, f"_{mode}_counter").assign_add(tf.cast(steps, tf.int64))
-
-
-def first_epoch(model: keras.Model) -> int | None:
-    """The epoch that `BackupAndRestore` has `fit` begin with, or None; stands on `Model._training_state`."""
-    state = getattr(model, "_training_state", None)
-    return None if state is None else int(state._ckpt_saved_epoch.numpy()) + 1
-
-
-def begin_with_epoch(model: Any, epoch: int) -> None:
-    """Has `fit` begin with this epoch; stands on what it asks of `Model._training_state`."""
-
-    def load(*_: object, **__: object) -> tuple[int, int]:
-        model._training_state = None
-        return epoch, 0
-
-    model._training_state = types.SimpleNamespace(maybe_load_initial_counters_from_ckpt=load)
-
-
-def plain_logs(logs: Logs) -> Logs:
-    """Logs with Python's numbers for scalars; stands on `sync_to_numpy_or_python_type`. Else: `float` of each."""
-    return sync_to_numpy_or_python_type(logs)
-
-
-# Optimizers.
-
-
-def has_own_minimize(optimizer: Any) -> bool:
-    """Whether a user's class overrides `minimize`."""
-    return not type(optimizer).minimize.__module__.startswith(("tf_keras.", "tensorflow_ipu."))
-
-
-def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
-    """The strategy that an optimizer was made in, or None; stands on `Optimizer._distribution_strategy`."""
-    return getattr(optimizer, "_distribution_strategy", None)
-
-
-def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
-    """Has an optimizer update variables, and make what it needs for them; `apply_gradients` is public."""
-    optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
-
-
-def build_optimizer(optimizer: Any, variables: Sequence[Variable]) -> None:
-    """Has an optimizer make what it needs for variables; stands on `OptimizerV2._create_all_weights`, else its first update."""
-    if isinstance(optimizer, OPTIMIZERS):  # Those of TensorFlow 1 have no such method.
-        (getattr(optimizer, "build", None) or optimizer._create_all_weights)(variables)
-
-
-def variables_of(optimizer: Any) -> list[Any]:
-    """The variables of an optimizer; `variables` is public, and callable with either kind."""
-    return list(optimizer.variables())
-
-
-def computed_gradients(
-    optimizer: Any, loss: Any, variables: Any, factor: Any, tape: tf.GradientTape | None
-) -> list[tuple[Gradient | None, Variable]]:
-    """The first half of an optimizer's `minimize`; stands on `OptimizerV2._compute_gradients`."""
-    if isinstance(optimizer, optimizers.Optimizer):
-        return optimizer._compute_gradients(loss, variables, factor, tape)
-    return optimizer.compute_gradients(loss, variables, tape)
-
-
-@contextlib.contextmanager
-def scaling_losses(optimizer: Any) -> Iterator[None]:
-    """A block in which `minimize` scales losses as `get_gradients` of a user's class does; see `computed_gradients`."""
-    compute = getattr(optimizer, "_compute_gradients", None)
-
-    def scaled(loss: Any, var_list: Any, grad_loss: Any = None, tape: tf.GradientTape | None = None) -> Any:
-        scale = None if tape is None else parts.scale_of(optimizer, loss)
-        if tape is not None and scale is not None:
-            with tape:
-                loss = loss * scale
-        assert compute is not None
-        return compute(loss, var_list, grad_loss, tape)
-
-    if compute is not None:
-        vars(optimizer)["_compute_gradients"] = scaled
-    try:
-        yield
-    finally:
-        vars(optimizer).pop("_compute_gradients", None)
-
-
-def updating(update: Callable[..., None]) -> tuple[str, Callable[..., None]]:
-    """The method of optimizers in which all their ways to update variables end, and `update` in its form; see `update_with`."""
-
-    def apply_gradients(grads_and_vars: Any, name: str | None = None, **options: bool) -> None:
-        del name
-        update(*zip(*grads_and_vars, strict=True), **options)
-
-    return "apply_gradients", apply_gradients

@@ -145,6 +145,9 @@ def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAd
         return ArrayDataAdapter(made, tensors, class_weight, shuffle)
     if kind is data_adapter.DatasetAdapter:
         return TFDatasetAdapter(kind(x, y, sample_weights=weights, steps=options["steps_per_epoch"]), class_weight)
+    if kind is data_adapter.DatasetCreatorAdapter:
+        kind(x, y, steps=options["steps_per_epoch"])  # It refuses a missing number of steps.
+        return adapter_for(x(tf.distribute.InputContext()), None, None, **options)
     return type(kind.__name__, (_OtherData,), {})()
 
 

@@ -68,6 +68,11 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
     model._symbolic_build(data_batch=batch)
 
 
+def build_plainly(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+    """Builds a model as Keras does by itself at the beginning of `fit` and its like; stands on `Trainer._symbolic_build`."""
+    type(model)._symbolic_build(model, *args, **kwargs)
+
+
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """A model or layer, and all layers within; stands on `Layer._flatten_layers`: `Model.layers` has those one down."""
     return list(model._flatten_layers())
@@ -81,6 +86,11 @@ def takes_training(model: keras.Model) -> bool:
 def built_shapes(model: keras.Model) -> dict[str, Any] | None:
     """The shapes by argument that a model was built for, or None; stands on `Layer._build_shapes_dict`."""
     return model._build_shapes_dict if model.built else None
+
+
+def input_dtype(model: keras.Model) -> str | None:
+    """The type of the inputs that a model was built for; `Layer.input_dtype` is public."""
+    return model.input_dtype
 
 
 def input_specs(model: keras.Model) -> list[Any]:
@@ -264,17 +274,42 @@ def check_compiled(model: keras.Model, method: str) -> None:
     model._assert_compile_called(method)
 
 
+def check_call(model: keras.Model, method: str) -> None:
+    """Refuses a call of `fit` or the like that Keras refuses; see `check_compiled`."""
+    if method != "predict":
+        check_compiled(model, method)
+
+
 def steps_at_once(model: keras.Model) -> int:
     """How many steps an execution has."""
     return model.steps_per_execution
 
 
 @contextlib.contextmanager
-def validating(model: keras.Model) -> Iterator[None]:
-    """A block in which `fit` validates, with the steps at once of that data; stands on `Trainer._eval_epoch_iterator`."""
+def taking_steps(model: keras.Model, steps: int) -> Iterator[None]:
+    """A block in which Keras, as it begins to iterate, takes so many steps for an execution."""
+    before = model.steps_per_execution
+    model.steps_per_execution = steps
+    try:
+        yield
+    finally:
+        model.steps_per_execution = before
+
+
+def variables_of_metrics(model: keras.Model) -> list[Any]:
+    """The variables in which a model's metrics gather; all of this is public."""
+    return [variable for metric in model.metrics for variable in metric.variables]
+
+
+def converting(step: Callable[..., Nested]) -> Callable[..., Nested]:
+    """A step as Keras traces it: without AutoGraph, which Keras 3 keeps out of its steps."""
+    return step
+
+
+def take_steps_of_validation(model: keras.Model) -> None:
+    """Has `fit` validate with the steps at once of that data; stands on `Trainer._eval_epoch_iterator`."""
     iterator: Any = model._eval_epoch_iterator
     iterator.steps_per_execution = getattr(iterator.data_adapter, "steps_per_execution", iterator.steps_per_execution)
-    yield
 
 
 def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
@@ -283,6 +318,10 @@ def accept_strategy(callback: Any, strategy: tf.distribute.Strategy) -> None:
 
 def count_steps(model: keras.Model, mode: str, steps: int | tf.Tensor) -> None:
     """Does nothing: the model counts no steps."""
+
+
+def note_program(model: keras.Model, mode: str, program: object) -> None:
+    """Does nothing: no callback asks for it."""
 
 
 def first_epoch(model: keras.Model) -> int | None:
@@ -350,6 +389,18 @@ def strategy_of(optimizer: object) -> tf.distribute.Strategy | None:
 def update_with(optimizer: Any, gradients: Sequence[Gradient | None], variables: Sequence[Variable]) -> None:
     """Has an optimizer update variables, and make what it needs for them; `Optimizer.apply` is public."""
     optimizer.apply(gradients, variables)
+
+
+def casting_gradients(optimizer: Any) -> contextlib.AbstractContextManager[None]:
+    """A block in which Keras's own optimizers take gradients of other types than their variables, as they do anyway."""
+    del optimizer
+    return contextlib.nullcontext()
+
+
+def transforming_dense(optimizer: Any) -> contextlib.AbstractContextManager[None]:
+    """Does nothing: optimizers have no `gradient_transformers`."""
+    del optimizer
+    return contextlib.nullcontext()
 
 
 def build_optimizer(optimizer: Any, variables: Sequence[Variable]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import tf_variable
+from tensorflow_ipu._tensorflow import autograph
 from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
@@ -77,16 +78,28 @@ def probed_step(
     """A step of training in float32 or float16, without its update. It is called where a function is traced."""
     x, y, weights = keras.utils.unpack_x_y_sample_weight(batch)
     policy = "mixed_float16" if half else "float32"
-    with tf.GradientTape() as tape, _computing_in(model, policy, single), _watched(model) as found:
-        loss = internals.total_loss(model, y, model(x, training=True), weights, training=True)
+
+    def compute() -> tf.Tensor:
+        return internals.total_loss(model, y, model(x, training=True), weights, training=True)
+
+    with _turn_of(model), tf.GradientTape() as tape, _computing_in(model, policy, single):
+        with _watched(model) as found:
+            loss = internals.converting(compute)()
         scaled = loss * tf.cast(scale, loss.dtype)
-    activations = list(found)
-    variables = [tf_variable(weight) for weight in model.trainable_variables]
-    made = tape.gradient(scaled, [*(one.tensor for one in activations), *variables])
+        activations = list(found)
+        variables = [tf_variable(weight) for weight in model.trainable_variables]
+        # Here, as some layers compute again.
+        made = tape.gradient(scaled, [*(one.tensor for one in activations), *variables])
     gradients = [None if one is None else tf.convert_to_tensor(one) for one in made]
     return ProbedStep(
         loss, activations, gradients[: len(activations)], weights_of(model), gradients[len(activations) :]
     )
+
+
+def _turn_of(model: keras.Model) -> contextlib.AbstractContextManager[None]:
+    """A block in which no other thread traces the model."""
+    extension = vars(model).get("_ipu_extension")
+    return contextlib.nullcontext() if extension is None else extension.calls.turn()
 
 
 def build(model: keras.Model, batch: Nested) -> None:
@@ -160,7 +173,7 @@ def _watched(model: keras.Model) -> Iterator[list[ProbedTensor]]:
 
     def probing(layer: keras.layers.Layer, call: Callable[..., Nested]) -> Callable[..., Nested]:
         def watched(*args: Any, **kwargs: Any) -> Nested:
-            result = call(*args, **kwargs)
+            result = autograph.user_code(call)(*args, **kwargs)
             tensors = [one for one in tf.nest.flatten(result) if tf.is_tensor(one) and one.dtype.is_floating]
             for at, tensor in enumerate(tensors):
                 if getattr(tensor, "graph", graph) is graph and id(tensor) not in seen:

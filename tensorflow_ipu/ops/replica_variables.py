@@ -13,6 +13,8 @@ from tensorflow_ipu.config import _state
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from tensorflow_ipu._base.types import TensorLike, Variable
 
 __all__ = ["VariableRetrievalMode", "assign_groups", "read_groups"]
@@ -55,9 +57,34 @@ def assign_groups(variable: Variable, values: TensorLike, groups: ReplicaGroups 
             f"`values` must have the shape {wanted}, a value a group, but has {tensor.shape.as_list()}: there are {replicas}"
             f" replicas in groups of {size}"
         )
+    _write(handle, [tensor[number] for number in numbers])
+
+
+def write_all(variable: Variable, values: Sequence[tf.Tensor]) -> None:
+    """Gives each replica its value, as `read_all` returned them; a single value is for any number of replicas."""
+    handle, _ = _handle(variable)
+    if len(values) > 1:
+        _write(handle, values)
+        return
     with tf.device(handle.device):
-        for replica, number in enumerate(numbers):
-            ops.ipu_replica_write(handle, replica, replicas, tensor[number])
+        tf_variable(variable).assign(values[0])
+
+
+def _write(handle: tf.Tensor, values: Sequence[tf.Tensor]) -> None:
+    with tf.device(handle.device):
+        for replica, value in enumerate(values):
+            ops.ipu_replica_write(handle, replica, len(values), value)
+
+
+def read_all(variable: Variable, replicas: int) -> list[tf.Tensor]:
+    """Reads what each of the replicas that use a variable has of it, as tensors on the variable's device."""
+    handle, _ = _handle(variable)
+    return _read(handle, variable, range(replicas))
+
+
+def _read(handle: tf.Tensor, variable: Variable, numbers: Iterable[int]) -> list[tf.Tensor]:
+    with tf.device(handle.device):
+        return [ops.ipu_replica_read(handle, replica, dtype=variable.dtype) for replica in numbers]
 
 
 def read_groups(
@@ -82,9 +109,7 @@ def read_groups(
     chosen = list(range(replicas))
     if retrieval_mode is VariableRetrievalMode.OnePerGroup:
         chosen = [numbers.index(number) for number in range(max(numbers) + 1)]
-    with tf.device(handle.device):
-        values = [ops.ipu_replica_read(handle, replica, dtype=variable.dtype) for replica in chosen]
-    return tf.stack(values)
+    return tf.stack(_read(handle, variable, chosen))
 
 
 def _handle(variable: Variable) -> tuple[tf.Tensor, int]:

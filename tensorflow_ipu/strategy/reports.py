@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import inspect
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tensorflow_ipu import machine, optimizers, pipelining, replicas
-from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import environment, lifetimes
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator
 from tensorflow_ipu.machine import Report
@@ -153,7 +152,7 @@ class AutoReports:
     def __init__(self, directory: str) -> None:
         """Takes the folder, which is made with the first report."""
         self._directory = directory
-        self._seen: weakref.WeakSet[object] = weakref.WeakSet()  # Programs.
+        self._seen = lifetimes.WeakObjects()  # Programs.
 
     def save(self, program: object, make: Callable[[], Report]) -> None:
         """Saves the report of a program, once."""

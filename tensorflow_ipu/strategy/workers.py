@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,7 +39,7 @@ class WorkerExtended(IPUExtended):
     ) -> None:
         super().__init__(strategy, ordinal, cpu_ordinal, host_kernels)
         self._cluster = cluster
-        self._counted: int | None = None
+        self._thread = threading.local()
         self._ipus_per_replica = ipus_per_replica
         self._reduces = reduces
         self._alone = False
@@ -136,11 +137,16 @@ class WorkerExtended(IPUExtended):
 
     @contextlib.contextmanager
     def counting(self, replicas: int) -> Iterator[None]:
-        before, self._counted = self._counted, replicas
+        before, self._thread.counted = self._counted, replicas
         try:
             yield
         finally:
-            self._counted = before
+            self._thread.counted = before
+
+    @property
+    def _counted(self) -> int | None:
+        """How many replicas the program of this thread has, where that is known."""
+        return getattr(self._thread, "counted", None)
 
     @property
     def first_replica(self) -> int:

@@ -178,6 +178,111 @@ def test_several_inputs_and_outputs_by_name(features, labels, both, same):
     same(*both(train), rtol=1e-5)
 
 
+@pytest.mark.parametrize("names", [("class", "value"), ("value", "class"), ("class",)])
+def test_targets_by_name_for_listed_outputs(names, features, labels, both, same):
+    """They did not fit to the structure of the outputs: "The two structures don't have the same sequence type"."""
+
+    def train():
+        inputs = keras.Input([6])
+        model = keras.Model(inputs, [layers.Dense(3, name="class")(inputs), layers.Dense(1, name="value")(inputs)])
+        losses = {"class": keras.losses.SparseCategoricalCrossentropy(from_logits=True), "value": "mse"}
+        metrics = {"class": "accuracy", "value": ["mae"]}
+        model.compile("sgd", {name: losses[name] for name in names}, {name: metrics[name] for name in names})
+        targets = {"class": labels, "value": features[:, 0]}
+        y = {name: targets[name] for name in names}
+        history = model.fit(features, y, batch_size=8, verbose=0, validation_data=(features, y)).history
+        single = model.test_on_batch(features[:8], {name: part[:8] for name, part in y.items()})
+        return list(history.items()), single
+
+    (history, single), (plain, expected) = both(train)
+    assert [name for name, _ in history] == [name for name, _ in plain]
+    same([values for _, values in history], [values for _, values in plain], rtol=1e-5)
+    same(single, expected, rtol=1e-5)
+
+
+def test_a_dataset_creator_is_called_for_its_dataset(features, labels, both, same):
+    def dataset_of(context):
+        assert isinstance(context, tf.distribute.InputContext)
+        return tf.data.Dataset.from_tensor_slices((features, labels)).batch(8, drop_remainder=True).repeat()
+
+    def train():
+        model, creator = compiled(dense, "old sgd"), keras.utils.experimental.DatasetCreator(dataset_of)
+        with pytest.raises(ValueError, match="`steps_per_epoch`, .* argument must be provided"):
+            model.fit(creator, verbose=0)
+        history = model.fit(creator, steps_per_epoch=4, epochs=2, verbose=0).history
+        return history, model.evaluate(creator, steps=6, verbose=0)
+
+    same(*both(train), rtol=1e-5)
+
+
+def test_fewer_rows_than_a_batch_are_one_batch(features, labels, both, same):
+    x, y = features[:5], labels[:5]
+
+    def train(**options):
+        model = compiled(dense, "old sgd", **options)
+        history = model.fit(x, y, epochs=2, verbose=0, validation_data=(x[:3], y[:3])).history
+        return history, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)
+
+    same(*both(train), rtol=1e-5)
+
+
+def test_a_wrapper_without_a_signature_gets_what_the_user_passed(monkeypatch, features, labels, both, same):
+    """Arguments were bound to the wrapper's signature: "KeyError: 'validation_split'"."""
+    seen = {}
+
+    def wrapped(name, plain):
+        def method(self, *args, **kwargs):
+            seen[name] = (len(args), "batch_size" in kwargs)
+            return plain(self, *args, **kwargs)
+
+        return method
+
+    for name in ("compile", *METHODS):
+        monkeypatch.setattr(keras.Model, name, wrapped(name, getattr(keras.Model, name)))
+
+    def use():
+        model = compiled(dense, "old sgd")
+        found = [model.fit(features, labels, 8, verbose=0, validation_split=0.5).history]
+        found += [model.evaluate(features, y=labels, batch_size=8, verbose=0), model.predict(features, 8, verbose=0)]
+        assert (seen["fit"], seen["evaluate"], seen["predict"]) == ((3, False), (1, True), (2, False))
+        single = features[:8], labels[:8]
+        return [*found, model.train_on_batch(*single), model.test_on_batch(*single), model.predict_on_batch(single[0])]
+
+    same(*both(use), rtol=1e-5)
+    assert seen.keys() == {"compile", *METHODS}
+
+
+METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_call_inside_of_a_function_is_refused_as_keras_refuses_it(method, features):
+    with ipu.IPUStrategy().scope():
+        model = compiled(dense, "sgd")
+
+        @tf.function
+        def call():
+            getattr(model, method)(features)
+
+        with pytest.raises(RuntimeError, match=f"Detected a call to `Model.{method}` inside a `tf.function`"):
+            call()
+
+
+def test_tensorboard_writes_the_graph_of_training_once(features, labels, tmp_path):
+    with ipu.IPUStrategy().scope():
+        model = compiled(dense, "sgd", steps_per_execution=3)
+    board = keras.callbacks.TensorBoard(tmp_path, profile_batch=0)
+    watch = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda *_: None
+    )  # Else Keras tells the board of no batch.
+    model.fit(features, labels, batch_size=8, epochs=2, verbose=0, callbacks=[board, watch])
+    (file,) = (tmp_path / "train").iterdir()
+    events = [tf.compat.v1.Event.FromString(one.numpy()) for one in tf.data.TFRecordDataset(str(file))]
+    (graph,) = [event.graph_def for event in events if event.HasField("graph_def")]
+    assert model.layers[0].name.encode() in graph
+    model.save(tmp_path / "saved")  # Which must not hold the program, whose arguments no file has.
+
+
 def test_a_program_is_traced_once_and_runs_many_steps(features, labels):
     with ipu.IPUStrategy().scope():
         model = compiled(unbuilt, "old adam", steps_per_execution=6)

@@ -402,6 +402,84 @@ def test_fit_hands_captured_gradients_to_the_optimizer(steps, alone, counted):
     assert int(model.optimizer.iterations) == 4 // steps
 
 
+@pytest.mark.parametrize("base", [old.SGD, new.SGD])
+def test_an_optimizer_that_takes_captured_gradients_needs_no_name(base):
+    """`minimize` passes `name=None`, which the protocol of the SDK has not."""
+    taken = []
+
+    class Capturing(base):
+        supports_captured_grads = True
+
+        def apply_gradients(self, grads_and_vars, captured_grads=None):
+            taken.append(captured_grads)
+            return super().apply_gradients(grads_and_vars)
+
+    with ipu.IPUStrategy().scope():
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+        model = keras.Sequential([keras.Input([1]), CaptureUpstreamGradients(layer, tag="dense")])
+        model.compile(Capturing(0.1), "mse")
+        model.fit(np.ones([8, 1], np.float32), np.zeros([8, 1], np.float32), batch_size=2, verbose=0)
+    assert [list(one) for one in taken] == [["dense"]]
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_transformers_of_gradients_get_dense_ones_of_an_embedding(steps):
+    """With one step an update, they got `IndexedSlices`, which do not divide."""
+
+    def train(transformers):
+        keras.utils.set_random_seed(1)
+        embedding = keras.layers.Embedding(5, 3, input_length=2)
+        model = keras.Sequential([embedding, keras.layers.Flatten(), keras.layers.Dense(1)])
+        model.compile(old.SGD(0.1, gradient_transformers=transformers), "mse", steps_per_execution=4)
+        if transformers:
+            model.set_gradient_accumulation_options(steps)
+        model.fit(np.ones([8, 2], np.int32), np.ones([8, 1], np.float32), 2, verbose=0, shuffle=False)
+        return model
+
+    with ipu.IPUStrategy().scope():
+        transformers = [lambda pairs: [(gradient / 1.0, variable) for gradient, variable in pairs]]
+        model = train(transformers)
+    assert model.optimizer.gradient_transformers is transformers
+    if steps == 1:
+        for one, other in zip(model.get_weights(), train(None).get_weights(), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+@pytest.mark.parametrize("inner", [old.SGD, old.Adam, new.SGD])
+def test_weights_of_float16_are_updated_by_gradients_of_float32(inner, stages, configure):
+    """Optimizers of Keras 2 take gradients of the variable's type alone, where those of Keras 3 cast them."""
+    configure(stages)
+
+    def train(make, dtype):
+        keras.utils.set_random_seed(1)
+        with ipu.IPUStrategy().scope():
+            inputs = keras.Input([4], dtype="float16")
+            hidden = keras.layers.Dense(4, dtype="float16")(inputs)
+            model = keras.Model(inputs, keras.layers.Dense(2, dtype="float16")(hidden))
+            options = {"gradient_accumulation_steps_per_replica": 8}
+            if stages == 2:
+                model.set_pipeline_stage_assignment(staged(model))
+                model.set_pipelining_options(**options, gradient_accumulation_dtype=dtype)
+            else:
+                model.set_gradient_accumulation_options(**options, dtype=dtype)
+            model.compile(make(), "mse", steps_per_execution=8)
+        model.fit(np.ones([16, 4], "f2"), np.ones([16, 2], "f2"), 2, epochs=3, verbose=0, shuffle=False)
+        return model.get_weights()
+
+    def staged(model):
+        assignments = model.get_pipeline_stage_assignment()
+        for stage, one in enumerate(assignments):
+            one.pipeline_stage = stage
+        return assignments
+
+    expected = train(lambda: inner(0.01), None)
+    for found in (train(lambda: inner(0.01), tf.float32), train(lambda: ALSOptimizer(inner(0.01)), None)):
+        for one, other in zip(found, expected, strict=True):
+            assert one.dtype == np.float16
+            np.testing.assert_allclose(one, other, rtol=0.02, atol=0.005)
+
+
 PIPELINED = [
     (1, momentum, momentum),
     (1, lambda: LossScaleOptimizer(new.Adam(0.1)), lambda: new.Adam(0.1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu._tensorflow import keras_choice
 from tensorflow_ipu.keras._keras import internals, keras
 
@@ -54,6 +56,26 @@ def test_models_are_called_and_built_with_symbols():
     assert internals.variables_of(other.optimizer)
     assert list((internals.built_shapes(other) or {}).values()) == [(5, 3)]
     assert internals.built_shapes(keras.Sequential([layers.Dense(2)])) is None
+    assert internals.input_dtype(other) == "float32"
+    last = keras.Sequential([layers.Dense(2)])
+    last.compile("sgd", "mse")
+    internals.build_plainly(last, data_batch=(internals.symbol([5, 3], "float32"), internals.symbol([5, 2], "float32")))
+    assert last.built is not IS_2
+
+
+def test_steps_are_rewritten_as_keras_rewrites_them():
+    class Branch(layers.Layer):
+        def call(self, inputs: Any) -> Any:
+            return inputs * 2 if tf.reduce_sum(inputs) > 0 else inputs
+
+    @tf.function(autograph=False)
+    def step(x: Any) -> Any:
+        return internals.converting(Branch())(x)
+
+    with (
+        contextlib.nullcontext() if IS_2 else pytest.raises(Exception, match="symbolic `tf.Tensor` as a Python `bool`")
+    ):
+        assert float(step(tf.constant(3.0))) == 6.0
 
 
 def test_models_know_their_layers_and_structures():
@@ -201,24 +223,44 @@ def test_loops_say_where_they_are(tmp_path):
         internals.check_compiled(model, "fit")
     model.compile("sgd", "mse", steps_per_execution=2)
     internals.check_compiled(model, "fit")
+    internals.check_call(model, "fit")
     assert internals.steps_at_once(model) == 2
     y = tf.ones([2, 4])
-    seen: list[Any] = []
-
-    def end(*_: Any) -> None:
-        with internals.validating(model):
-            seen.append(internals.steps_at_once(model))
-
     callback = keras.callbacks.BackupAndRestore(str(tmp_path))
     internals.accept_strategy(callback, tf.distribute.get_strategy())
-    watch = keras.callbacks.LambdaCallback(on_epoch_end=end)
-    model.fit(y, y, batch_size=1, validation_data=(y, y), verbose=0, callbacks=[watch])
-    assert seen == [2]
+    model.fit(y, y, batch_size=1, verbose=0)
     assert internals.first_epoch(model) is None
     internals.begin_with_epoch(model, 1)
     assert len(model.fit(y, y, epochs=3, verbose=0).epoch) == 2
     assert internals.plain_logs({"loss": np.float32(2.0)}) == {"loss": 2.0}
     internals.count_steps(model, "train", 3)
+
+
+def test_a_loop_takes_its_steps_at_once_as_it_begins():
+    model = sequential(layers.Dense(4))
+    model.compile("sgd", "mse", steps_per_execution=2)
+    weights, begun = len(model.weights), []
+
+    class Watch(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            begun.append(batch)
+
+    y = tf.ones([4, 4])
+    with internals.taking_steps(model, 1):
+        model.fit(y, y, batch_size=1, verbose=0, callbacks=[Watch()])
+    assert begun == [0, 1, 2, 3]
+    assert internals.steps_at_once(model) == 2
+    assert len(model.weights) == weights
+    gathering = internals.variables_of_metrics(model)
+    assert gathering
+    assert all(isinstance(tf_variable(one), tf.Variable) for one in gathering)
+    validated: list[Any] = []
+    watch = keras.callbacks.LambdaCallback()
+    watch.on_test_begin = lambda logs=None: validated.append(internals.take_steps_of_validation(model))  # pyright: ignore[reportAttributeAccessIssue]
+    model.fit(y, y, batch_size=2, validation_data=(y, y), verbose=0, callbacks=[watch])
+    assert validated == [None]
+    internals.note_program(model, "train", validated)
+    assert getattr(model, "train_tf_function", validated) is validated
 
 
 def test_data_are_seen_by_adapters():
@@ -261,6 +303,19 @@ def test_optimizers_update_in_one_method(kinds, strategy):
     assert isinstance(optimizer, internals.OPTIMIZERS)
     assert not internals.has_own_minimize(optimizer)
     assert float(internals.scaled_loss(optimizer, tf.constant(2.0))) == 2.0
+    half = layers.Dense(1, use_bias=False, kernel_initializer="ones", dtype="float16")
+    half.build([None, 1])
+    again = sgd(0.5)
+    internals.build_optimizer(again, [half.kernel])
+    with internals.casting_gradients(again):
+        again.apply_gradients([(tf.constant([[1.0]]), half.kernel)])
+    assert np.asarray(half.kernel) == [[0.5]]
+    if kinds == "optimizers" and IS_2:
+        again = sgd(0.5, gradient_transformers=[lambda pairs: [(one / 2.0, variable) for one, variable in pairs]])
+        slices = tf.IndexedSlices(tf.constant([[1.0]]), tf.constant([0]), tf.constant([1, 1]))
+        with internals.transforming_dense(again):
+            again.apply_gradients([(slices, weight)])
+        assert np.asarray(weight) == [[0.25]]
     with internals.scaling_losses(optimizer):
         assert IS_2 or "_compute_gradients" not in vars(optimizer)
 
@@ -277,7 +332,7 @@ def test_the_first_half_of_minimize_is_known(kind):
 
 
 def test_both_adapters_have_the_same_functions():
-    from tensorflow_ipu.keras import _keras2, _keras2_data, _keras3
+    from tensorflow_ipu.keras import _keras2, _keras2_data, _keras2_loops, _keras2_optimizers, _keras3
 
     def functions(*modules: Any) -> dict[str, list[str]]:
         return {
@@ -287,7 +342,7 @@ def test_both_adapters_have_the_same_functions():
             if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
         }
 
-    first, second = functions(_keras3), functions(_keras2, _keras2_data)
+    first, second = functions(_keras3), functions(_keras2, _keras2_data, _keras2_loops, _keras2_optimizers)
     assert first.keys() - second.keys() == set()
     assert second.keys() - first.keys() == {"computed_gradients", "without_selection"}
     assert {name: second[name] for name in first} == first

@@ -184,6 +184,12 @@ def test_autograph_rewrites_the_users_functions_and_not_ours():
         return autograph.user_code(body)(n)
 
     assert program(tf.constant(5)).numpy() == 6
+
+    @tf.function(autograph=False)
+    def plain(n: Any) -> Any:
+        return autograph.converted(lambda m: m if m > 0 else -m)(n)
+
+    assert plain(tf.constant(-5)).numpy() == 5
     error = autograph.without_lines("what happened").create_exception(ValueError("what happened"))
     assert isinstance(error, ValueError)
     assert "what happened" in str(error)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import secrets
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,6 +111,8 @@ class EpochIterator:
     ) -> None:
         """Describes the pass; nothing is read before `queue` is asked for."""
         self.batches_done = 0  # Of all replicas.
+        self.shared: Any = None  # What the loop keeps for the executions of this pass.
+        self.at_end = contextlib.ExitStack()  # What `close` does.
         self.replicas = replicas
         self._yields_itself = yields_itself
         self.elements = elements
@@ -124,13 +128,13 @@ class EpochIterator:
             queue = IPUInfeedQueue(self.elements.dataset, device_ordinal=self._ordinal, **self._options)
             queue.initializer  # noqa: B018
             self._queue = queue
+            self.at_end.callback(lambda: queue.deleter)
         return self._queue
 
     def close(self) -> None:
         """Stops reading the data."""
-        if self._queue is not None:
-            self._queue.deleter  # noqa: B018
-            self._queue = None
+        self._queue = None
+        self.at_end.close()
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -162,6 +166,7 @@ class FedData(internals.DataAdapter):
         self._ordinal = ordinal
         self._infeed_options = dict(infeed_options)
         self._for_prediction = for_prediction
+        self.when_taken: Callable[[], None] = lambda: None  # Called as Keras begins to iterate.
         self.replicas = replicas
         self._passes: list[EpochIterator] = []
         batches = adapter.num_batches
@@ -233,7 +238,8 @@ class FedData(internals.DataAdapter):
         self._adapter.on_epoch_end()
 
     def get_tf_dataset(self) -> FedData:
-        """What Keras iterates over: itself."""
+        """Returns what Keras iterates over, which is the object itself."""
+        self.when_taken()
         return self
 
     def __iter__(self) -> EpochIterator:
@@ -265,8 +271,9 @@ def adapt(
     steps: int | None,
     shuffle: bool | str,
     class_weight: Mapping[int, float] | None,
+    padded: bool = False,
 ) -> internals.DataAdapter:
-    """Has Keras adapt what a user gave as data."""
+    """Has Keras adapt what a user gave as data. Arrays of fewer rows than a batch are one batch, unless it is `padded`."""
     if x is None or (hasattr(x, "shape") and len(x.shape) and x.shape[0] == 0):
         raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
     for name, part in (("x", x), ("y", y)):
@@ -277,7 +284,12 @@ def adapt(
                 " does of the names of classes"
             )
     options = {"batch_size": batch_size, "steps_per_epoch": steps, "shuffle": shuffle, "class_weight": class_weight}
-    return internals.adapter_for(x, y, sample_weight, **options)
+    adapter = internals.adapter_for(x, y, sample_weight, **options)
+    if isinstance(adapter, internals.ArrayDataAdapter) and not padded:
+        rows = internals.examples_of(adapter)
+        if adapter.batch_size is not None and rows < adapter.batch_size:
+            return internals.adapter_for(x, y, sample_weight, **{**options, "batch_size": rows})
+    return adapter
 
 
 def elements_of(adapter: internals.DataAdapter, padded: bool = False) -> Elements:
@@ -343,7 +355,7 @@ def _check_enough(batches: int | None, steps: int | None, argument: str, replica
     if total < replicas:
         raise ValueError(
             f"The provided dataset contains {total} items, but all {replicas} replicas are requested to run 1 steps each."
-            f" Give {replicas} batches or more, or configure fewer IPUs"
+            f" Give {replicas} batches or more, such as by a smaller `batch_size`, or configure fewer IPUs"
         )
 
 
@@ -387,6 +399,19 @@ def _near(numbers: list[int], wanted: int) -> list[int]:
 
 def _either(numbers: list[int]) -> str:
     return " or ".join(map(str, numbers))
+
+
+def taken(source: Iterable[Nested], count: int) -> Iterator[Nested]:
+    """Yields so many elements of data, or those that it has left."""
+    if isinstance(source, list) or not isinstance(source, tf.data.Iterator):
+        yield from itertools.islice(source, count)
+        return
+    for _ in range(count):
+        # The error of an operation at the end would reach copies between devices of other threads.
+        element: Any = source.get_next_as_optional()
+        if not element.has_value():
+            return
+        yield element.get_value()
 
 
 def to_tensors(batch: Nested) -> Nested:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
+from tensorflow_ipu._tensorflow import autograph
 from tensorflow_ipu.keras._keras import internals, keras
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ class Recompute(keras.layers.Wrapper):
             symbols = tf.nest.map_structure(lambda each: internals.symbol(each.shape, each.dtype), inputs)
             internals.called_with_symbols(self.layer, symbols, training=bool(training))
         call = _Call(self.layer, inputs, training, mask)
-        flat = _recomputed(call)(*call.arguments())
+        # The backward pass may be traced outside of the user's step, and AutoGraph then be another.
+        flat = _recomputed(autograph.user_code(call))(*call.arguments())
         outputs, masks, states, losses = call.unflatten(flat)
         internals.put_masks(outputs, masks)
         for variable, state in zip(self.layer.non_trainable_variables, states, strict=True):

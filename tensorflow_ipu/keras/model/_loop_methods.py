@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import inspect
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
@@ -18,10 +18,25 @@ from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.replicas import tracebacks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tensorflow_ipu._base.types import Logs, Nested
+    from tensorflow_ipu.keras.model.calls import Call
     from tensorflow_ipu.keras.model.extension import Extension
+
+# A model with these methods, whose class is Keras's or the user's.
+_Model: TypeAlias = Any
+
+
+def _as_call(method: str) -> Callable[..., object]:
+    """Returns a method of Keras as one call of the model."""
+
+    @functools.wraps(getattr(keras.Model, method))
+    def call(self: keras.Model, *args: object, **kwargs: object) -> object:
+        with vars(self)["_ipu_extension"].call(method):
+            return getattr(type(self), method)(self, *args, **kwargs)
+
+    return call
 
 
 class LoopMethods:
@@ -29,105 +44,130 @@ class LoopMethods:
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.compile)
-    def compile(self: Any, *args: Any, **kwargs: Any) -> None:
+    def compile(self: _Model, *args: object, **kwargs: object) -> None:
         if "steps_per_execution" in kwargs:
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
-        strategy = self._ipu_extension.strategy
-        with strategy.scope():
+        extension = self._ipu_extension
+        strategy = extension.strategy
+        with strategy.scope(), extension.calls.turn():
             result = type(self).compile(self, *args, **kwargs)
-        if internals.strategy_of(self.optimizer) not in (None, strategy):
-            raise ValueError(
-                f"the optimizer of model `{self.name}` was made outside of the scope that the model was made in, so its"
-                " variables are not on the IPU: make it inside `strategy.scope()`, with the same strategy"
-            )
-        wrapped = getattr(self.optimizer, "inner_optimizer", None)
-        made_by_keras = all(one is not self.optimizer for one in (*args, *kwargs.values()))
-        if made_by_keras and parts.scales_losses(wrapped):
-            # Keras scales the losses of models in half precision, and sees no scaling but an outermost one.
-            self.optimizer = wrapped
-        parts.agree_on_finite(self.optimizer)
+            extension.reset()
+            if internals.strategy_of(self.optimizer) not in (None, strategy):
+                raise ValueError(
+                    f"the optimizer of model `{self.name}` was made outside of the scope that the model was made in, so its"
+                    " variables are not on the IPU: make it inside `strategy.scope()`, with the same strategy"
+                )
+            wrapped = getattr(self.optimizer, "inner_optimizer", None)
+            made_by_keras = all(one is not self.optimizer for one in (*args, *kwargs.values()))
+            if made_by_keras and parts.scales_losses(wrapped):
+                # Keras scales the losses of models in half precision, and sees no scaling but an outermost one.
+                self.optimizer = wrapped
+            parts.agree_on_finite(self.optimizer)
         return result
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.fit)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        bound = _bind("fit", self, args, kwargs)
-        given = bound.arguments
-        internals.check_compiled(self, "fit")
+    def fit(self: _Model, *args: object, **kwargs: object) -> keras.callbacks.History:
+        given = Arguments("fit", args, kwargs)
+        internals.check_call(self, "fit")
         extension = self._ipu_extension
-        if given["validation_split"] and given["validation_data"] is None:
-            arrays = (given["x"], given["y"], given["sample_weight"])
-            split: Any = internals.split_off(arrays, given["validation_split"])
-            (given["x"], given["y"], given["sample_weight"]), given["validation_data"] = split
-        given["validation_split"] = 0.0
-        data = _feed(extension, given, "steps_per_epoch", given["shuffle"], given["class_weight"])
-        opened = [data]
-        given["class_weight"] = None
-        _check_accumulation(extension, data)
-        if given["validation_data"] is not None:
-            x, y, weights = keras.utils.unpack_x_y_sample_weight(given["validation_data"])
-            steps = given["validation_steps"]
-            size = given["validation_batch_size"] or given["batch_size"]
-            adapter = fed_data.adapt(x, y, weights, size, steps, False, None)
-            held_out = extension.feed(adapter, steps, "validation_steps")
-            given["validation_data"], given["validation_steps"] = held_out, held_out.steps_per_epoch
-            opened.append(held_out)
-        for callback in tf.nest.flatten(getattr(given["callbacks"], "callbacks", given["callbacks"])):
-            internals.accept_strategy(callback, extension.strategy)
-        if extension.cluster is not None:
-            given["callbacks"] = written_once(given["callbacks"], extension.strategy)
-        more = {"add_history": True, "epochs": given["epochs"]}
-        given["callbacks"] = callbacks = _callbacks("train", extension, given, data, **more)
-        return _run("fit", bound, extension, data, callbacks, opened)
+        with extension.calls.fitting(), extension.call("fit") as call, contextlib.ExitStack() as opened:
+            if given["validation_split"]:
+                if given["validation_data"] is None:
+                    arrays = tuple(given[name] for name in _DATA)
+                    split: Any = internals.split_off(arrays, given["validation_split"])
+                    given.update(zip(_DATA, split[0], strict=True))
+                    given["validation_data"] = split[1]
+                given["validation_split"] = 0.0
+            data = _feed(extension, given, "steps_per_epoch", given["shuffle"], given["class_weight"])
+            opened.callback(data.close)
+            given["class_weight"] = None
+            _check_accumulation(extension, data)
+            if given["validation_data"] is not None:
+                x, y, weights = keras.utils.unpack_x_y_sample_weight(given["validation_data"])
+                steps = given["validation_steps"]
+                size = given["validation_batch_size"] or given["batch_size"]
+                adapter = fed_data.adapt(x, y, weights, size, steps, False, None)
+                held_out = extension.feed(adapter, steps, "validation_steps")
+                opened.callback(held_out.close)
+                given["validation_data"], given["validation_steps"] = held_out, held_out.steps_per_epoch
+            for callback in _listed(given["callbacks"]):
+                internals.accept_strategy(callback, extension.strategy)
+            if extension.cluster is not None:
+                given["callbacks"] = written_once(given["callbacks"], extension.strategy)
+            given["callbacks"] = _with_history(given["callbacks"])
+            _report_steps("train", call, extension, given, data, add_history=True, epochs=given["epochs"])
+            result = _run("fit", given, extension, data)
+            # Of this call: the model's may be that of another thread by now.
+            histories = [one for one in _listed(given["callbacks"]) if isinstance(one, keras.callbacks.History)]
+            if not histories:
+                return result
+            self.history = histories[-1]
+            return histories[-1]
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.evaluate)
-    def evaluate(self: Any, *args: Any, **kwargs: Any) -> list[float] | float | dict[str, float]:
-        bound = _bind("evaluate", self, args, kwargs)
-        given = bound.arguments
-        internals.check_compiled(self, "evaluate")
+    def evaluate(self: _Model, *args: object, **kwargs: object) -> list[float] | float | dict[str, float]:
+        given = Arguments("evaluate", args, kwargs)
         extension = self._ipu_extension
-        if given.get("kwargs", {}).get("_use_cached_eval_dataset"):  # The validation of `fit`.
-            with internals.validating(self):
-                return keras.Model.evaluate(*bound.args, **bound.kwargs)
-        data = _feed(extension, given, "steps")
-        given["callbacks"] = callbacks = _callbacks("test", extension, given, data, epochs=1)
-        return _run("evaluate", bound, extension, data, callbacks, [data])
+        if given["_use_cached_eval_dataset"]:  # The validation of `fit`, whose call this is part of.
+            internals.take_steps_of_validation(self)
+            return _of_keras("evaluate")(self, *args, **kwargs)
+        internals.check_call(self, "evaluate")
+        with extension.call("evaluate") as call, contextlib.ExitStack() as opened:
+            data = _feed(extension, given, "steps")
+            opened.callback(data.close)
+            _report_steps("test", call, extension, given, data, epochs=1)
+            return _run("evaluate", given, extension, data)
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.predict)
-    def predict(self: Any, *args: Any, **kwargs: Any) -> Nested:
-        bound = _bind("predict", self, args, kwargs)
-        given = bound.arguments
+    def predict(self: _Model, *args: object, **kwargs: object) -> Nested:
+        given = Arguments("predict", args, kwargs)
+        internals.check_call(self, "predict")
         extension = self._ipu_extension
-        data = _feed(extension, given, "steps", for_prediction=True)
-        if not all(
-            layer.built for layer in internals.all_layers(self)
-        ):  # Then Keras builds for `fit` and `evaluate` alone.
-            with extension.strategy.scope():
-                internals.called_with_symbols(self, symbols_of(data.spec), training=False)
-        given["callbacks"] = callbacks = _callbacks("predict", extension, given, data, epochs=1)
-        return _run("predict", bound, extension, data, callbacks, [data])
+        with extension.call("predict") as call, contextlib.ExitStack() as opened:
+            data = _feed(extension, given, "steps", for_prediction=True)
+            opened.callback(data.close)
+            _report_steps("predict", call, extension, given, data, epochs=1)
+            return _run("predict", given, extension, data)
 
-    def make_train_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
+    train_on_batch = _as_call("train_on_batch")
+    test_on_batch = _as_call("test_on_batch")
+    predict_on_batch = _as_call("predict_on_batch")
+
+    @functools.wraps(keras.Model.reset_metrics)
+    def reset_metrics(self: _Model) -> None:
+        calls = self._ipu_extension.calls
+        with calls.turn():
+            if tf.executing_eagerly():
+                calls.measure()
+            type(self).reset_metrics(self)
+
+    def _symbolic_build(self: _Model, *args: object, **kwargs: object) -> None:
+        """Builds the model, as Keras 3 asks for at the beginning of its methods."""
+        with self._ipu_extension.calls.turn():
+            internals.build_plainly(self, *args, **kwargs)
+
+    def make_train_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of training."""
         return _make(self, "train", force)
 
-    def make_test_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
+    def make_test_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of evaluation."""
         return _make(self, "test", force)
 
-    def make_predict_function(self: Any, force: bool = False) -> Callable[[Nested], Nested]:
+    def make_predict_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
         """Makes the function that runs an execution of prediction."""
         return _make(self, "predict", force)
 
-    def _validate_and_get_metrics_result(self: Any, logs: Logs) -> Logs:
+    def _validate_and_get_metrics_result(self: _Model, logs: Logs) -> Logs:
         """The same in Keras 2."""
         del self
         return internals.plain_logs(logs)
 
-    def _get_metrics_result_or_logs(self: Any, logs: Logs) -> Logs:
+    def _get_metrics_result_or_logs(self: _Model, logs: Logs) -> Logs:
         """The logs as plain numbers, which they are not in every release of Keras; they hold the metrics already."""
         del self
         return internals.plain_logs(logs)
@@ -149,17 +189,57 @@ def _steps(given: Any) -> int:
     return steps
 
 
-def _bind(
-    name: str, model: keras.Model, args: Sequence[object], kwargs: Mapping[str, object]
-) -> inspect.BoundArguments:
-    bound = inspect.signature(getattr(keras.Model, name)).bind(model, *args, **kwargs)
-    bound.apply_defaults()
-    return bound
+_DATA = ("x", "y", "sample_weight")
+# The arguments by position.
+_NAMES = {
+    "fit": (
+        *("x", "y", "batch_size", "epochs", "verbose", "callbacks", "validation_split", "validation_data", "shuffle"),
+        *("class_weight", "sample_weight", "initial_epoch", "steps_per_epoch", "validation_steps"),
+        *("validation_batch_size", "validation_freq"),
+    ),
+    "evaluate": ("x", "y", "batch_size", "verbose", "sample_weight", "steps", "callbacks"),
+    "predict": ("x", "batch_size", "verbose", "steps", "callbacks"),
+}
+# Those whose default is not None.
+_DEFAULTS = {"epochs": 1, "verbose": "auto", "shuffle": True, "validation_split": 0.0}
+
+
+class Arguments:
+    """The arguments of a call, in the form in which the user passed them.
+
+    They are not bound to a signature: a tool may have replaced Keras's method by one with another signature.
+    """
+
+    def __init__(self, method: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Takes the arguments of a call of `fit`, `evaluate` or `predict`, after the model."""
+        self._names = _NAMES[method]
+        self.args = list(args)
+        self.kwargs = dict(kwargs)
+
+    def __getitem__(self, name: str) -> Any:
+        place = self._place(name)
+        return self.kwargs.get(name, _DEFAULTS.get(name)) if place is None else self.args[place]
+
+    def __setitem__(self, name: str, value: object) -> None:
+        place = self._place(name)
+        if place is not None:
+            self.args[place] = value
+        elif name in self.kwargs or value is not None:
+            self.kwargs[name] = value
+
+    def update(self, values: Iterable[tuple[str, object]]) -> None:
+        """Sets several arguments."""
+        for name, value in values:
+            self[name] = value
+
+    def _place(self, name: str) -> int | None:
+        place = self._names.index(name) if name in self._names else len(self.args)
+        return place if place < len(self.args) else None
 
 
 def _feed(
     extension: Extension,
-    given: dict[str, Any],
+    given: Arguments,
     argument: str,
     shuffle: bool | str = False,
     class_weight: Mapping[int, float] | None = None,
@@ -167,22 +247,34 @@ def _feed(
 ) -> fed_data.FedData:
     """Replaces the data among the arguments by data that the device is fed with."""
     steps = given[argument]
-    adapter = fed_data.adapt(
-        given["x"], given.get("y"), given.get("sample_weight"), given["batch_size"], steps, shuffle, class_weight
-    )
+    x, y, weights = (given[name] for name in _DATA)
+    adapter = fed_data.adapt(x, y, weights, given["batch_size"], steps, shuffle, class_weight, for_prediction)
     data = extension.feed(adapter, steps, argument, for_prediction=for_prediction)
-    given["x"], given[argument] = data, data.steps_per_epoch
-    for name in ("y", "sample_weight"):
-        if name in given:
-            given[name] = None
+    given.update({"x": data, argument: data.steps_per_epoch, "y": None, "sample_weight": None}.items())
     return data
 
 
-def _callbacks(mode: str, extension: Extension, given: dict[str, Any], data: fed_data.FedData, **more: Any) -> Any:
+def _listed(callbacks: Nested) -> list[Any]:
+    """The callbacks in a `CallbackList`, in a structure or alone, or none."""
+    return [one for one in tf.nest.flatten(getattr(callbacks, "callbacks", callbacks)) if one is not None]
+
+
+def _with_history(callbacks: Nested) -> Nested:
+    """The callbacks with a `History`, which Keras would add, too; a `CallbackList` as it is."""
+    listed = _listed(callbacks)
+    if hasattr(callbacks, "callbacks") or any(isinstance(one, keras.callbacks.History) for one in listed):
+        return callbacks
+    return [*listed, keras.callbacks.History()]
+
+
+def _report_steps(
+    mode: str, call: Call, extension: Extension, given: Arguments, data: fed_data.FedData, **more: object
+) -> None:
+    """Has each step reported to callbacks, if they are asynchronous."""
     # Results of several steps have nothing to tell of each step.
     if not extension.options.asynchronous_callbacks or extension.accumulates(mode):
-        return given["callbacks"]
-    return AsynchronousCallbacks(
+        return
+    given["callbacks"] = call.callbacks = AsynchronousCallbacks(
         given["callbacks"],
         per_step=data.replicas,
         add_progbar=given["verbose"] != 0,
@@ -193,25 +285,22 @@ def _callbacks(mode: str, extension: Extension, given: dict[str, Any], data: fed
     )
 
 
-def _run(
-    name: str,
-    bound: inspect.BoundArguments,
-    extension: Extension,
-    data: fed_data.FedData,
-    callbacks: object,
-    opened: list[fed_data.FedData],
-) -> Any:
-    steps = data.steps_per_execution
-    reporter = callbacks if isinstance(callbacks, AsynchronousCallbacks) else None
-    try:
-        if name != "predict" and environment.uses_keras_2():  # Keras 3 builds in `fit` and `evaluate`.
+def _run(method: str, given: Arguments, extension: Extension, data: fed_data.FedData) -> Nested:
+    model = extension.model
+    with extension.beginning(data):
+        if method == "predict":  # For which Keras does not build.
+            if not all(layer.built for layer in internals.all_layers(model)):
+                with extension.strategy.scope():
+                    internals.called_with_symbols(model, symbols_of(data.spec), training=False)
+        elif environment.uses_keras_2():  # Keras 3 builds in `fit` and `evaluate`.
             with extension.strategy.scope():
-                internals.build_for_training(extension.model, data.spec)
-        with extension.executing(steps), extension.reporting_to(reporter):
-            return getattr(keras.Model, name)(*bound.args, **bound.kwargs)
-    finally:
-        for source in opened:
-            source.close()
+                internals.build_for_training(model, data.spec)
+        return _of_keras(method)(model, *given.args, **given.kwargs)
+
+
+def _of_keras(method: str) -> Callable[..., Any]:
+    """The method of Keras, or what a tool has put in its place."""
+    return getattr(keras.Model, method)
 
 
 def _check_accumulation(extension: Extension, data: fed_data.FedData) -> None:
@@ -222,7 +311,7 @@ def _check_accumulation(extension: Extension, data: fed_data.FedData) -> None:
     way_out = (
         f"Compile the model with `steps_per_execution` of {' or '.join(map(str, wanted[:4]))}"
         if wanted
-        else f"The data makes {data.steps} steps an epoch: give it a multiple of {count}"
+        else f"The data makes {data.steps} steps an epoch: give it a multiple of {count}. A smaller `batch_size` makes more"
     )
     pipelined = extension.stages.is_pipelined
     raise RuntimeError(
@@ -240,8 +329,10 @@ def _make(model: keras.Model, mode: str, force: bool) -> Callable[[Nested], Nest
             f"The function `{name}` for the model {model.name} has been overridden, and under an `IPUStrategy` the model"
             f" makes the program itself: override `{mode}_step` instead, or make the model outside of the scope"
         )
-    function = getattr(model, f"{mode}_function")
-    if function is None or force:
-        function = vars(model)["_ipu_extension"].make_function(mode)
-        setattr(model, f"{mode}_function", function)
-    return function
+    extension = vars(model)["_ipu_extension"]
+    with extension.calls.turn():
+        function = getattr(model, f"{mode}_function")
+        if function is None or force:
+            function = extension.make_function(mode)
+            setattr(model, f"{mode}_function", function)
+        return function

@@ -62,8 +62,8 @@ class OptionMethods:
             use_v2_gradient_accumulation_optimizer=use_v2_gradient_accumulation_optimizer,
             **gradient_accumulation_optimizer_kwargs,
         )
-        self._ipu_extension.options.set_updates("accumulation", group)
-        self._ipu_extension.reset()
+        with self._ipu_extension.changing():
+            self._ipu_extension.options.set_updates("accumulation", group)
 
     def print_gradient_accumulation_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""
@@ -102,8 +102,8 @@ class OptionMethods:
             gradient_accumulation_reduction_method=gradient_accumulation_reduction_method,
             **pipelining_kwargs,
         )
-        self._ipu_extension.options.set_updates("pipelining", group)
-        self._ipu_extension.reset()
+        with self._ipu_extension.changing():
+            self._ipu_extension.options.set_updates("pipelining", group)
 
     def print_pipelining_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""
@@ -135,8 +135,8 @@ class OptionMethods:
 
         Raises `ValueError` for what is out of range or set by the model, `TypeError` for what is unknown or of a wrong kind.
         """
-        self._ipu_extension.options.outfeed = OutfeedOptions.of(**kwargs)
-        self._ipu_extension.reset()
+        with self._ipu_extension.changing():
+            self._ipu_extension.options.outfeed = OutfeedOptions.of(**kwargs)
 
     def print_outfeed_queue_options(self, print_fn: Callable[[str], object] | None = None) -> None:
         """Prints these options by one call of `print_fn`, `print` if omitted; `TypeError` if it cannot be called."""
@@ -179,7 +179,8 @@ class PipelineMethods:
         Raises:
           RuntimeError: A subclassed model was not built yet, or its `call` cannot be cut into stages.
         """
-        return self._ipu_extension.stages.get()
+        with self._ipu_extension.calls.turn():
+            return self._ipu_extension.stages.get()
 
     def set_pipeline_stage_assignment(
         self, pipeline_stage_assignment: list[Assignment] | list[int] | list[Assignment | int]
@@ -190,13 +191,13 @@ class PipelineMethods:
           ValueError: The list does not fit the model, or a layer depends on one of a later stage.
           RuntimeError: A stage has no layer, or a subclassed model was not built yet.
         """
-        self._ipu_extension.stages.set(pipeline_stage_assignment)
-        self._ipu_extension.reset()
+        with self._ipu_extension.changing():
+            self._ipu_extension.stages.set(pipeline_stage_assignment)
 
     def reset_pipeline_stage_assignment(self) -> None:
         """Takes all layers out of their stages: the model is no pipeline any more."""
-        self._ipu_extension.stages.reset()
-        self._ipu_extension.reset()
+        with self._ipu_extension.changing():
+            self._ipu_extension.stages.reset()
 
     def print_pipeline_stage_assignment_summary(
         self, line_length: int | None = None, print_fn: Callable[[str], object] | None = None

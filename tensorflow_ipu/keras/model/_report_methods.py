@@ -159,26 +159,21 @@ def pieces_of(
     length = -(-len(names) // _MOST)
     of_layers = [number // length for number in range(len(names))]
     count = of_layers[-1] + 1
-    before = options.pipelining
-    steps = before.gradient_accumulation_steps_per_replica
-    options.pipelining = dataclasses.replace(
-        before,
-        gradient_accumulation_steps_per_replica=1,
-        device_mapping=[0] * count,
-        pipeline_schedule=pipelining.PipelineSchedule.Sequential,
-        recomputation_mode=None,
-        forward_propagation_stages_poplar_options=None,
-        backward_propagation_stages_poplar_options=None,
-    )
-    try:
-        with stages.staged(of_layers):
-            program: Any = described()
-            with extension.strategy.scope(), extension.strategy.extended.as_replica():
-                traced = program.get_concrete_function()
-            (pipeline,) = pipelining.pipelines_of(traced)
-            passes = passes_of(pipeline, machine)
-    finally:
-        options.pipelining = before
+    steps = options.pipelining.gradient_accumulation_steps_per_replica
+    plain = {
+        "gradient_accumulation_steps_per_replica": 1,
+        "device_mapping": [0] * count,
+        "pipeline_schedule": pipelining.PipelineSchedule.Sequential,
+        "recomputation_mode": None,
+        "forward_propagation_stages_poplar_options": None,
+        "backward_propagation_stages_poplar_options": None,
+    }
+    with extension.with_options("pipelining", **plain), stages.staged(of_layers):
+        program: Any = described()
+        with extension.strategy.scope(), extension.strategy.extended.as_replica():
+            traced = program.get_concrete_function()
+        (pipeline,) = pipelining.pipelines_of(traced)
+        passes = passes_of(pipeline, machine)
 
     def assigned(of_pieces: Sequence[int]) -> list[Any]:
         with stages.staged([of_pieces[piece] for piece in of_layers]):
@@ -306,16 +301,19 @@ class _Request:
         return dataclasses.replace(made, asks=self._advising(made))
 
     def _report(self, scale: float = 1.0) -> Report:
-        program = self.program(scale)
-        return self.extension.strategy.report(
-            program, machine=self.machine, trip_counts=self.trip_counts, kept=self._kept()
-        )
+        extension = self.extension
+        with extension.calls.turn():
+            program = self.program(scale)
+            return extension.strategy.report(
+                program, machine=self.machine, trip_counts=self.trip_counts, kept=self._kept()
+            )
 
     def _other(self, scale: float, steps: int) -> Report:
         """The report of so many times the micro-batch, with so many steps an update."""
         if self.mode != "train":
             return self._report(scale)
-        with self.extension.updating_after(steps):
+        group = "pipelining" if self.extension.stages.is_pipelined else "accumulation"
+        with self.extension.with_options(group, gradient_accumulation_steps_per_replica=steps):
             return self._report(scale)
 
     def _kept(self) -> machine_model.Kept:
@@ -380,14 +378,9 @@ class _Request:
 
         def traced(layout: Layout) -> Report:
             name = "pipelining" if layout.pipelined else "accumulation"
-            before = getattr(options, name)
             staged = extension.stages.staged(layout.stages) if layout.stages else contextlib.nullcontext()
-            setattr(options, name, dataclasses.replace(before, **layout.options()))
-            try:
-                with staged:
-                    made = self._report(layout.setting.samples / samples)
-            finally:
-                setattr(options, name, before)
+            with extension.with_options(name, **layout.options()), staged:
+                made = self._report(layout.setting.samples / samples)
             halved, proportion = layout.setting.halved, layout.setting.proportion
             return made.again(halved=halved, proportion=proportion) if made.again and (halved or proportion) else made
 
@@ -414,6 +407,6 @@ def _batch(extension: Extension, batch_size: int | None, mode: str, spec: Nested
         inputs = keras.utils.unpack_x_y_sample_weight(seen)[0]
     if mode == "predict":
         return inputs
-    with extension.strategy.scope():
+    with extension.calls.turn(), extension.strategy.scope():
         labels = batches.labels_of(model, inputs)
     return (inputs,) if labels is None else (inputs, labels)

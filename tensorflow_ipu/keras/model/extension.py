@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +23,7 @@ from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._loop_methods import LoopMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
-from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks
+from tensorflow_ipu.keras.model.calls import Call, Calls
 from tensorflow_ipu.keras.model.loop import Loop
 from tensorflow_ipu.keras.optimizers.accumulated_step import capturing
 from tensorflow_ipu.keras.optimizers.parts import chain
@@ -55,6 +57,8 @@ class ShardingProbe(NamedTuple):
     has_stages: bool
 
 
+MODES = ("train", "test", "predict")
+
 _METHODS = {
     name: method
     for methods in (LoopMethods, OptionMethods, PipelineMethods, FileMethods, ReportMethods)
@@ -84,11 +88,18 @@ class Extension:
         self.stages = StageAssignment(model, strategy)
         # The last batch of each mode: a structure of `tf.TensorSpec`, and None where data is missing.
         self.seen: dict[str, Nested] = {}
-        self.log_names: list[str] = []  # Of what a pipeline returns in training, after the loss.
-        self.callbacks: AsynchronousCallbacks | None = None
-        self._asked: int | None = None
+        self.calls = Calls(model)
+        # Guarded by the turns of calls: what was made of the model and its options, and how often it was dropped.
         self._loops: dict[str, Loop] = {}
         self._probes: dict[str, ShardingProbe] = {}  # By the spec of a batch.
+        self._version = 0
+        self._functions = {mode: functools.partial(self._execute, mode) for mode in MODES}
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Extension:
+        """A copy for the copy of the model, which Keras 2 makes of one that is not built yet."""
+        made = Extension(copy.deepcopy(self.model, memo), self.strategy)
+        made.options = copy.deepcopy(self.options, memo)
+        return made
 
     @property
     def ordinal(self) -> int:
@@ -144,16 +155,31 @@ class Extension:
             return [ipu for (ipu,) in schedule.default_mapping([1] * stages)]
         return list(range(stages))
 
+    @contextlib.contextmanager
+    def changing(self) -> Iterator[None]:
+        """A turn in which options or stages change, after which the programs are dropped."""
+        with self.calls.turn():
+            yield
+            self.reset()
+
     def reset(self) -> None:
         """Drops the programs: the next call makes new ones, by the options as they are then."""
-        self.model.train_function = self.model.test_function = self.model.predict_function = None
-        self._loops.clear()
-        self._probes.clear()
+        with self.calls.turn():
+            for mode, function in self._functions.items():
+                # Keras calls it in the calls that are under way.
+                setattr(self.model, f"{mode}_function", function if self.calls.under_way else None)
+            self._loops.clear()
+            self._probes.clear()
+            self._version += 1
+
+    def call(self, method: str) -> Call:
+        """Returns a block that is a call of a method of the model."""
+        return Call(self.calls, method, self._version)
 
     def take_options(self, text: str, *, stages: bool = True) -> None:
         """Sets the options, and the stages if wanted, that a file has as text."""
-        self.options = _file_methods.read(self.stages if stages else None, text)
-        self.reset()
+        with self.changing():
+            self.options = _file_methods.read(self.stages if stages else None, text)
 
     def print_options(self, group: str, print_fn: Callable[[str], object] | None) -> None:
         """Prints a group of options."""
@@ -161,8 +187,9 @@ class Extension:
 
     def reset_options(self, group: str, *, compiled: bool) -> None:
         """Puts a group of options back to its defaults, and drops the programs if they were compiled by it."""
-        if self.options.reset(group) and compiled:
-            self.reset()
+        with self.calls.turn():
+            if self.options.reset(group) and compiled:
+                self.reset()
 
     def traces(self) -> dict[str, int]:
         """How many programs were traced since the last reset: of `"train"`, `"test"` and `"predict"`."""
@@ -175,13 +202,15 @@ class Extension:
     ) -> fed_data.FedData:
         """Makes data that Keras adapted into data that the device is fed with."""
         elements = fed_data.elements_of(adapter, padded=for_prediction)
+        with self.calls.turn():
+            steps_per_execution, replicas = self.steps_per_execution, self.replicas_for(elements.spec)
         return fed_data.FedData(
             adapter,
             elements,
             steps=steps,
             steps_argument=argument,
-            steps_per_execution=self.steps_per_execution,
-            replicas=self.replicas_for(elements.spec),
+            steps_per_execution=steps_per_execution,
+            replicas=replicas,
             ordinal=self.ordinal,
             infeed_options=self.options.infeed.changed(),
             for_prediction=for_prediction,
@@ -191,7 +220,7 @@ class Extension:
     @property
     def steps_per_execution(self) -> int:
         """How many steps the user wants in an execution."""
-        return internals.steps_at_once(self.model) if self._asked is None else self._asked
+        return internals.steps_at_once(self.model)
 
     @property
     def steps_per_update(self) -> int:
@@ -216,53 +245,55 @@ class Extension:
         """Whether programs of `"train"`, `"test"` or `"predict"` hand over results once for several steps, not of each."""
         return mode != "predict" and bool(self.options.pipelining.accumulate_outfeed) and self.stages.is_pipelined
 
-    def outfeed_mode(self, mode: str) -> IPUOutfeedMode:
+    def outfeed_mode(self, mode: str, each_step: bool = False) -> IPUOutfeedMode:
         """Whether programs of `"train"`, `"test"` or `"predict"` hand over what each step returns, or the last alone."""
-        each = mode == "predict" or self.callbacks is not None or self.accumulates(mode)
+        each = mode == "predict" or each_step or self.accumulates(mode)
         return IPUOutfeedMode.ALL if each else IPUOutfeedMode.LAST
 
-    def outfeed(self, mode: str) -> IPUOutfeedQueue:
+    def outfeed(self, mode: str, each_step: bool = False) -> IPUOutfeedQueue:
         """A queue for what such programs return."""
         options = self.options.outfeed.changed()
-        return IPUOutfeedQueue(self.outfeed_mode(mode), device_ordinal=self.ordinal, **options)
+        return IPUOutfeedQueue(self.outfeed_mode(mode, each_step), device_ordinal=self.ordinal, **options)
 
     @contextlib.contextmanager
-    def executing(self, steps: int) -> Iterator[None]:
-        """Has Keras take so many steps for an execution."""
-        model, before = self.model, (internals.steps_at_once(self.model), self._asked)
-        self._asked = self.steps_per_execution
-        model.steps_per_execution = steps
-        try:
+    def beginning(self, data: fed_data.FedData) -> Iterator[None]:
+        """A block that begins with a turn, until Keras iterates over `data`: by then it has read the steps at once."""
+        with contextlib.ExitStack() as turn:
+            turn.enter_context(self.calls.turn())
+            turn.enter_context(internals.taking_steps(self.model, data.steps_per_execution))
+            data.when_taken = turn.close
             yield
-        finally:
-            model.steps_per_execution, self._asked = before
 
     @contextlib.contextmanager
-    def reporting_to(self, callbacks: AsynchronousCallbacks | None) -> Iterator[None]:
-        """Has each step reported to `callbacks`."""
-        before, self.callbacks = self.callbacks, callbacks
-        try:
-            yield
-        finally:
-            self.callbacks = before
-
-    @contextlib.contextmanager
-    def updating_after(self, steps: int) -> Iterator[None]:
-        """Has so many steps make one update of the weights, in programs that are made in the block to be read alone."""
-        group = "pipelining" if self.stages.is_pipelined else "accumulation"
-        before = getattr(self.options, group)
-        setattr(self.options, group, replace(before, gradient_accumulation_steps_per_replica=steps))
-        try:
-            yield
-        finally:
-            setattr(self.options, group, before)
+    def with_options(self, group: str, **changes: object) -> Iterator[None]:
+        """A turn in which a group of options has other values, for programs that are made to be read alone."""
+        with self.calls.turn():
+            before = getattr(self.options, group)
+            setattr(self.options, group, replace(before, **changes))
+            try:
+                yield
+            finally:
+                setattr(self.options, group, before)
 
     # Programs.
 
     def make_function(self, mode: str) -> Callable[[Nested], Nested]:
         """Makes the function by which Keras runs an execution of `"train"`, `"test"` or `"predict"`."""
-        self._loops[mode] = loop = self.loop(mode)
-        return loop
+        self._loops[mode] = self.loop(mode)
+        return self._functions[mode]
+
+    def _execute(self, mode: str, source: Nested) -> Nested:
+        call = self.calls.current
+        if call is not None and call.version != self._version and call.method in ("fit", "evaluate"):
+            raise RuntimeError(
+                f"model `{self.model.name}` was compiled, or got other options, while its `{call.method}` was running, which"
+                f" cannot go on with other programs: change the model before or after `{call.method}`"
+            )
+        loop = self._loops.get(mode)
+        if loop is None:
+            with self.calls.turn():
+                loop = self._loops[mode] = self._loops.get(mode) or self.loop(mode)
+        return loop(source)
 
     def loop(self, mode: str) -> Loop:
         """Makes the programs of `"train"`, `"test"` or `"predict"`; none is traced yet."""
@@ -277,7 +308,7 @@ class Extension:
                 f"model `{model.name}` was compiled with `run_eagerly=True`, and a Keras model cannot run eagerly under an"
                 " `IPUStrategy`: compile it with `run_eagerly=False`; to debug it, make it outside of the scope"
             )
-        step = getattr(model, f"{mode}_step")
+        step = internals.converting(getattr(model, f"{mode}_step"))
         if self.stages.is_pipelined:
             return Loop(self, mode, step, pipelined=self._pipelined(mode))
         accumulation = self.options.accumulation.plan if mode == "train" else None

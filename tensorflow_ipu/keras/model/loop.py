@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -32,10 +30,20 @@ if TYPE_CHECKING:
 Step: TypeAlias = "Callable[[Nested], Nested]"
 
 
+class _Pass:
+    """What the executions of a pass over the data share: a queue for what the steps return, and the prepared program."""
+
+    def __init__(self, outfeed: IPUOutfeedQueue) -> None:
+        self.outfeed = outfeed
+        self.prepared: PreparedProgram | None = None
+        self.has_failed = False
+
+
 class Loop:
     """What Keras calls once an execution, of `"train"`, `"test"` or `"predict"`, with the programs of its steps.
 
-    Queues and counts are arguments of the programs, so that each epoch runs what is compiled.
+    Queues and counts are arguments of the programs, so that each epoch runs what is compiled. What belongs to one pass over
+    the data is kept with it. The rest is guarded by the model's turns.
     """
 
     def __init__(
@@ -51,18 +59,17 @@ class Loop:
         self._mode = mode
         self._model = extension.model
         self._strategy = extension.strategy
+        self._calls = extension.calls
         self._name = f"{'evaluate' if mode == 'test' else mode} {extension.model.name}"
-        self._step = tf.autograph.experimental.do_not_convert(step)
+        self._step = step
         self._accumulation = accumulation
         self._pipelined = pipelined
         self._programs: dict[tuple[str, object], Callable[..., None]] = {}
         self._counts: dict[int, tf.Tensor] = {}
-        self._latest: _Latest | None = None
         self._traces = 0
         self._shapes = replicas.ShapesOfData()
         self._specs: dict[str, Nested] = {}  # What a step returns, of `tf.TensorSpec`, by the elements.
-        self._outfeeds: dict[Hashable, IPUOutfeedQueue] = {}
-        self._replicas = 1
+        self._outfeeds: dict[Hashable, list[IPUOutfeedQueue]] = {}  # Empty ones that no pass uses, by what they hold.
         single = tf.function(self._one_step, jit_compile=True, autograph=False, reduce_retracing=False)
         self._single = self._with_name(single)
 
@@ -76,7 +83,6 @@ class Loop:
         fed = source[0] if isinstance(source, list) and source else source
         if not isinstance(fed, fed_data.EpochIterator):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
-        self._replicas = fed.replicas
         with self._strategy.extended.counting(fed.replicas):
             result = self._run_fed(fed)
         self._extension.seen[self._mode] = fed.elements.spec
@@ -96,8 +102,15 @@ class Loop:
 
     # Programs.
 
-    def _run(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> None:
-        """Runs steps on the device, each with the next batch; what they return goes to `outfeed`."""
+    def _run(self, fed: fed_data.EpochIterator, shared: _Pass) -> None:
+        """Runs steps on the device, each with the next batch; what they return goes to the outfeed. The caller has the turn."""
+        if self._mode != "predict":
+            self._calls.measure(fed.replicas)
+        if shared.prepared is None or not shared.prepared.is_current:
+            shared.prepared = self._prepare(fed, shared.outfeed)
+        shared.prepared.run()
+
+    def _prepare(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> PreparedProgram:
         elements, steps = fed.elements, fed.steps
         if elements.key not in self._specs:
             self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
@@ -107,15 +120,15 @@ class Loop:
         key = (elements.key, looped if self._pipelined is None else steps)
         if looped:
             if steps not in self._counts:
-                self._counts[steps] = tf.constant(steps)
+                # An int32 is in the host's memory. The operation that runs replicas would copy it through a rendezvous of all
+                # threads, in which it fails if an operation of another thread fails, such as one that ends a dataset.
+                with tf.device(self._strategy.extended.ipu_device):
+                    self._counts[steps] = tf.constant(steps, tf.int64)
             arguments = (*arguments, self._counts[steps])
         if key not in self._programs:
             self._programs[key] = self._make(elements, steps)
-        program = self._programs[key]
-        # The executions of an epoch have the same queues, so the program is prepared once for all of them.
-        if self._latest is None or not self._latest.is_of(program, arguments):
-            self._latest = _Latest(program, arguments, self._strategy.prepare(program, arguments))
-        self._latest.prepared.run()
+        internals.note_program(self._model, self._mode, self._programs[key])
+        return self._strategy.prepare(self._programs[key], arguments)
 
     def _is_looped(self, steps: int) -> bool:
         """Whether steps are in a loop: one of a single step would copy all that it carries, the weights among it."""
@@ -125,6 +138,7 @@ class Loop:
         @tf.function(jit_compile=True, autograph=False)
         def program(infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, count: tf.Tensor | None = None) -> None:
             self._traces += 1
+            count = None if count is None else tf.cast(count, tf.int32)
             self._insert(elements, infeed, outfeed, steps, count)
             internals.count_steps(self._model, self._mode, steps if count is None else count)
 
@@ -171,18 +185,44 @@ class Loop:
     # Executions.
 
     def _run_fed(self, fed: fed_data.EpochIterator) -> Nested:
-        outfeed = self._queue(fed)
+        shared = self._shared(fed)
+        callbacks = self._calls.current.callbacks if self._calls.current else None
         try:
-            if self._extension.callbacks is None:
-                self._run(fed, outfeed)
-                element = self._zeros(fed, outfeed) if self._only_compiles else outfeed.dequeue()
-                if self._mode != "predict" and outfeed._mode is IPUOutfeedMode.ALL:
-                    element = _map(lambda part: part[-1], element)
-                return self._logs(element) if self._mode != "predict" else self._joined(element, fed)
-            return self._run_and_report(fed, outfeed, self._extension.callbacks)
+            if callbacks is not None:
+                return self._run_and_report(fed, shared, callbacks)
+            with self._calls.turn():
+                self._run(fed, shared)
+            element = self._zeros(fed, shared.outfeed) if self._only_compiles else shared.outfeed.dequeue()
+            if self._mode == "predict":
+                return self._joined(element, fed)
+            if shared.outfeed.outfeed_mode is IPUOutfeedMode.ALL:
+                element = _map(lambda part: part[-1], element)
+            return self._logs(element, fed.replicas)
         except BaseException:
-            self._outfeeds.clear()  # What they hold belongs to this run.
+            shared.has_failed = True  # What the outfeed holds belongs to this run.
             raise
+
+    def _shared(self, fed: fed_data.EpochIterator) -> _Pass:
+        """Returns what the executions of a pass share; the first of them takes an outfeed, which is free after the pass."""
+        if fed.shared is not None:
+            return fed.shared
+        each_step = bool(self._calls.current and self._calls.current.callbacks)
+        # Another queue for other shapes, which depend on the data.
+        key = (fed.elements.key, self._extension.outfeed_mode(self._mode, each_step), fed.replicas)
+        free = self._outfeeds.setdefault(key, [])
+        try:
+            outfeed = free.pop()
+        except IndexError:
+            outfeed = self._extension.outfeed(self._mode, each_step)
+        shared = fed.shared = _Pass(outfeed)
+
+        def end() -> None:
+            fed.shared = None
+            if not shared.has_failed:
+                free.append(outfeed)
+
+        fed.at_end.callback(end)
+        return shared
 
     @property
     def _only_compiles(self) -> bool:
@@ -191,7 +231,7 @@ class Loop:
 
     def _zeros(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
         """What an execution would have left in the outfeed, all zeros."""
-        outer = [self._replicas] if self._replicas > 1 else []
+        outer = [fed.replicas] if fed.replicas > 1 else []
         if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
             # Evaluation has all steps of an execution in the pipeline at once.
             passed = self._extension.steps_per_update if self._mode == "train" else fed.steps
@@ -199,17 +239,7 @@ class Loop:
         spec = self._specs[fed.elements.key]
         return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
 
-    def _queue(self, fed: fed_data.EpochIterator) -> IPUOutfeedQueue:
-        """The queue for what the steps return: another one for other shapes, which depend on the data."""
-        wanted = self._extension.outfeed_mode(self._mode)
-        key = (fed.elements.key, wanted, self._replicas)
-        if key not in self._outfeeds:
-            self._outfeeds[key] = self._extension.outfeed(self._mode)
-        return self._outfeeds[key]
-
-    def _run_and_report(
-        self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks
-    ) -> Nested:
+    def _run_and_report(self, fed: fed_data.EpochIterator, shared: _Pass, callbacks: AsynchronousCallbacks) -> Nested:
         elements: list[Nested] = []
         predicts = self._mode == "predict"
 
@@ -217,40 +247,44 @@ class Loop:
             if not predicts:
                 elements.clear()
             elements.append(element)
-            for replica in range(self._replicas):
-                value = element if self._replicas == 1 else _map(lambda part: part[replica], element)  # noqa: B023
+            for replica in range(fed.replicas):
+                value = element if fed.replicas == 1 else _map(lambda part: part[replica], element)  # noqa: B023
                 if not predicts:
                     callbacks.report(self._mode, self._named(value))
                     continue
                 worker = 0 if self._extension.cluster is None else self._extension.cluster.worker
-                number = (len(elements) - 1) * self._everywhere + worker * self._replicas + replica
+                number = (len(elements) - 1) * self._everywhere(fed) + worker * fed.replicas + replica
                 value = _without_padding(fed, value, number, 1)
                 if value is not None:
                     callbacks.report(self._mode, {"outputs": value})
 
         if self._only_compiles:
-            self._run(fed, outfeed)
-            rows = self._zeros(fed, outfeed)
+            with self._calls.turn():
+                self._run(fed, shared)
+            rows = self._zeros(fed, shared.outfeed)
             for step in range(fed.steps):
                 handle(_map(lambda part: part[step], rows))  # noqa: B023
         else:
-            reader = Reader(outfeed, fed.steps, handle)
+            reader: Reader | None = None
             try:
-                self._run(fed, outfeed)
+                with self._calls.turn():
+                    reader = Reader(shared.outfeed, fed.steps, handle)
+                    self._run(fed, shared)
             except BaseException:
-                reader.give_up()
+                if reader is not None:
+                    reader.give_up()  # Without the turn, for which a callback may wait.
                 raise
             reader.join()
         if not predicts:
-            return self._logs(elements[-1])
+            return self._logs(elements[-1], fed.replicas)
         return self._joined(_map(lambda *parts: tf.stack(parts), *elements), fed)
 
-    def _logs(self, element: Nested) -> Nested:
+    def _logs(self, element: Nested, replicas: int) -> Nested:
         element = self._named(element)
         cluster = self._extension.cluster
         if cluster is not None:
-            element = of_all_workers(cluster, element, self._replicas)
-        elif self._replicas == 1:
+            element = of_all_workers(cluster, element, replicas)
+        elif replicas == 1:
             return element
         reduction = self._extension.options.replication.replicated_metric_reduction_method
         return _map(lambda part: reduction.reduce(np.asarray(part)), element)
@@ -258,46 +292,57 @@ class Loop:
     def _named(self, element: Nested) -> Nested:
         """The logs. A pipeline in training hands them over in a list, after the loss."""
         if isinstance(element, list) and self._mode == "train":
-            return dict(zip(self._extension.log_names, element[1:], strict=True))
+            assert self._pipelined is not None
+            return dict(zip(self._pipelined.log_names, element[1:], strict=True))
         return element
 
-    @property
-    def _everywhere(self) -> int:
+    def _everywhere(self, fed: fed_data.EpochIterator) -> int:
         """The replicas of all workers."""
         cluster = self._extension.cluster
-        return self._replicas * (1 if cluster is None else cluster.workers)
+        return fed.replicas * (1 if cluster is None else cluster.workers)
 
     def _joined(self, elements: Nested, fed: fed_data.EpochIterator) -> Nested:
         """The predictions of all steps and replicas, in the order of the data, without those of its padding."""
         cluster = self._extension.cluster
         if cluster is not None:
-            elements = steps_of_all_workers(cluster, elements, self._replicas)
-        axes = 2 if self._replicas > 1 or cluster is not None else 1
+            elements = steps_of_all_workers(cluster, elements, fed.replicas)
+        axes = 2 if fed.replicas > 1 or cluster is not None else 1
 
         def join(part: tf.Tensor) -> tf.Tensor:
             shape = part.shape.as_list()
             kept = shape[axes + 1 :] if len(shape) > axes else []
             return tf.reshape(part, [-1, *kept])
 
-        batches = fed.steps * self._everywhere
+        batches = fed.steps * self._everywhere(fed)
         joined = _without_padding(fed, _map(join, elements), 0, batches)
         fed.batches_done += batches
         return joined
 
-    def _predict_singly(self, batches: Nested) -> Nested:
-        results = []
-        for batch in map(fed_data.to_tensors, batches):
-            results.append(self._strategy.run(self._single, (batch,)))
-            self._extension.seen[self._mode] = _map(_spec_of, batch)
+    def _batches(self, source: Nested) -> list[Nested]:
+        """The batches of an execution, of data that the device is not fed with."""
+        batches = list(map(fed_data.to_tensors, fed_data.taken(source, self._extension.steps_per_execution)))
+        if not batches:
+            raise StopIteration
+        return batches
+
+    def _predict_singly(self, source: Nested) -> Nested:
+        batches = self._batches(source)
+        with self._calls.turn():
+            results = [self._strategy.run(self._single, (batch,)) for batch in batches]
+        self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
         return results[0] if len(results) == 1 else _map(lambda *parts: tf.concat(parts, 0), *results)
 
     def _run_singly(self, source: Nested) -> Nested:
-        batches = [
-            fed_data.to_tensors(batch) for batch in itertools.islice(source, self._extension.steps_per_execution)
-        ]
-        if not batches:
-            raise StopIteration
-        self._replicas = replicas = self._extension.replicas_for(_map(_spec_of, batches[0]))
+        batches = self._batches(source)
+        with self._calls.turn():
+            self._calls.measure()
+            self._check_single(batches[0])
+            logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
+        self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
+        return logs if self._extension.cluster is None else self._logs(logs, 1)
+
+    def _check_single(self, batch: Nested) -> None:
+        replicas = self._extension.replicas_for(_map(_spec_of, batch))
         if replicas > 1:
             raise ValueError(
                 f"The provided dataset contains 1 items, but all {replicas} replicas are requested to run 1 steps each. A"
@@ -310,9 +355,6 @@ class Loop:
                 f"The model has been configured to use gradient accumulation for training, and a single batch is not the"
                 f" {wanted} that `gradient_accumulation_steps_per_replica` says: use `fit`"
             )
-        logs = [self._strategy.run(self._single, (batch,)) for batch in batches][-1]
-        self._extension.seen[self._mode] = _map(_spec_of, batches[-1])
-        return logs if self._extension.cluster is None else self._logs(logs)
 
 
 def _without_padding(fed: fed_data.EpochIterator, predictions: Nested, number: int, batches: int) -> Nested:
@@ -321,23 +363,6 @@ def _without_padding(fed: fed_data.EpochIterator, predictions: Nested, number: i
     return (
         predictions if examples is None else examples.without_padding(predictions, fed.batches_done + number, batches)
     )
-
-
-class _Latest:
-    """What ran last, and with which arguments: one by one, as they are compared by identity."""
-
-    def __init__(self, program: Callable[..., None], arguments: tuple[object, ...], prepared: PreparedProgram) -> None:
-        """Takes a program with its arguments, of which it keeps no queue of data alive."""
-        self._program = program
-        self._arguments = [weakref.ref(one) if isinstance(one, IPUInfeedQueue) else one for one in arguments]
-        self.prepared = prepared
-
-    def is_of(self, program: Callable[..., None], arguments: tuple[object, ...]) -> bool:
-        """Whether it is what would be prepared for these arguments."""
-        if program is not self._program or len(arguments) != len(self._arguments) or not self.prepared.is_current:
-            return False
-        held = (one() if isinstance(one, weakref.ref) else one for one in self._arguments)
-        return all(one is other for one, other in zip(held, arguments, strict=True))
 
 
 def _repeat(count: tf.Tensor, body: Callable[[], None]) -> None:

@@ -37,6 +37,11 @@ def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
     @functools.wraps(plain)
     def resolve(self: object) -> bool:
         strategy = tf.distribute.get_strategy()
+        if _extends(strategy) and not isinstance(self, sys.modules["keras"].Model):
+            raise ValueError(
+                f"`{type(self).__name__}` is no `keras.Model`, and the IPU trains only models: derive the class from"
+                " `keras.Model`, or make and compile the object outside of `strategy.scope()`"
+            )
         if _extends(strategy) and "_ipu_extension" not in vars(self):
             raise ValueError(
                 "the model was made outside of the scope of the strategy that it is compiled in, so its weights are not on"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -32,8 +32,13 @@ def handing_on(optimizer: keras.optimizers.Optimizer, take: Callable[[Nested], N
         apply_gradients = optimizer.apply_gradients
 
         def apply(
-            grads_and_vars: Iterable[tuple[Gradient | None, Variable]], captured_grads: Nested = None, **kwargs: Any
-        ) -> Any:
+            grads_and_vars: Iterable[tuple[Gradient | None, Variable]],
+            captured_grads: Nested = None,
+            name: str | None = None,
+            **kwargs: object,
+        ) -> object:
+            if name is not None:  # `minimize` of Keras 2 passes None; such optimizers need have no `name`.
+                kwargs["name"] = name
             if captured_grads is None:
                 captured_grads = context.captured_gradients or None
             if captured_grads is not None and take is not None:
@@ -50,7 +55,7 @@ def capturing(model: keras.Model, step: Callable[[Nested], Nested]) -> Callable[
     """The training step of a model, in which its optimizer gets what was captured."""
 
     def run(batch: Nested) -> Nested:
-        with handing_on(model.optimizer):
+        with handing_on(model.optimizer), internals.transforming_dense(model.optimizer):
             return step(batch)
 
     return run
@@ -137,7 +142,8 @@ def accumulated_step(
         if counted:
             model.optimizer.apply_accumulated(gradients, weights)
         else:
-            model.optimizer.apply_gradients(zip(gradients, weights, strict=True), **options)
+            with internals.casting_gradients(model.optimizer):
+                model.optimizer.apply_gradients(zip(gradients, weights, strict=True), **options)
 
     return update
 

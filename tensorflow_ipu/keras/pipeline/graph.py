@@ -307,24 +307,27 @@ class PipelinedModel:
         self._stages = assignment.check()
         self._graph = internals.functional_of(assignment.graph)
         self._flow = calls_of(assignment.graph, assignment.places)
+        self.log_names: list[str] = []  # Of what the programs return in training, after the loss.
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
         """Puts the pipeline into the program that is being traced."""
         trace = _Trace(self._model, self._graph, self._flow, self._mode, elements)
         count = self._micro_batches or steps
-        training = {"optimizer_function": self._optimizer} if self._mode == "train" else {}
-        pipelining.pipeline(
-            [trace.stage(number, self._stages) for number in range(self._stages)],
-            gradient_accumulation_count=count,
-            repeat_count=steps // count,
-            infeed_queue=infeed,
-            outfeed_queue=outfeed,
-            device_mapping=self._mapping,
-            # A metric gathers values itself, and a sum of what it says step by step would be of no use.
-            accumulate_outfeed=parts.Results.LAST if self._accumulate else False,
-            **training,
-            **self._options,
-        )
+        trains = self._mode == "train"
+        with internals.casting_gradients(self._model.optimizer) if trains else contextlib.nullcontext():
+            pipelining.pipeline(
+                [trace.stage(number, self._stages) for number in range(self._stages)],
+                gradient_accumulation_count=count,
+                repeat_count=steps // count,
+                infeed_queue=infeed,
+                outfeed_queue=outfeed,
+                device_mapping=self._mapping,
+                # A metric gathers values itself, and a sum of what it says step by step would be of no use.
+                accumulate_outfeed=parts.Results.LAST if self._accumulate else False,
+                **({"optimizer_function": self._optimizer} if trains else {}),
+                **self._options,
+            )
+        self.log_names = trace.log_names
 
     def _optimizer(self, loss: tf.Tensor, *logs: tf.Tensor) -> pipelining.OptimizerFunctionOutput:
         del logs
@@ -355,6 +358,7 @@ class _Trace:
         self._hands_losses = False  # Whether the next stage gets their sum.
         self._targets: Nested = None  # The structure of targets and weights, which travel to the last stage.
         self._batch_size: int | None = None
+        self.log_names: list[str] = []
 
     def stage(self, number: int, stages: int) -> Callable[..., Nested]:
         """The function of a stage."""
@@ -383,7 +387,7 @@ class _Trace:
             return (*(values[key] for key in self._handed), *losses, *targets)
 
         run.__name__ = f"stage_{number}_of_{self._model.name}"
-        return run
+        return internals.converting(run)
 
     def _collect_losses(self, call: Call) -> None:
         """Notes the losses of a call: those that its layer added, and with the layer's first call those of its weights."""
@@ -428,9 +432,8 @@ class _Trace:
         logs = model.compute_metrics(None, y, predicted, sample_weight=weights)
         if not training:
             return logs
-        names = sorted(logs)
-        model._ipu_extension.log_names = names
-        return (internals.scaled_loss(model.optimizer, loss), *(logs[name] for name in names))
+        self.log_names = list(logs)
+        return (internals.scaled_loss(model.optimizer, loss), *logs.values())
 
 
 def _as_declared(value: tf.Tensor, symbol: keras.KerasTensor) -> tf.Tensor:

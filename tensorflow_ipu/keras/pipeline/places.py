@@ -172,10 +172,10 @@ def symbols_of_built(model: keras.Model) -> Nested:
             f"Cannot tell the layers of model `{model.name}`, which is neither sequential nor functional and was not built:"
             " its layers are known once it was called. Build it with `build(input_shape)`, call it on a batch, or fit it"
         )
-    return _symbols(next(iter(shapes.values())), model.input_dtype)
+    return _symbols(next(iter(shapes.values())), internals.input_dtype(model))
 
 
-def _symbols(shape: Nested, dtype: str) -> Nested:
+def _symbols(shape: Nested, dtype: str | None) -> Nested:
     if isinstance(shape, dict):
         return {name: _symbols(part, dtype) for name, part in shape.items()}
     if all(size is None or isinstance(size, int) for size in shape):

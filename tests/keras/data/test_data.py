@@ -101,6 +101,35 @@ def test_steps_an_execution_may_be_the_size_of_a_dataset_and_more_than_there_are
     assert model.steps_per_execution == 6
 
 
+def test_fewer_rows_than_a_batch_are_one_batch(features, labels, make_model, scoped, assert_same):
+    x, y, held_out = features[:6], labels[:6], (features[6:9], labels[6:9])
+
+    def train(steps):
+        model = make_model(steps_per_execution=steps)
+        found = [list(model.fit(x, y, epochs=2, verbose=0, validation_data=held_out).history.values())]
+        found.append(list(model.fit(x, y, batch_size=7, verbose=0, validation_split=0.5).history.values()))
+        return [*found, model.evaluate(x, y, verbose=0), model.predict(x, verbose=0)]
+
+    plain = train(1)
+    assert_same(scoped(lambda: train(1)), plain)
+    with pytest.warns(UserWarning, match="`steps_per_execution` is 4, and there are 1 steps"):
+        assert_same(scoped(lambda: train(4)), plain)
+
+
+def test_one_batch_is_too_few_for_replicas_and_updates_of_several_steps(
+    features, labels, make_model, scoped, configure
+):
+    model = scoped(make_model)
+    model.set_gradient_accumulation_options(4)
+    with pytest.raises(
+        RuntimeError, match="The data makes 1 steps .* multiple of 4. A smaller `batch_size` makes more"
+    ):
+        model.fit(features[:5], labels[:5], verbose=0)
+    configure(2)
+    with pytest.raises(ValueError, match="Give 2 batches or more, such as by a smaller `batch_size`"):
+        scoped(make_model).fit(features[:5], labels[:5], verbose=0)
+
+
 # What does not fit.
 
 

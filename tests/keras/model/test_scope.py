@@ -44,6 +44,34 @@ def test_models_made_in_a_scope_alone_are_extended(make_model):
     assert not any(map(is_extended, (before, make_model(), *others)))
 
 
+def test_a_trainer_that_is_no_model_is_told_so(features, plain_strategy):
+    """It was told that it was made outside of the scope."""
+    trainer = next(kind for kind in keras.Model.__mro__ if kind.__module__.endswith("tensorflow.trainer"))
+
+    class Own(trainer, layers.Layer):
+        def __init__(self):
+            layers.Layer.__init__(self)
+            trainer.__init__(self)
+            self.inner = layers.Dense(1)
+
+        def call(self, inputs):
+            return self.inner(inputs)
+
+    def train():
+        model = Own()
+        model.compile("sgd", "mse")
+        return model.fit(features, features[:, :1], batch_size=8, verbose=0).history["loss"]
+
+    with (
+        ipu.IPUStrategy().scope(),
+        pytest.raises(ValueError, match="`Own` is no `keras.Model`, and the IPU trains only"),
+    ):
+        train()
+    with plain_strategy.scope():
+        assert len(train()) == 1
+    assert len(train()) == 1
+
+
 def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without_this_package(
     features, labels, make_model, scoped, plain_strategy, run_script, tmp_path
 ):
