@@ -1,6 +1,8 @@
 """What of TensorFlow and Keras is replaced: when, by what, and that it is put back."""
 
+import copy
 import gc
+import pickle
 import sys
 import types
 from pathlib import Path
@@ -84,6 +86,20 @@ def test_it_is_put_back_when_the_last_object_goes(method):
     gc.collect()
     assert not method.is_applied
     assert Holder().method() == "plain"
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_of_an_object_hold_what_is_replaced_by_themselves(method, copied):
+    one = tf.Module()
+    method.apply_while(one)
+    other = copied(one)
+    method.apply_while(other)
+    del one
+    gc.collect()
+    assert method.is_applied
+    del other
+    gc.collect()
+    assert not method.is_applied
 
 
 def test_what_somebody_else_put_there_meanwhile_stays(method, monkeypatch):

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -79,12 +80,12 @@ class Patch:
 
     def apply_while(self, owner: object) -> None:
         """Replaces it as long as an object lives, or others need it."""
-        if self in getattr(owner, _PATCHES, {}):
+        if self in _LivePatches.of(owner):
             return
         token = object()
         self._hold(token)
         with _lock:
-            applied = getattr(owner, _PATCHES, {})
+            applied = _LivePatches.of(owner)
             setattr(owner, _PATCHES, applied)
             is_first = applied.setdefault(self, token) is token  # Else another thread was faster.
         if is_first:
@@ -130,6 +131,23 @@ class Patch:
                 delattr(holder, name)
             else:
                 _write(holder, name, before)
+
+
+class _LivePatches(dict[Patch, object]):
+    """The patches that are applied while an object lives. A copy of the object has none."""
+
+    def __init__(self, owner: object = None) -> None:
+        self.owner = None if owner is None else weakref.ref(owner)
+
+    def __reduce__(self) -> tuple[type[_LivePatches], tuple[()]]:
+        return _LivePatches, ()
+
+    @staticmethod
+    def of(owner: object) -> _LivePatches:
+        found: _LivePatches | None = getattr(owner, _PATCHES, None)
+        return (
+            found if found is not None and found.owner is not None and found.owner() is owner else _LivePatches(owner)
+        )
 
 
 class Hook(Patch):

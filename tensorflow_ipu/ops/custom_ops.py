@@ -341,6 +341,8 @@ def checked(
 
 def _load(library_path: str | os.PathLike[str], function: str) -> str:
     """Loads the function of a library, and returns the path that the library is known by."""
+    if not Path(library_path).is_file():
+        raise ValueError(f"`library_path` must be the path of a shared library, but `{library_path}` is no file")
     path = os.path.realpath(library_path)
     _feed_of((path, function))
     return path
@@ -354,8 +356,6 @@ def _feed_of(function: tuple[str, str]) -> _feed.Feed:
 
 
 def _address(path: str, function: str) -> Any:
-    if not Path(path).is_file():
-        raise ValueError(f"`library_path` must be the path of a shared library, but `{path}` is no file")
     try:
         library = of_user(path)
     except OSError as exc:

@@ -209,11 +209,11 @@ process = multiprocessing.get_context("fork").Process(target=child, args=(source
 process.start()
 process.join(60)
 assert process.exitcode == 0, process.exitcode
-run(source, sink, 3)
-assert taken(sink) == list(range(6))
 put(5)
 thread.join(60)
 assert taken(waiting_sink) == [5]
+run(source, sink, 3)
+assert taken(sink) == list(range(6))
 print("forks done")
 """
     assert run_script(PREAMBLE + script).stdout.splitlines() == ["forks done"]
@@ -255,15 +255,14 @@ waited_for, waiting_sink = infeed_of(tap), ipu.IPUOutfeedQueue()
 thread = threading.Thread(target=in_a_thread, daemon=True)
 thread.start()
 until_waiting(waited_for, waiting_sink, 0)
-last, last_sink = infeed_of(tap), ipu.IPUOutfeedQueue()
 
 def press():
-    until_waiting(last, last_sink, 0)
+    until(lambda: native.ipu_runs_waiting(0) == 1)  # For the thread's run to end.
     print(time.time(), flush=True)
     os.kill(os.getpid(), signal.SIGINT)
 
 threading.Thread(target=press).start()
-run(last, last_sink, 1)
+run(keep[0], sink, 1)
 """
     done = run_script(PREAMBLE + script, check=False)
     assert time.time() - float(done.stdout) < 60

@@ -319,6 +319,7 @@ def main() -> None:
         importlib.import_module("tensorflow_ipu.compat")
         run_programs()
         gc.collect()
+        importlib.import_module("tensorflow_ipu._base.lifetimes").call_due()  # As the next use of the package does.
         changed = replaced(before)
     told = {"state": state(), "programs": programs(), "results": results(), "replaced": changed}
     pathlib.Path(file).write_text(json.dumps(told))
