@@ -66,13 +66,16 @@ class Reader:
     """A thread that hands each element of an outfeed to a function, until it has handed on so many."""
 
     def __init__(self, outfeed: IPUOutfeedQueue, count: int, handle: Callable[[Nested], None]) -> None:
-        """Starts to read."""
+        """Makes the thread, which `start` starts."""
         self._outfeed = outfeed
         self._left = count
         self._handle = handle
         self._given_up = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="ipu-keras-callbacks", daemon=True)
+
+    def start(self) -> None:
+        """Starts to read."""
         self._thread.start()
 
     def _read(self) -> None:
@@ -91,9 +94,10 @@ class Reader:
             raise self._error
 
     def give_up(self) -> None:
-        """Ends the thread though elements are missing: the program failed."""
+        """Ends the thread though elements are missing: the program failed, or the user gave up."""
         self._given_up.set()
-        self._thread.join()
+        if self._thread.is_alive():  # Else `start` was interrupted, or not called.
+            self._thread.join()
 
 
 _WRITING = (

@@ -265,16 +265,15 @@ class Loop:
             for step in range(fed.steps):
                 handle(_map(lambda part: part[step], rows))  # noqa: B023
         else:
-            reader: Reader | None = None
+            reader = Reader(shared.outfeed, fed.steps, handle)
             try:
                 with self._calls.turn():
-                    reader = Reader(shared.outfeed, fed.steps, handle)
+                    reader.start()
                     self._run(fed, shared)
+                reader.join()
             except BaseException:
-                if reader is not None:
-                    reader.give_up()  # Without the turn, for which a callback may wait.
+                reader.give_up()  # Without the turn, for which a callback may wait.
                 raise
-            reader.join()
         if not predicts:
             return self._logs(elements[-1], fed.replicas)
         return self._joined(_map(lambda *parts: tf.stack(parts), *elements), fed)

@@ -96,6 +96,26 @@ def test_asynchronous_callbacks_come_while_the_program_runs(model):
     assert heard.is_set()
 
 
+# A thread that was interrupted between its start and its place in a variable read on for ever.
+def test_ctrl_c_while_the_thread_of_asynchronous_callbacks_starts_leaves_no_thread(
+    features, labels, model, monkeypatch
+):
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        if thread.name == "ipu-keras-callbacks":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    model.set_asynchronous_callbacks(True)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(**data(features, labels))
+    assert "ipu-keras-callbacks" not in [thread.name for thread in threading.enumerate()]
+    monkeypatch.undo()
+    assert len(model.fit(**data(features, labels)).history["loss"]) == 1
+
+
 def test_progress_bar_counts_steps_and_a_callback_evaluates_and_predicts_between_epochs(
     features, labels, model, capsys
 ):
