@@ -67,18 +67,18 @@ class Engine:
         self._held: list[str] = []
         self._end_of_context: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._context: weakref.ref[RuntimeContext] | None = None
-        self._reserve(ipus)
-        try:
-            self._define(values)
-        except BaseException:
-            self._drop()
-            raise
         self._threads = [
             threading.Thread(target=target, name=f"ipu-application-{name}", daemon=True)
             for name, target in (("program", self._run), ("answers", self._answer), ("end", self._stop_with_context))
         ]
-        for thread in self._threads:
-            thread.start()
+        self._reserve(ipus)
+        try:
+            self._define(values)
+            for thread in self._threads:
+                thread.start()
+        except BaseException:
+            self.stop()
+            raise
 
     def _reserve(self, ipus: int) -> None:
         """Reserves IPUs of a device that has `ipus`. A program does not end, and shares no IPUs."""
@@ -125,7 +125,8 @@ class Engine:
         self._end(RuntimeError("the application was stopped: start it again"))
         self._end_of_context.put(None)
         for thread in set(self._threads) - {threading.current_thread()}:
-            thread.join()
+            if thread.is_alive():
+                thread.join()
         self._drop()
 
     def _drop(self) -> None:

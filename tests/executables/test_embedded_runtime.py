@@ -304,6 +304,19 @@ def test_start_that_fails_leaves_no_queue_and_no_executable(make, start, monkeyp
     assert len(released) == 1
     assert threading.active_count() == threads
 
+    # Ctrl-C between the start of the first thread and that of the next left the first one running.
+    monkeypatch.undo()
+    begin = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        begin(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        start(path, [1.0], "app")
+    assert threading.active_count() == threads
+
 
 def test_application_that_cannot_be_written_leaves_no_file(strategy, tmp_path, monkeypatch):
     infeed = ipu.IPUInfeedQueue(tf.data.Dataset.from_tensors(tf.zeros([2])).repeat())
