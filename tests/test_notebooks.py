@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu._base import lifetimes
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKE = runpy.run_path(str(ROOT / "build_tools" / "notebooks.py"))
@@ -188,6 +189,7 @@ def test_a_cell_that_is_run_again_leaves_no_object_and_no_thread(configure):
 
     def alive():
         gc.collect()
+        lifetimes.call_due()
         kinds = Counter(type(each) for each in gc.get_objects())
         ours = {kind: count for kind, count in kinds.items() if kind.__module__.startswith(("tensorflow_ipu", "keras"))}
         return ours | {kind: kinds[kind] for kind in (tf.Graph, FuncGraph, type(tf.constant(0)))}

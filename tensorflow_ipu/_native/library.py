@@ -64,7 +64,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         ("ipu_hold_executable", None, [_TEXT, _TEXT, _TEXT, _INT]),
         ("ipu_host_function_new", _INT, [_INT]),
         ("ipu_host_layers ipu_journal", _TEXT, []),
-        ("ipu_infeed_new", _INT, [_TEXT, _INT, _INT, _FLAG]),
+        ("ipu_infeed_new", _INT, [_TEXT, _INT, _INT, _FLAG, _INT]),
         (
             (
                 "ipu_infeed_ready ipu_infeed_waiting ipu_outfeed_replicas ipu_outfeed_layout ipu_outfeed_ready"

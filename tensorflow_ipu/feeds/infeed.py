@@ -140,7 +140,8 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         self._note_graph()
         self._dataset: tf.data.Dataset | None = _without_injected_prefetch(dataset)
         self._name = _feed.unique_name("infeed")
-        number = native.ipu_infeed_new(self._name.encode(), depth, sharing.size or 0, sharing.orthogonal)
+        ordinal = tf.DeviceSpec.from_string(self._device).device_index
+        number = native.ipu_infeed_new(self._name.encode(), depth, sharing.size or 0, sharing.orthogonal, ordinal)
         # The dataset's Python functions live as long as the dataset's object.
         self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_infeed_drop, keep=self._dataset)
         self._feed.queue = weakref.ref(self)

@@ -66,6 +66,20 @@ TEST(turns_come_as_those_before_end_in_the_order_of_the_requests) {
   }
 }
 
+TEST(each_turn_has_a_number_while_it_lasts) {
+  Requests requests;
+  CHECK_EQ(requests.turns.current(), 0);
+  CHECK(requests.turns.TryBegin());
+  requests.Request(0);
+  const int64_t first = requests.turns.current();
+  CHECK(first != 0);
+  requests.turns.End();
+  const int64_t second = requests.turns.current();
+  CHECK(second != 0 && second != first);
+  requests.turns.End();
+  CHECK_EQ(requests.turns.current(), 0);
+}
+
 TEST(a_turn_that_ends_as_it_begins_gives_way_to_the_next) {
   Turns turns(kOccupied);
   std::vector<int> order;

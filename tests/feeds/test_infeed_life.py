@@ -185,6 +185,40 @@ def counted(body: Any) -> tuple[Any, list[None]]:
     return tf.function(noted, jit_compile=True, autograph=False), traces
 
 
+# One replica took new elements while another still had old ones, and rows of the outfeed were of both.
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("deletes", [False, True])
+def test_run_that_used_a_queue_takes_nothing_from_its_next_pass(
+    count, deletes, replicas, numbers, infeed_of, start, until
+):
+    strategy = replicas(count)
+    opened = tf.queue.FIFOQueue(10, [tf.int32], [[]])
+    gate = infeed_of(tf.data.Dataset.range(10).map(lambda _: opened.dequeue()))
+    infeed, outfeed = infeed_of(numbers(100)), ipu.IPUOutfeedQueue()
+
+    @tf.function(jit_compile=True)
+    def program(steps):
+        for _ in tf.range(steps):
+            outfeed.enqueue(infeed._dequeue() + 0 * gate._dequeue())
+
+    def run(steps):
+        opened.enqueue_many([[0] * steps * count])
+        return start(lambda: strategy.run(program, (tf.constant(steps),)))
+
+    run(1).result(60)
+    running = start(lambda: strategy.run(program, (tf.constant(2),)))
+    until(lambda: native.ipu_infeed_waiting(gate._feed.number) == count)
+    if deletes:
+        infeed.deleter  # noqa: B018
+    infeed.initializer  # noqa: B018
+    opened.enqueue_many([[0] * count])
+    with pytest.raises(tf.errors.CancelledError, match=f"`{infeed._name}` was deleted or restarted while a program"):
+        running.result(60)
+    outfeed.dequeue()
+    run(2).result(60)
+    assert outfeed.dequeue().numpy().ravel().tolist() == list(range(2 * count))
+
+
 def test_queues_of_one_spec_share_a_trace(numbers, infeed_of, strategy):
     program, traces = counted(lambda infeed, outfeed: outfeed.enqueue(infeed._dequeue()) and None)
     for begin in range(4):

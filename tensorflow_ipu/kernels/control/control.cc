@@ -141,10 +141,11 @@ void ipu_embedding_open(int64_t number, int32_t open) {
 
 void ipu_embedding_drop(int64_t number) { Drop(&EmbeddingTables(), number); }
 
-// A new infeed, not started yet, that keeps `depth` elements a replica ready. Groups of `group_size` replicas (0: all)
-// share each element: neighbours, or with `orthogonal`, replicas as far apart as there are groups.
-int64_t ipu_infeed_new(const char* name, int64_t depth, int64_t group_size, int32_t orthogonal) {
-  return Infeeds().Add(std::make_shared<Infeed>(name, depth, core::Grouping{group_size, orthogonal != 0}));
+// A new infeed of a device, not started yet, that keeps `depth` elements a replica ready. Groups of `group_size`
+// replicas (0: all) share each element: neighbours, or with `orthogonal`, replicas as far apart as there are groups.
+int64_t ipu_infeed_new(const char* name, int64_t depth, int64_t group_size, int32_t orthogonal, int64_t device) {
+  const core::Grouping sharing{group_size, orthogonal != 0};
+  return Infeeds().Add(std::make_shared<Infeed>(name, depth, sharing, &TurnsOf(device)));
 }
 
 void ipu_infeed_drop(int64_t number) {

@@ -21,6 +21,7 @@
 #include "tensorflow_ipu/kernels/core/status.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
+#include "tensorflow_ipu/kernels/core/turns.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
 namespace tensorflow_ipu::core {
@@ -165,6 +166,16 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   ~Infeed() { Close(); }
 
   const std::string& name() const { return name_; }
+
+  // Whether a program has asked for an element.
+  bool used() const { return replicas_ != 0; }
+
+  // Refuses the program that has this turn on the device: it used the pass before this one, and its replicas would go
+  // on with rows of either. Called before programs find the queue.
+  void Refuse(const Turns* turns, int64_t turn) {
+    turns_ = turns;
+    refused_turn_ = turn;
+  }
 
   // Appends an element after a wait for room. Cancelled once the queue is closed. `element` gets back the memory that a
   // Take left, so that each thread frees its own memory.
@@ -409,6 +420,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Status Refusal(int64_t replica, int64_t replicas) IPU_REQUIRES(mutex_) {
     if (Stopped()) return WhyStopped();
     if (replicas_ == 0) {
+      if (refused_turn_ != 0 && turns_->current() == refused_turn_) return Closed();
       if (!rows_.sharing().Divides(replicas)) {
         return Status::InvalidArgument("The infeed queue `" + name_ + "` shares its elements in groups of " +
                                        std::to_string(rows_.sharing().size) + " replicas, and the program has " +
@@ -462,6 +474,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   }
 
   const std::string name_;
+  const Turns* turns_ = nullptr;  // Of the device.
+  int64_t refused_turn_ = 0;
 
   // The mutex of a cache is locked before this one.
   mutable Mutex mutex_;

@@ -18,8 +18,7 @@ Status Interrupted() {
 bool Turns::TryBegin(bool lasting) {
   const Lock lock(mutex_);
   if (under_way_) return false;
-  under_way_ = true;
-  lasting_ = lasting;
+  Begin(lasting);
   return true;
 }
 
@@ -28,8 +27,7 @@ int64_t Turns::Request(Callback begin, bool lasting) {
   {
     const Lock lock(mutex_);
     if (!under_way_) {
-      under_way_ = true;
-      lasting_ = lasting;
+      Begin(lasting);
     } else if (lasting_) {
       status = occupied_;
     } else if (interrupted) {
@@ -48,9 +46,9 @@ void Turns::End() {
   Callback begin;
   {
     const Lock lock(mutex_);
-    under_way_ = !waiting_.empty();
-    lasting_ = under_way_ && waiting_.front().lasting;
-    if (under_way_) {
+    under_way_ = lasting_ = false;
+    if (!waiting_.empty()) {
+      Begin(waiting_.front().lasting);
       begin = std::move(waiting_.front().begin);
       waiting_.pop_front();
     }

@@ -37,6 +37,12 @@ class Turns {
   // Fails all requests that wait.
   void Interrupt() IPU_EXCLUDES(mutex_);
 
+  // The number of the turn under way; 0 if there is none.
+  int64_t current() const IPU_EXCLUDES(mutex_) {
+    const Lock lock(mutex_);
+    return under_way_ ? begun_ : 0;
+  }
+
   // The number of requests that wait.
   int64_t waiting() const IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
@@ -44,6 +50,12 @@ class Turns {
   }
 
  private:
+  void Begin(bool lasting) IPU_REQUIRES(mutex_) {
+    under_way_ = true;
+    lasting_ = lasting;
+    ++begun_;
+  }
+
   struct Waiting {
     int64_t number;
     Callback begin;
@@ -54,6 +66,7 @@ class Turns {
   mutable Mutex mutex_;
   bool under_way_ IPU_GUARDED_BY(mutex_) = false;
   bool lasting_ IPU_GUARDED_BY(mutex_) = false;  // The turn under way is a lasting one.
+  int64_t begun_ IPU_GUARDED_BY(mutex_) = 0;     // Turns so far.
   int64_t last_number_ IPU_GUARDED_BY(mutex_) = 0;
   std::deque<Waiting> waiting_ IPU_GUARDED_BY(mutex_);
 };

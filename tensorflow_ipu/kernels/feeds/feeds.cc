@@ -70,13 +70,17 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
   std::shared_ptr<Pump> pump;
   {
     const core::Lock lock(mutex_);
+    if (queue_ != nullptr) {
+      queue_->Close();  // Nothing is taken any more, so it is known whether a program has used it.
+      before_ += queue_->passed();
+      if (queue_->used() && turns_ != nullptr) ended_in_turn_ = turns_->current();
+    }
+    if (queue != nullptr) queue->Refuse(turns_, ended_in_turn_);
     queue.swap(queue_);
     pump.swap(pump_);
-    if (queue != nullptr) before_ += queue->passed();
     ++core::removals;
   }
   if (pump != nullptr) pump->Stop();
-  if (queue != nullptr) queue->Close();  // A failed start left no pump to do it.
   if (pump != nullptr && timeout.count() > 0) pump->Await(timeout);
   return queue != nullptr;
 }

@@ -18,6 +18,7 @@
 #include "tensorflow_ipu/kernels/core/outfeed.h"
 #include "tensorflow_ipu/kernels/core/registry.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
+#include "tensorflow_ipu/kernels/core/turns.h"
 
 namespace tensorflow_ipu {
 
@@ -95,8 +96,9 @@ class Pump;
 // Thread-safe.
 class Infeed {
  public:
-  Infeed(std::string name, int64_t depth, core::Grouping sharing = {1, false})
-      : name_(std::move(name)), depth_(depth), sharing_(sharing) {}
+  // `turns` are those of the device whose programs it feeds.
+  Infeed(std::string name, int64_t depth, core::Grouping sharing = {1, false}, const core::Turns* turns = nullptr)
+      : name_(std::move(name)), depth_(depth), sharing_(sharing), turns_(turns) {}
 
   ~Infeed() { Stop(); }
 
@@ -124,11 +126,14 @@ class Infeed {
   const std::string name_;
   const int64_t depth_;
   const core::Grouping sharing_;
+  const core::Turns* const turns_;
 
   mutable core::Mutex mutex_;
   std::shared_ptr<InfeedQueue> queue_ IPU_GUARDED_BY(mutex_);
   std::shared_ptr<Pump> pump_ IPU_GUARDED_BY(mutex_);
   core::Passed before_ IPU_GUARDED_BY(mutex_);  // In earlier passes.
+  // The turn on the device in which a pass ended that programs had used. Its program may not use a later pass.
+  int64_t ended_in_turn_ IPU_GUARDED_BY(mutex_) = 0;
 };
 
 inline core::Registry<Infeed>& Infeeds() { return core::NeverDestroyed<core::Registry<Infeed>>(); }
