@@ -100,8 +100,12 @@ def trace(
     with tracing_program(target.ipus, target.host_kernels, floating_point=target.floating_point):
         with functions.lock_of(function):  # Another thread may be at the first call, and make the variables.
             if functions.tracing_options(function) is None:
-                vars(function).setdefault("_ipu_first", target)
-                function.get_concrete_function(*args, **kwargs)
+                function._ipu_first = target  # pyright: ignore[reportAttributeAccessIssue]
+                try:
+                    function.get_concrete_function(*args, **kwargs)
+                except BaseException:  # A plain call may be the first that is traced.
+                    function._ipu_first = function._ipu_options = None  # pyright: ignore[reportAttributeAccessIssue]
+                    raise
             created = functions.has_made_variables(function)
         bound = functions.bound_arguments(function, args, kwargs)
         options = _options(function, functions.tracing_options(function), target)
@@ -124,8 +128,9 @@ def _options(function: Function, config: Any, target: Target) -> Any:
         known = function._ipu_options = (config, {})  # pyright: ignore[reportAttributeAccessIssue]
     options = known[1].get(target)
     if options is None:
-        # TensorFlow's own key is for the target that the function was first traced for.
-        first = vars(function).setdefault("_ipu_first", target)
+        # TensorFlow's own key is for the target that the function was first traced for. There is none if a plain call was
+        # the first, even one that failed.
+        first = getattr(function, "_ipu_first", None)
         options = known[1][target] = config if target == first else functions.with_target(config, target)
     return options
 

@@ -40,9 +40,9 @@ def note_lengths(op: tf.Operation) -> None:
         size = None if result is None else op.inputs[0].shape[axis.sliced]
         lengths[at] = _length(begin if axis.begins else None, end if axis.ends else None, stride, size)
         if result is not None and lengths[at]:
-            if size is None or abs(lengths[at]) > size:
-                return  # It may be longer than its axis, and so never whole.
             axis.elements = len(range(0, lengths[at], stride))
+            if size is None or (axis.elements - 1) * abs(stride) >= size:
+                return  # It may be longer than its axis, and so never whole.
     if not any(lengths):
         return
     attribute = tf.compat.v1.AttrValue

@@ -191,7 +191,7 @@ def _of_operation(
 ) -> Iterator[_Found]:
     for function in functions_of(graph, operation):
         outputs = function.outputs
-        if operation.type in CALLS:
+        if operation.type in CALLS and len(outputs) == len(wanted):  # The gradient may have added outputs since.
             outputs = [tensor for tensor, is_wanted in zip(outputs, wanted, strict=True) if is_wanted]
         inside = _scope(operation, scope) if operation.type in CALLS else scope
         yield from _needed(function, outputs, inside, is_sought)

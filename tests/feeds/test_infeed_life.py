@@ -199,7 +199,8 @@ def test_run_that_used_a_queue_takes_nothing_from_its_next_pass(
     @tf.function(jit_compile=True)
     def program(steps):
         for _ in tf.range(steps):
-            outfeed.enqueue(infeed._dequeue() + 0 * gate._dequeue())
+            taken = infeed._dequeue()
+            outfeed.enqueue(taken + 0 * gate._dequeue())
 
     def run(steps):
         opened.enqueue_many([[0] * steps * count])
@@ -217,6 +218,18 @@ def test_run_that_used_a_queue_takes_nothing_from_its_next_pass(
     outfeed.dequeue()
     run(2).result(60)
     assert outfeed.dequeue().numpy().ravel().tolist() == list(range(2 * count))
+
+    # A run under way that has not used it yet takes the new elements alone.
+    @tf.function(jit_compile=True)
+    def gate_first():
+        outfeed.enqueue(gate._dequeue() * 0 + infeed._dequeue())
+
+    running = start(lambda: strategy.run(gate_first))
+    until(lambda: native.ipu_infeed_waiting(gate._feed.number) == count)
+    infeed.initializer  # noqa: B018
+    opened.enqueue_many([[0] * count])
+    running.result(60)
+    assert outfeed.dequeue().numpy().ravel().tolist() == list(range(count))
 
 
 def test_queues_of_one_spec_share_a_trace(numbers, infeed_of, strategy):

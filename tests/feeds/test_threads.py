@@ -247,7 +247,21 @@ def test_a_host_function_that_runs_a_program_on_its_own_device_is_refused(replic
 
     with pytest.raises(tf.errors.OpError, match=r"would wait for the end of the first one.*on another"):
         run(strategy)
-    assert run(ipu.IPUStrategy("/device:IPU:1")) == 7
+    other = ipu.IPUStrategy("/device:IPU:1")
+    assert run(other) == 7
+
+    # By way of the other device, which waited for ever.
+    back = tf.function(lambda x: program(x, strategy), jit_compile=True)
+
+    def there_and_back(x: Any) -> Any:
+        with ipu.scopes.outside_compilation_scope():
+            y = tf.py_function(lambda x: other.run(back, (x,)), [x], tf.float32)
+            y.set_shape([])
+        return y
+
+    with pytest.raises(tf.errors.OpError, match=r"would wait for the end of the first one"):
+        strategy.run(tf.function(there_and_back, jit_compile=True), (tf.constant(3.0),))
+    assert run(other) == 7
 
 
 def test_programs_of_several_threads_share_a_queue(numbers, infeed_of, echo, start):

@@ -291,6 +291,40 @@ def test_types_of_tensors_go_in_and_come_out(strategy):
         np.testing.assert_array_equal(tf.cast(result, tf.int32), [2, 4])
 
 
+# The program took the plain trace: each replica drew the same numbers, and sums over replicas had one addend.
+@pytest.mark.parametrize("fails", ["", "plainly", "in the program"])
+def test_function_that_was_called_plainly_first_is_traced_as_a_program(fails, replicas):
+    strategy, failing = replicas(2), [fails == "in the program"]
+    with strategy.scope():
+        total = tf.Variable(1.0)
+
+    @tf.function(jit_compile=True)
+    def step(x):
+        if failing.pop() if failing else False:
+            raise KeyError("once")
+        # Plainly, the variable of an IPU is out of reach, and the trace stays.
+        context = tf.distribute.get_replica_context()
+        summed = context.all_reduce("sum", x) if not tf.distribute.in_cross_replica_context() else x
+        return summed + (total if fails == "plainly" else 0.0)
+
+    x = tf.constant(3.0)
+    if fails == "in the program":
+        with pytest.raises(KeyError):
+            strategy.run(step, (x,))
+    if fails == "plainly":
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            step(x)
+    else:
+        assert step(x) == 3
+    assert strategy.run(step, (x,)) == (7 if fails == "plainly" else 6)
+
+
+def test_dataset_that_runs_a_program_for_each_element_is_iterated_eagerly(strategy):
+    program = tf.function(double, jit_compile=True)
+    dataset = tf.data.Dataset.range(3).map(lambda i: strategy.run(program, (tf.cast(i, tf.float32),)))
+    assert [float(one) for one in dataset] == [0, 2, 4]
+
+
 def test_gradient_of_a_run_reaches_variables_and_inputs(strategy):
     with strategy.scope():
         variable = tf.Variable(3.0)

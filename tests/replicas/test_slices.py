@@ -35,6 +35,7 @@ SLICES: dict[str, Callable[[Any, Any], Any]] = {
     "i:i+3:2": lambda x, i: x[i : i + 3 : 2],
     "i+2:i-1:-1": lambda x, i: x[i + 2 : i - 1 : -1],
     "..., i:i+1, newaxis": lambda x, i: x[..., i : i + 1, tf.newaxis],
+    "i:i+2, :, ::3": lambda x, i: x[i : i + 2, :, ::3],
     "int64": lambda x, i: x[tf.cast(i, tf.int64), 1 : tf.constant(3, tf.int64)],
 }
 
@@ -118,6 +119,19 @@ def test_assignments_at_numbers_of_a_loop_change_the_elements_that_plain_tensorf
     found = strategy.run(tf.function(lambda: program(variables), jit_compile=True))
     assert_equal(found, program(plain))
     assert_equal(variables, plain)
+
+
+def test_indices_of_16_bits_reach_into_an_axis_that_is_longer(strategy):
+    values = np.arange(40_000, dtype=np.float32)
+
+    def total(x):
+        found = tf.zeros([2])
+        for i in tf.range(1, 4):
+            place = tf.cast(i, tf.int16)
+            found += x[place : place + 2] + tf.stack([x[-place], x[place]])
+        return found
+
+    assert_equal({"": strategy.run(tf.function(total, jit_compile=True), (values,))}, {"": total(tf.constant(values))})
 
 
 def test_updates_of_a_tensor_and_their_gradients_equal_those_of_plain_tensorflow(strategy):

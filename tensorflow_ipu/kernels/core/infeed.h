@@ -160,22 +160,25 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   using Callback = typename Waiters<Element>::Callback;
   enum class Took { kElement, kNothing, kFailed };
 
-  Infeed(std::string name, int64_t depth, Grouping sharing = {1, false})
-      : name_(std::move(name)), capacity_(depth), rows_(sharing) {}
+  // `turns` are those of the device whose programs it feeds.
+  Infeed(std::string name, int64_t depth, Grouping sharing = {1, false}, const Turns* turns = nullptr)
+      : name_(std::move(name)), capacity_(depth), rows_(sharing), turns_(turns) {}
 
   ~Infeed() { Close(); }
 
   const std::string& name() const { return name_; }
 
-  // Whether a program has asked for an element.
-  bool used() const { return replicas_ != 0; }
-
-  // Refuses the program that has this turn on the device: it used the pass before this one, and its replicas would go
-  // on with rows of either. Called before programs find the queue.
-  void Refuse(const Turns* turns, int64_t turn) {
-    turns_ = turns;
-    refused_turn_ = turn;
+  // Whether the program that has this turn on the device has asked for an element.
+  bool UsedIn(int64_t turn) const {
+    bool used = false;
+    ForEachCache([&](int64_t, const ReplicaCache<Element>* cache)
+                     IPU_REQUIRES(cache->mutex) { used = used || cache->turn == turn; });
+    return used;
   }
+
+  // Refuses the program of a turn that used the pass before this one: its replicas would go on with rows of either.
+  // Called before programs find the queue.
+  void Refuse(int64_t turn) { refused_turn_ = turn; }
 
   // Appends an element after a wait for room. Cancelled once the queue is closed. `element` gets back the memory that a
   // Take left, so that each thread frees its own memory.
@@ -218,6 +221,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     ReplicaCache<Element>* const cache = CacheOf(replica, replicas, why);
     if (cache == nullptr) return Took::kFailed;
     const Lock cache_lock(cache->mutex);
+    cache->turn = Turn();
     if (Stopped()) {
       *why = WhyStopped();
       return Took::kFailed;
@@ -250,6 +254,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     ReplicaCache<Element>& cache = caches_[replica];
     const Lock cache_lock(cache.mutex);
     if (cache.count() == 0 || Stopped()) return false;
+    cache.turn = Turn();
     cache.TakeInPlace(use);
     return true;
   }
@@ -291,6 +296,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     Status why;
     if (ReplicaCache<Element>* const cache = CacheOf(replica, replicas, &why)) {
       const Lock cache_lock(cache->mutex);
+      cache->turn = Turn();
       if (Stopped()) {
         why = WhyStopped();
       } else if (cache->count() > 0) {
@@ -404,6 +410,8 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   bool HasRoom() const IPU_REQUIRES(mutex_) { return rows_.held() < capacity_.elements() || !open_; }
 
+  int64_t Turn() const { return turns_ == nullptr ? 0 : turns_->current(); }
+
   bool Stopped() const { return !open_ || interrupted.load(std::memory_order_relaxed); }
 
   Status WhyStopped() const { return open_ ? Interrupted() : Closed(); }
@@ -420,7 +428,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   Status Refusal(int64_t replica, int64_t replicas) IPU_REQUIRES(mutex_) {
     if (Stopped()) return WhyStopped();
     if (replicas_ == 0) {
-      if (refused_turn_ != 0 && turns_->current() == refused_turn_) return Closed();
+      if (refused_turn_ != 0 && Turn() == refused_turn_) return Closed();
       if (!rows_.sharing().Divides(replicas)) {
         return Status::InvalidArgument("The infeed queue `" + name_ + "` shares its elements in groups of " +
                                        std::to_string(rows_.sharing().size) + " replicas, and the program has " +
@@ -474,7 +482,6 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   }
 
   const std::string name_;
-  const Turns* turns_ = nullptr;  // Of the device.
   int64_t refused_turn_ = 0;
 
   // The mutex of a cache is locked before this one.
@@ -497,6 +504,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   // Read by each Take, so on a cache line that hardly changes. The caches are made before the number of replicas is
   // set, and stay.
   alignas(64) std::atomic<bool> open_{true};
+  const Turns* const turns_;
   std::unique_ptr<ReplicaCache<Element>[]> caches_;
   std::atomic<int64_t> replicas_{0};  // 0 until a program takes.
 };

@@ -147,6 +147,7 @@ struct alignas(64) ReplicaCache {
   std::vector<Element> elements IPU_GUARDED_BY(mutex);  // Those from `next` to `end` are left.
   std::size_t next IPU_GUARDED_BY(mutex) = 0;
   std::size_t end IPU_GUARDED_BY(mutex) = 0;
+  int64_t turn IPU_GUARDED_BY(mutex) = 0;  // On the device, of the program that asked last.
 
   int64_t count() const IPU_REQUIRES(mutex) { return static_cast<int64_t>(end - next); }
 

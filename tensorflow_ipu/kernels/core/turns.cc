@@ -17,7 +17,7 @@ Status Interrupted() {
 
 bool Turns::TryBegin(bool lasting) {
   const Lock lock(mutex_);
-  if (under_way_) return false;
+  if (current_ != 0) return false;
   Begin(lasting);
   return true;
 }
@@ -26,7 +26,7 @@ int64_t Turns::Request(Callback begin, bool lasting) {
   Status status;
   {
     const Lock lock(mutex_);
-    if (!under_way_) {
+    if (current_ == 0) {
       Begin(lasting);
     } else if (lasting_) {
       status = occupied_;
@@ -46,7 +46,8 @@ void Turns::End() {
   Callback begin;
   {
     const Lock lock(mutex_);
-    under_way_ = lasting_ = false;
+    current_ = 0;
+    lasting_ = false;
     if (!waiting_.empty()) {
       Begin(waiting_.front().lasting);
       begin = std::move(waiting_.front().begin);

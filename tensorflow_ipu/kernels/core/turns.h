@@ -1,6 +1,7 @@
 // Turns on what one user has at a time, such as a device.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -38,10 +39,7 @@ class Turns {
   void Interrupt() IPU_EXCLUDES(mutex_);
 
   // The number of the turn under way; 0 if there is none.
-  int64_t current() const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
-    return under_way_ ? begun_ : 0;
-  }
+  int64_t current() const { return current_; }
 
   // The number of requests that wait.
   int64_t waiting() const IPU_EXCLUDES(mutex_) {
@@ -51,9 +49,8 @@ class Turns {
 
  private:
   void Begin(bool lasting) IPU_REQUIRES(mutex_) {
-    under_way_ = true;
+    current_ = ++begun_;
     lasting_ = lasting;
-    ++begun_;
   }
 
   struct Waiting {
@@ -64,7 +61,7 @@ class Turns {
 
   const Status occupied_;
   mutable Mutex mutex_;
-  bool under_way_ IPU_GUARDED_BY(mutex_) = false;
+  std::atomic<int64_t> current_{0};              // Written under mutex_.
   bool lasting_ IPU_GUARDED_BY(mutex_) = false;  // The turn under way is a lasting one.
   int64_t begun_ IPU_GUARDED_BY(mutex_) = 0;     // Turns so far.
   int64_t last_number_ IPU_GUARDED_BY(mutex_) = 0;

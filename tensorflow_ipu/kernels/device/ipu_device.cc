@@ -164,7 +164,7 @@ class IpuDevice : public HostDevice {
       HostDevice::Compute(kernel, context);
     }
     if (!context->status().ok()) RestoreStates(context);
-    if (takes_turn) TurnsOf(ordinal_).End();
+    if (takes_turn) EndTurn(ordinal_);
   }
 
   // Installs the device's compiler before its first program.

@@ -48,7 +48,7 @@ core::Status NotStarted(const std::string& name) {
 }
 
 std::shared_ptr<InfeedQueue> Infeed::Restart(std::vector<std::size_t> sizes) {
-  auto queue = std::make_shared<InfeedQueue>(name_, depth_, sharing_, std::move(sizes));
+  auto queue = std::make_shared<InfeedQueue>(name_, depth_, sharing_, turns_, std::move(sizes));
   Replace(queue, std::chrono::nanoseconds::zero());
   return queue;
 }
@@ -71,11 +71,12 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
   {
     const core::Lock lock(mutex_);
     if (queue_ != nullptr) {
-      queue_->Close();  // Nothing is taken any more, so it is known whether a program has used it.
+      queue_->Close();  // Nothing is taken any more, so it is known whether the program under way has used it.
       before_ += queue_->passed();
-      if (queue_->used() && turns_ != nullptr) ended_in_turn_ = turns_->current();
+      const int64_t turn = turns_ == nullptr ? 0 : turns_->current();
+      if (turn != 0 && queue_->UsedIn(turn)) ended_in_turn_ = turn;
     }
-    if (queue != nullptr) queue->Refuse(turns_, ended_in_turn_);
+    if (queue != nullptr) queue->Refuse(ended_in_turn_);
     queue.swap(queue_);
     pump.swap(pump_);
     ++core::removals;

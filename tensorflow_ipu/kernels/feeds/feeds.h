@@ -72,8 +72,9 @@ class InfeedElement {
 // The queue of one pass, whose elements have the same sizes.
 class InfeedQueue : public core::Infeed<InfeedElement> {
  public:
-  InfeedQueue(std::string name, int64_t depth, core::Grouping sharing, std::vector<std::size_t> sizes)
-      : core::Infeed<InfeedElement>(std::move(name), depth, sharing),
+  InfeedQueue(std::string name, int64_t depth, core::Grouping sharing, const core::Turns* turns,
+              std::vector<std::size_t> sizes)
+      : core::Infeed<InfeedElement>(std::move(name), depth, sharing, turns),
         sizes_(std::move(sizes)),
         element_bytes_(std::accumulate(sizes_.begin(), sizes_.end(), std::size_t{0})) {}
 
@@ -132,7 +133,7 @@ class Infeed {
   std::shared_ptr<InfeedQueue> queue_ IPU_GUARDED_BY(mutex_);
   std::shared_ptr<Pump> pump_ IPU_GUARDED_BY(mutex_);
   core::Passed before_ IPU_GUARDED_BY(mutex_);  // In earlier passes.
-  // The turn on the device in which a pass ended that programs had used. Its program may not use a later pass.
+  // The turn on the device in which a pass ended that its program had used. The program may not use a later pass.
   int64_t ended_in_turn_ IPU_GUARDED_BY(mutex_) = 0;
 };
 

@@ -40,10 +40,13 @@ thread_local int64_t device_of_thread = -1;
 // While it lives, a program on `device` waits for the work of this thread.
 class WorkFor {
  public:
-  explicit WorkFor(int64_t device) { device_of_thread = device; }
-  ~WorkFor() { device_of_thread = -1; }
+  explicit WorkFor(int64_t device) : before_(std::exchange(device_of_thread, device)) {}
+  ~WorkFor() { device_of_thread = before_; }
   WorkFor(const WorkFor&) = delete;
   WorkFor& operator=(const WorkFor&) = delete;
+
+ private:
+  const int64_t before_;
 };
 
 struct Step {
@@ -65,13 +68,22 @@ struct Step {
 
 }  // namespace
 
+absl::Status CloneLibrary(tf::OpKernelContext* context, const std::string& function,
+                          std::unique_ptr<tf::FunctionLibraryDefinition>* definitions,
+                          std::unique_ptr<tf::ProcessFunctionLibraryRuntime>* process_library,
+                          tf::FunctionLibraryRuntime** library) {
+  TF_RETURN_IF_ERROR(context->function_library()->Clone(definitions, process_library, library));
+  if ((*definitions)->Find(function) != nullptr) return absl::OkStatus();
+  return (*definitions)->AddLibrary(*context->function_library()->GetFunctionLibraryDefinition());
+}
+
 absl::StatusOr<std::shared_ptr<HostBody>> HostBody::Make(tf::OpKernelContext* context, const tf::NameAttrList& function,
                                                          std::vector<tf::Tensor> bound) {
   std::shared_ptr<HostBody> body(new HostBody());
   body->bound_ = std::move(bound);
   std::unique_ptr<tf::FunctionLibraryDefinition> definitions;
   const absl::Status cloned =
-      context->function_library()->Clone(&definitions, &body->process_library_, &body->library_);
+      CloneLibrary(context, function.name(), &definitions, &body->process_library_, &body->library_);
   body->definitions_.reset(definitions.release());
   TF_RETURN_IF_ERROR(cloned);
   tf::FunctionLibraryRuntime::InstantiateOptions options;

@@ -31,6 +31,13 @@ struct HostResult {
   tensorflow::TensorShape shape;
 };
 
+// Clones the library of the op of `context`, which makes no kernels itself, with `function` and what it calls. In a
+// dataset that library lies over another one, which is what TensorFlow clones.
+absl::Status CloneLibrary(tensorflow::OpKernelContext* context, const std::string& function,
+                          std::unique_ptr<tensorflow::FunctionLibraryDefinition>* definitions,
+                          std::unique_ptr<tensorflow::ProcessFunctionLibraryRuntime>* process_library,
+                          tensorflow::FunctionLibraryRuntime** library);
+
 // What was traced of the function so far, with the bound tensors that come from outside of the program. A program that
 // was traced earlier wants the first results alone. The arguments are the replica index, the number of replicas, the
 // bound tensors, and what the program passes. Thread-safe.

@@ -106,9 +106,16 @@ struct Region {
   bool IsEmpty() const { return std::count(shape.begin(), shape.end(), 0) > 0; }
 };
 
+// The type in which places are computed: sizes need not fit into an int16.
+xla::PrimitiveType PlaceType(tf::XlaOpKernelContext* context) {
+  const xla::PrimitiveType type = context->input_xla_type(kStrides);
+  return type == xla::S16 ? xla::S32 : type;
+}
+
 // Reads an element of the begins or ends.
 Place PlaceAt(tf::XlaOpKernelContext* context, int input, int64_t at, int64_t size) {
-  const xla::XlaOp place = xla::Reshape(xla::Slice(context->Input(input), {at}, {at + 1}, {1}), Sizes());
+  const xla::XlaOp given = xla::Reshape(xla::Slice(context->Input(input), {at}, {at + 1}, {1}), Sizes());
+  const xla::XlaOp place = xla::ConvertElementType(given, PlaceType(context));
   // The search fails at some operations.
   absl::StatusOr<xla::OptionalLiteral> found =
       context->value_inference().AnalyzeConstant(place, xla::ValueInferenceMode::kValue);
@@ -238,8 +245,9 @@ class Slicing : public tf::XlaOpKernel {
     const bool backward = stride < 0;
     const int64_t least = backward ? -1 : 0, most = backward ? size - 1 : size;
     const auto place = [&](int input, int32_t mask, int64_t masked) {
-      const xla::PrimitiveType type = context->input_xla_type(kStrides);
-      if (Has(mask, number)) return Place{xla::ConstantR0WithType(context->builder(), type, masked), masked};
+      if (Has(mask, number)) {
+        return Place{xla::ConstantR0WithType(context->builder(), PlaceType(context), masked), masked};
+      }
       return Bounded(PlaceAt(context, input, at, size), least, most);
     };
     const Place begin = place(kBegin, spec.begin_dense_mask, backward ? most : least);

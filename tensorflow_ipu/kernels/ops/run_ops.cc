@@ -23,6 +23,7 @@
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/device/ipu_device.h"
+#include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/lowering/compile.h"
 #include "tensorflow_ipu/kernels/replicas/device_turns.h"
 #include "tensorflow_ipu/kernels/replicas/launch.h"
@@ -102,7 +103,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     OP_REQUIRES_OK_ASYNC(context, Program(context, &program), done);
     const auto launch =
         std::make_shared<Launch>(context, program, NameOf(function_.name()), ordinal, replicas, [ordinal, done] {
-          TurnsOf(ordinal).End();
+          EndTurn(ordinal);
           done();
         });
     // The thread that ends the previous run must not block. This one may, since TensorFlow takes the op for an
@@ -150,7 +151,7 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     const core::Lock lock(mutex_);
     if (program_ == nullptr) {
       // The library at hand makes no kernels; a clone does.
-      TF_RETURN_IF_ERROR(context->function_library()->Clone(&definitions_, &process_library_, &library_));
+      TF_RETURN_IF_ERROR(CloneLibrary(context, function_.name(), &definitions_, &process_library_, &library_));
       std::shared_ptr<const tf::NodeProperties> properties;
       TF_RETURN_IF_ERROR(
           tf::NodeProperties::CreateFromNodeDef(Call(), library_->GetFunctionLibraryDefinition(), &properties));

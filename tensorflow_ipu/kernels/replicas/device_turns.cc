@@ -1,5 +1,7 @@
 #include "tensorflow_ipu/kernels/replicas/device_turns.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -30,10 +32,61 @@ core::Status Occupied(int64_t device) {
 
 absl::Status OwnTurn(int64_t device) {
   return absl::FailedPreconditionError(absl::StrCat(
-      "A function of the host, which a program on `/device:IPU:", device,
-      "` calls, runs another program on that device. That run would wait for the end of the first one, which "
-      "waits for the function. Run it before or after, or on another device."));
+      "A function of the host runs a program on `/device:IPU:", device,
+      "`, where a program runs that waits for the function, itself or through programs of other devices. That run "
+      "would wait for the end of the first one. Run it before or after, or on another device."));
 }
+
+// Which devices have runs that wait for runs of other devices, as their functions of the host have these run.
+class Waits {
+ public:
+  // Returns false, and adds nothing, if `other` waits for `device` already.
+  bool Add(int64_t device, int64_t other) IPU_EXCLUDES(mutex_) {
+    const core::Lock lock(mutex_);
+    if (Leads(other, device)) return false;
+    waits_.emplace(device, other);
+    return true;
+  }
+
+  void Remove(int64_t device, int64_t other) IPU_EXCLUDES(mutex_) {
+    const core::Lock lock(mutex_);
+    const auto [first, last] = waits_.equal_range(device);
+    const auto found = std::find_if(first, last, [other](const auto& wait) { return wait.second == other; });
+    if (found != last) waits_.erase(found);
+  }
+
+  // The run of `other` that `device` waits for has its turn.
+  void Begin(int64_t device, int64_t other) IPU_EXCLUDES(mutex_) {
+    const core::Lock lock(mutex_);
+    served_[other] = device;
+  }
+
+  // The run of `other` has ended.
+  void End(int64_t other) IPU_EXCLUDES(mutex_) {
+    int64_t device = 0;
+    {
+      const core::Lock lock(mutex_);
+      const auto found = served_.find(other);
+      if (found == served_.end()) return;
+      device = found->second;
+      served_.erase(found);
+    }
+    Remove(device, other);
+  }
+
+ private:
+  bool Leads(int64_t from, int64_t to) const IPU_REQUIRES(mutex_) {
+    if (from == to) return true;
+    const auto [first, last] = waits_.equal_range(from);
+    return std::any_of(first, last, [&](const auto& wait) IPU_REQUIRES(mutex_) { return Leads(wait.second, to); });
+  }
+
+  core::Mutex mutex_;
+  std::multimap<int64_t, int64_t> waits_ IPU_GUARDED_BY(mutex_);
+  std::map<int64_t, int64_t> served_ IPU_GUARDED_BY(mutex_);  // Who waits for the run under way, by its device.
+};
+
+Waits& AllWaits() { return core::NeverDestroyed<Waits>(); }
 
 // A request that waits and that the op's cancellation ends.
 struct CancellableRequest {
@@ -74,7 +127,17 @@ void InterruptWaitingRuns() {
 }
 
 void RequestTurn(tf::OpKernelContext* context, int64_t device, std::function<void(const absl::Status&)> begin) {
-  if (HostFunction::DeviceOfThread() == device) return begin(OwnTurn(device));
+  if (const int64_t caller = HostFunction::DeviceOfThread(); caller >= 0) {
+    if (!AllWaits().Add(caller, device)) return begin(OwnTurn(device));
+    begin = [caller, device, begin = std::move(begin)](const absl::Status& status) {
+      if (status.ok()) {
+        AllWaits().Begin(caller, device);
+      } else {
+        AllWaits().Remove(caller, device);
+      }
+      begin(status);
+    };
+  }
   core::Turns& turns = TurnsOf(device);
   if (turns.TryBegin(runs_application)) return begin(absl::OkStatus());
   const auto request = std::make_shared<CancellableRequest>();
@@ -104,6 +167,11 @@ absl::Status AwaitTurn(tf::OpKernelContext* context, int64_t device) {
   });
   came.WaitForNotification();
   return status;
+}
+
+void EndTurn(int64_t device) {
+  AllWaits().End(device);
+  TurnsOf(device).End();
 }
 
 void RunApplicationOnThisThread() { runs_application = true; }
