@@ -23,6 +23,13 @@ def of_eager_thread() -> str:
     return running.device_name
 
 
+def place_eager_thread(device: str) -> None:
+    """Has this thread's eager execution go on on a device, of a full name or empty; stands on `Context._set_device`."""
+    # Without it: nothing. A signal handler that raises as a scope ends then leaves the thread on the scope's device.
+    running: Any = context.context()
+    running._set_device(device, tf.DeviceSpec.from_string(device))
+
+
 def full_name(device: str) -> str:
     """The full name of a device: with job, replica and task; stands on `device_util.canonicalize`."""
     # `tf.DeviceSpec` does not know the job of this process. Without it: `tf.DeviceSpec.make_merged_spec` with that of

@@ -74,7 +74,7 @@ class WaitLimit {
 // All feeds and sites refuse use while it lives, as after Ctrl-C.
 class Interrupted {
  public:
-  Interrupted() { tensorflow_ipu::core::interrupted = true; }
+  Interrupted() { tensorflow_ipu::core::Interrupt(); }
   ~Interrupted() { tensorflow_ipu::core::interrupted = false; }
 };
 

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
+from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
@@ -83,8 +84,15 @@ class Loop:
         fed = source[0] if isinstance(source, list) and source else source
         if not isinstance(fed, fed_data.EpochIterator):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
-        with self._strategy.extended.counting(fed.replicas):
-            result = self._run_fed(fed)
+        device = devices.of_eager_thread()
+        try:
+            with self._strategy.extended.counting(fed.replicas):
+                result = self._run_fed(fed)
+        except (
+            KeyboardInterrupt
+        ):  # It may have come as a scope of a device ended. Keras's scope would find another device.
+            devices.place_eager_thread(device)
+            raise
         self._extension.seen[self._mode] = fed.elements.spec
         return result
 

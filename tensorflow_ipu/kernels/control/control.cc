@@ -43,7 +43,7 @@ bool armed IPU_GUARDED_BY(arming) = false;
 int forward_to IPU_GUARDED_BY(arming) = -1;  // The former wake-up descriptor for signals; -1 if there was none.
 
 void Interrupt() {
-  core::interrupted = true;
+  core::Interrupt();
   for (const auto& infeed : Infeeds().All()) {
     if (const auto queue = infeed->queue()) queue->Interrupt();
   }

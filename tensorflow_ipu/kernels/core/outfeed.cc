@@ -25,9 +25,6 @@ Status Outfeed::Append(int64_t replica, int64_t replicas, int64_t layout, const 
 
 Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves) {
   if (!open_) return Deleted();
-  if (interrupted.load(std::memory_order_relaxed)) {
-    return Status::Cancelled("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
-  }
   if (replicas_.empty()) {
     layout_ = layout;
     replicas_ = std::vector<Replica>(replicas);
@@ -48,6 +45,12 @@ Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layout, con
     replicas_ = std::vector<Replica>(replicas);
   }
   Replica& to = replicas_[replica];
+  // The first element after an interrupt is mostly that of the step under way. A step that is ended in its midst may
+  // leave variables half updated: XLA uses their memory for other values once it has used them for the last time.
+  if (interrupted.load(std::memory_order_relaxed) &&
+      std::exchange(to.interrupt, last_interrupt.load()) == last_interrupt) {
+    return Status::Cancelled("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
+  }
   if (mode_ == Mode::kLast && to.count == 1) {
     to.pieces.back().end = 0;
     to.count = 0;

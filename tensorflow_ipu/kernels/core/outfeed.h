@@ -109,6 +109,7 @@ class Outfeed {
   struct Replica {
     std::deque<Rows> pieces;
     int64_t count = 0;
+    int64_t interrupt = 0;  // The last one in which it enqueued.
   };
 
   Status TryAppend(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves)

@@ -10,8 +10,16 @@ namespace tensorflow_ipu::core {
 // 0: no limit.
 inline std::atomic<int64_t> wait_limit_ns{0};
 
-// Set from Ctrl-C until the interrupted run has ended: feeds refuse every call.
+// Set from Ctrl-C until the interrupted run has ended: feeds refuse calls.
 inline std::atomic<bool> interrupted{false};
+
+// The number of the last interrupt.
+inline std::atomic<int64_t> last_interrupt{0};
+
+inline void Interrupt() {
+  ++last_interrupt;
+  interrupted = true;
+}
 
 // Python's main thread, or a thread that stands for it.
 inline std::atomic<bool> main_thread_runs{false};

@@ -1,6 +1,8 @@
 """Callbacks of a model in a scope: once an execution or once a step, and those of Keras do what they do outside."""
 
 import csv
+import os
+import signal
 import threading
 from typing import Any
 
@@ -8,6 +10,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu._tensorflow import devices
 
 
 class Record(keras.callbacks.Callback):
@@ -114,6 +119,34 @@ def test_ctrl_c_while_the_thread_of_asynchronous_callbacks_starts_leaves_no_thre
     assert "ipu-keras-callbacks" not in [thread.name for thread in threading.enumerate()]
     monkeypatch.undo()
     assert len(model.fit(**data(features, labels)).history["loss"]) == 1
+
+
+# Keras's own scope raised `RuntimeError: Exiting device scope without proper scope nesting` in its place.
+def test_ctrl_c_as_a_scope_of_a_device_ends_is_a_keyboard_interrupt(features, labels, model, monkeypatch):
+    def interrupted(_):
+        devices.place_eager_thread(tf.constant(0).device)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ipu.IPUOutfeedQueue, "dequeue", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(**data(features, labels))
+    assert devices.of_eager_thread() == ""
+    monkeypatch.undo()
+    assert len(model.fit(**data(features, labels)).history["loss"]) == 1
+
+
+# An interrupt ended a step in its midst, at the enqueue of its results, when XLA used the memory of weights for other values.
+def test_ctrl_c_ends_a_step_that_has_begun(features, labels, model, monkeypatch):
+    model.optimizer.learning_rate = 0.0
+    model.fit(**data(features, labels))
+    before = model.get_weights()
+    for delay in np.linspace(0.0, 0.02, 40):
+        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            model.fit(**data(features, labels), epochs=100_000)
+        for weight, was in zip(model.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(weight, was)
 
 
 def test_progress_bar_counts_steps_and_a_callback_evaluates_and_predicts_between_epochs(
