@@ -119,7 +119,7 @@ def test_function_of_another_file_counts_where_the_script_names_it(read):
 
 
 def test_script_with_the_usual_lines_for_gpus_executes_eagerly(run_script, tmp_path):
-    script = tmp_path / "script.py"
+    script = tmp_path / "usual.py"
     session = "session = tf.compat.v1.InteractiveSession(config=config)"
     script.write_text(BEGIN + _CONFIG + f"{session}\nprint(tf.executing_eagerly())\n")
     done = run_script(_RUN, str(script))
@@ -172,11 +172,11 @@ def test_imports_of_tensorflow_are_those_of_tensorflow_1(code, becomes):
 
 
 def test_code_for_tensorflow_1_may_be_nested_deeply():
-    text = "+".join(["1"] * 1000)
-    code = "if x == 0: pass\n" + "elif x == 2: pass\n" * 1000
+    text = "+".join(["1"] * 400)
+    code = "if x == 0: pass\n" + "elif x == 2: pass\n" * 400
     names = {"x": 3}
     exec(_tensorflow_1.compiled(f"import tensorflow as tf\n{code}else: total = {text}", "deep.py"), names)
-    assert (names["tf"], names["total"]) == (tf.compat.v1, 1000)
+    assert (names["tf"], names["total"]) == (tf.compat.v1, 400)
 
 
 _BENCHMARK = """\
