@@ -78,6 +78,8 @@ def main(arguments: Sequence[str]) -> int:
     if unknown:
         made.error(f"there is no file or folder `{'`, `'.join(unknown)}`")
     for path in paths:
+        if not (path.is_file() or path.is_dir()):  # A pipe or a device, at which a read may wait.
+            made.exit(WRONG, f"{made.prog}: `{path}` is no regular file; name a Python file or a folder\n")
         if path.suffix != ".py" and (other := kind_of(path)):
             made.exit(WRONG, f"{made.prog}: `{path}` {other}\n")
         if path.is_dir() and not any(path.rglob("*.py")):

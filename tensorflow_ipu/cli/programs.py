@@ -45,7 +45,8 @@ class Program:
             return _project.Project(*_module(self.text))
         path = Path(self.text)
         if not path.is_file():
-            kind = "is a folder, not a script" if path.is_dir() else "does not exist"
+            others = "is no regular file" if path.exists() else "does not exist"
+            kind = "is a folder, not a script" if path.is_dir() else others
             raise ValueError(f"`{path}` {kind}; name a Python file{meant(self.text)}")
         if path.suffix in (".json", ".html") and (other := kind_of(path)):
             raise ValueError(f"`{path}` {other}")

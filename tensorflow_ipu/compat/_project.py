@@ -12,6 +12,7 @@ from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._reading import Reading, Scope, Use, imported_by
 
 _MAIN = "__main__"
+_MOST_RENAMINGS = 100
 
 # A file, its package and its full name.
 _File = tuple[Path, str, str]
@@ -21,7 +22,7 @@ class Project:
     """Files, read together; names lead through all of them to modules outside."""
 
     def __init__(self, script: Path, folders: Sequence[Path], package: str = "", source: bytes | None = None) -> None:
-        """Reads a script, which is in a file or in `source`, and its imports; a file that does not parse is left out."""
+        """Reads a script, which is in a file or in `source`, and its imports; a file that cannot be read is left out."""
         self.script = script
         self.unreadable: list[Found] = []
         self._folders = folders
@@ -57,10 +58,14 @@ class Project:
             try:
                 given = source if name == _MAIN else None
                 tree = ast.parse(file.read_bytes() if given is None else given, str(file))
+                reading = Reading(tree, package)
             except (SyntaxError, ValueError, OSError) as exc:
                 self.unreadable.append(Found(str(file), getattr(exc, "lineno", None) or 1, f"{exc.args[0]}"))
                 continue
-            files[file] = reading = self._modules[name] = Reading(tree, package)
+            except (RecursionError, MemoryError):  # The parser of Python 3.10 says the latter.
+                self.unreadable.append(Found(str(file), 1, "its code is nested too deeply"))
+                continue
+            files[file] = self._modules[name] = reading
             queue += [found for module in sorted(reading.modules) for found in _files(self._folders, module)]
         return files
 
@@ -99,8 +104,15 @@ class Project:
                 yield module
 
     def _of(self, node: ast.expr, scope: Scope, asked: frozenset[tuple[int, str]]) -> set[str]:
-        if isinstance(node, ast.Attribute):
-            return {self.full(f"{name}.{node.attr}") for name in self._of(node.value, scope, asked)}
+        attributes = list[str]()
+        while isinstance(node, ast.Attribute):
+            attributes.append(node.attr)
+            node = node.value
+        if attributes:
+            names = self._of(node, scope, asked)
+            for attribute in reversed(attributes):
+                names = {self.full(f"{name}.{attribute}") for name in names}
+            return names
         if isinstance(node, ast.Name):
             around = _scope_of(node.id, scope)
             return self._bound(around or _outermost(scope), node.id, asked)
@@ -111,7 +123,8 @@ class Project:
 
     def _bound(self, scope: Scope, name: str, asked: frozenset[tuple[int, str]]) -> set[str]:
         """What a name of a scope stands for, by its bindings or by star imports."""
-        if (id(scope), name) in asked:  # It is bound to itself, by way of another.
+        # It is bound to itself, by way of another, or by way of more than anybody writes.
+        if (id(scope), name) in asked or len(asked) > _MOST_RENAMINGS:
             return set()
         asked |= {(id(scope), name)}
         found = set[str]()

@@ -19,6 +19,7 @@ class Scope:
 
     parent: Scope | None = None
     is_class: bool = False
+    name: str = ""  # That of a function or class.
     bound: dict[str, list[str | ast.expr | None]] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
     elsewhere: dict[str, Scope] = field(default_factory=dict)
@@ -52,6 +53,9 @@ class Reading(ast.NodeVisitor):
         self.uses: list[Use] = []
         self.calls: list[Use] = []
         self.classes: list[tuple[int, list[str], list[ast.expr], Scope]] = []  # Line, functions, bases, around.
+        self.names: list[tuple[str, Scope]] = []  # All that are read, also as attributes.
+        self.assigned: list[tuple[ast.expr, ast.expr, Scope]] = []  # Target, value.
+        self.loops: list[Use] = []  # What `for` goes over.
         self.modules: dict[str, int] = {}  # All that is imported or may be, and the line of the first such import.
         self._package = package
         self._here = self.scope
@@ -80,6 +84,7 @@ class Reading(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         self.visit(node.value)
         for target in node.targets:
+            self.assigned.append((target, node.value, self._here))
             self._assign(target, node.value)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
@@ -94,6 +99,7 @@ class Reading(ast.NodeVisitor):
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
+            self.names.append((node.id, self._here))
             self._note_use(node, node)
         else:
             self._bind(node.id, None)
@@ -102,8 +108,18 @@ class Reading(ast.NodeVisitor):
         self._note_use(node, node)
         root: ast.expr = node
         while isinstance(root, ast.Attribute):
+            self.names.append((root.attr, self._here))
             root = root.value
         self.visit(root)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        # A sum is as deep as it has terms, which may be more than Python has frames.
+        terms, left = list[ast.expr](), node.left
+        terms.append(node.right)
+        while isinstance(left, ast.BinOp):
+            terms.append(left.right)
+            left = left.left
+        self._visit_all([left, *reversed(terms)])
 
     def visit_Call(self, node: ast.Call) -> None:
         module = imported_by(node)
@@ -120,7 +136,7 @@ class Reading(ast.NodeVisitor):
         self._visit_all(node.decorator_list)
         if node.returns is not None:
             self.visit(node.returns)
-        self._function(node.args, node.body)
+        self._function(node.args, node.body, node.name)
 
     def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
         self.visit_FunctionDef(node)
@@ -133,7 +149,7 @@ class Reading(ast.NodeVisitor):
         self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
         functions = [one.name for one in node.body if isinstance(one, ast.FunctionDef)]
         self.classes.append((node.lineno, functions, node.bases, self._here))
-        with self._inner(is_class=True):
+        with self._inner(is_class=True, name=node.name):
             self._visit_all(node.body)
 
     def visit(self, node: ast.AST) -> None:
@@ -167,35 +183,45 @@ class Reading(ast.NodeVisitor):
             self._bind(node.name, None)
         self.generic_visit(node)
 
+    def visit_For(self, node: ast.For) -> None:
+        self.loops.append(Use(node.lineno, node.iter, self._here))
+        self.generic_visit(node)
+
     def visit_With(self, node: ast.With) -> None:
+        for item in node.items:
+            if item.optional_vars is not None:
+                self.assigned.append((item.optional_vars, item.context_expr, self._here))
         self._visit_all(node.items)
         with self._guard(any(_suppresses(item.context_expr) for item in node.items)):
             self._visit_all(node.body)
 
-    def visit_If(self, node: ast.If) -> None:
-        self._conditional(node.test, node.body, node.orelse)
+    def visit_If(self, node: ast.If | ast.IfExp) -> None:
+        with self._guard(False):
+            rest: Sequence[ast.AST] = [node]
+            # Each `elif` is one level deeper than that before.
+            while len(rest) == 1 and isinstance(rest[0], (ast.If, ast.IfExp)):
+                one = rest[0]
+                self.visit(one.test)
+                by_version = _asks_for_version(one.test)
+                with self._guard(by_version or _asks(one.test)):
+                    self._visit_all(_branch(one.body))
+                self._guarded |= by_version
+                rest = _branch(one.orelse)
+            self._visit_all(rest)
 
     def visit_IfExp(self, node: ast.IfExp) -> None:
-        self._conditional(node.test, [node.body], [node.orelse])
+        self.visit_If(node)
 
     def visit_MatchAs(self, node: ast.MatchAs) -> None:
         if node.name:
             self._bind(node.name, None)
         self.generic_visit(node)
 
-    def _conditional(self, test: ast.expr, body: Sequence[ast.AST], orelse: Sequence[ast.AST]) -> None:
-        self.visit(test)
-        by_version = _asks_for_version(test)
-        with self._guard(by_version or _asks(test)):
-            self._visit_all(body)
-        with self._guard(by_version):
-            self._visit_all(orelse)
-
-    def _function(self, args: ast.arguments, body: Sequence[ast.AST]) -> None:
+    def _function(self, args: ast.arguments, body: Sequence[ast.AST], name: str = "") -> None:
         all_args = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
         self._visit_all([*args.defaults, *filter(None, args.kw_defaults)])
         self._visit_all([arg.annotation for arg in all_args if arg.annotation is not None])
-        with self._inner():
+        with self._inner(name=name):
             for arg in all_args:
                 self._bind(arg.arg, None)
             self._visit_all(body)
@@ -239,8 +265,8 @@ class Reading(ast.NodeVisitor):
         return ".".join([*words[: len(words) - node.level + 1], *filter(None, [node.module])])
 
     @contextmanager
-    def _inner(self, is_class: bool = False) -> Iterator[None]:
-        self._here = Scope(self._here, is_class)
+    def _inner(self, is_class: bool = False, name: str = "") -> Iterator[None]:
+        self._here = Scope(self._here, is_class, name)
         yield
         self._here = self._here.parent or self.scope
 
@@ -261,6 +287,10 @@ def imported_by(node: ast.expr) -> str | None:
         # `__import__` gives the package at the top.
         return argument.value.partition(".")[0] if name == "__import__" else argument.value
     return None
+
+
+def _branch(nodes: Sequence[ast.AST] | ast.AST) -> Sequence[ast.AST]:
+    return [nodes] if isinstance(nodes, ast.AST) else nodes
 
 
 def _attribute(node: ast.Call) -> ast.expr:

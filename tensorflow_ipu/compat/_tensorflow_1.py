@@ -19,9 +19,17 @@ _TF, _V1 = "tensorflow", "tensorflow.compat.v1"
 
 def compiled(source: bytes | str, path: str) -> CodeType:
     """Compiles the text of a file, with its imports of TensorFlow as those of TensorFlow 1."""
-    return compile(
-        ast.fix_missing_locations(_Imports().visit(ast.parse(source, path))), path, "exec", dont_inherit=True
-    )
+    return compile(with_old_imports(ast.parse(source, path)), path, "exec", dont_inherit=True)
+
+
+def with_old_imports(tree: ast.Module) -> ast.Module:
+    """Replaces imports of `tensorflow` and of its public modules, however deep the code is nested."""
+    for node in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            statements = getattr(node, field, None)
+            if isinstance(statements, list):
+                statements[:] = [new for statement in statements for new in _replaced(statement)]
+    return tree
 
 
 @contextmanager
@@ -35,24 +43,20 @@ def importing(files: frozenset[Path]) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class _Imports(ast.NodeTransformer):
-    """Replaces imports of `tensorflow` and of its public modules."""
-
-    def visit_Import(self, node: ast.Import) -> list[ast.stmt]:
-        found: list[ast.stmt] = []
-        for alias in node.names:
-            name = _old(alias.name)
-            binds_tensorflow = not alias.asname and alias.name.partition(".")[0] == _TF
-            if not binds_tensorflow or name != _V1:
-                found.append(ast.Import([ast.alias(name, alias.asname)]))
-            if binds_tensorflow:
-                found.append(ast.Import([ast.alias(_V1, _TF)]))
-        return [ast.copy_location(one, node) for one in found]
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.ImportFrom:
-        if not node.level and node.module:
-            node.module = _old(node.module)
-        return node
+def _replaced(node: ast.stmt) -> list[ast.stmt]:
+    if isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        node.module = _old(node.module)
+    if not isinstance(node, ast.Import):
+        return [node]
+    found = list[ast.alias]()
+    for alias in node.names:
+        name = _old(alias.name)
+        binds_tensorflow = not alias.asname and alias.name.partition(".")[0] == _TF
+        if not binds_tensorflow or name != _V1:
+            found.append(ast.copy_location(ast.alias(name, alias.asname), alias))
+        if binds_tensorflow:
+            found.append(ast.copy_location(ast.alias(_V1, _TF), alias))
+    return [ast.copy_location(ast.Import([alias]), node) for alias in found]
 
 
 def _old(module: str) -> str:

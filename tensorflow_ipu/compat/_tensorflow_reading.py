@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tensorflow_ipu.compat import _names
+from tensorflow_ipu.compat import _graph_reading, _names
 from tensorflow_ipu.compat._api_files import KERAS_2, KERAS_3, TENSORFLOW_1, TENSORFLOW_2, Api
 from tensorflow_ipu.compat._project import Found, Project, begin
 from tensorflow_ipu.compat._reading import Reading, Use
@@ -25,20 +25,7 @@ _OF_KERAS = frozenset({"initializers", "losses", "metrics", "optimizers"})
 # Modules of `tf.compat.v1` that are put there when it is imported.
 _LATE = ("app.flags", "layers", "nn.rnn_cell")
 
-# What needs a graph, and what says itself how a program executes.
-_SESSIONS = frozenset(
-    f"{_V1}.{name}"
-    for name in (
-        "InteractiveSession",
-        "Session",
-        "placeholder",
-        "sparse_placeholder",
-        "train.MonitoredSession",
-        "train.MonitoredTrainingSession",
-        "train.SingularMonitoredSession",
-        "train.Supervisor",
-    )
-)
+# What says itself how a program executes.
 _EAGER = frozenset(
     {
         "GradientTape",
@@ -75,20 +62,19 @@ def old_tensorflow(project: Project) -> OldTensorFlow:
     If no file of a script has a name that only TensorFlow 2 has, all get `tf.compat.v1`; else those that need it alone.
     """
     of_1, of_2 = list[Found](), set[Path]()
-    sessions, is_eager, has_graph = list[Found](), False, False
+    is_eager = False
     for file, reading in project.files.items():
         uses = list(_uses(project, reading))
         of_1 += [_only_1(file, line, full) for line, full, version in uses if version is Version.ONE]
         of_2 |= {file for _, _, version in uses if version is Version.TWO}
-        names = [(use.line, full) for use in reading.uses for full in project.meanings(use)]
-        sessions += [Found(str(file), line, f"`{full}` needs a graph") for line, full in names if full in _SESSIONS]
-        has_graph |= any(full in (f"{_TF}.Graph", f"{_V1}.Graph") for _, full in names)
-        is_eager |= any(full.startswith(f"{_TF}.") and full.rpartition(".")[2] in _EAGER for _, full in names)
+        names = (full for use in reading.uses for full in project.meanings(use))
+        is_eager |= any(full.startswith(f"{_TF}.") and full.rpartition(".")[2] in _EAGER for full in names)
         is_eager |= any(isinstance(call.node, ast.Call) and _is_numpy(call.node) for call in reading.calls)
-    in_graphs = not of_2 and not is_eager and bool(of_1 or (sessions and not has_graph))
+    graphs = [] if of_1 or of_2 or is_eager else _graph_reading.graphs(project)
+    in_graphs = bool(graphs or (of_1 and not of_2 and not is_eager))
     files = {Path(found.path) for found in of_1} if of_2 else set(project.files if of_1 else ())
     files -= of_2
-    because = [found for found in of_1 if Path(found.path) in files] or (sessions if in_graphs else [])
+    because = [found for found in of_1 if Path(found.path) in files] or graphs
     return OldTensorFlow(frozenset(files), in_graphs, tuple(because))
 
 

@@ -215,6 +215,24 @@ def test_syntax_error_is_told_as_python_tells_it_and_a_script_may_be_named_like_
     assert capsys.readouterr().out == "ran\n"
 
 
+def test_script_that_is_too_deep_to_be_read_runs_and_check_tells_of_it(here, tmp_path, capsys):
+    script = _script(tmp_path, "print('ran', 'x'" + ".strip()" * 500 + ")\n")
+    assert here(script) == 0
+    assert capsys.readouterr().out == "ran x\n"
+    assert here("check", script) == 1
+    title, place, *_ = capsys.readouterr().out.splitlines()
+    assert (title, place) == ("cannot be read as Python:", f"  {script}:1: its code is nested too deeply")
+
+
+@pytest.mark.parametrize("words", [["check"], []])
+def test_pipe_or_device_is_refused_and_not_waited_for(here, tmp_path, capsys, words):
+    pipe = tmp_path / "pipe.py"
+    os.mkfifo(pipe)
+    for path in (pipe, Path(os.devnull)):
+        assert here(*words, path) == 2
+        assert f"`{path}` is no regular file" in capsys.readouterr().err
+
+
 def test_check_reads_and_runs_nothing(here, tmp_path, capsys):
     assert here("--check", SCRIPTS) == 1
     titles = (

@@ -187,3 +187,31 @@ def test_folder_is_read_whole_with_the_names_that_change_nothing(tmp_path):
     assert [(found.path, found.line) for found in missing] == [(str(tmp_path / "two.py"), 2)]
     assert [(found.path, found.line) for found in recorded] == [(str(tmp_path / "deep" / "one.py"), 2)]
     assert "`tensorflow.python.ipu.scopes.ipu_jit_scope` changes no result: " in recorded[0].message
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "text = (" + "\n + ".join(f"'line {number}'" for number in range(1000)) + ")\n",
+        "if x == 0:\n pass\n" + "".join(f"elif x == {number}:\n pass\n" for number in range(1, 1000)),
+        "import os\nx0 = os\n" + "".join(f"x{number + 1} = x{number}\n" for number in range(1000)),
+    ],
+)
+def test_long_sums_and_conditions_are_read(lines, code):
+    after = "from tensorflow.python import ipu\nipu.no_such\n"
+    assert lines(code + after) == [code.count("\n") + 2]
+
+
+@pytest.mark.parametrize("code", ["x = " + "+".join(["1"] * 50000), "x = " + "-" * 100000 + "1", "x" + ".a()" * 900])
+def test_file_that_is_too_deep_is_left_out(tmp_path, code):
+    (tmp_path / "table.py").write_text(f"import keras\n{code}\n")
+    script = tmp_path / "script.py"
+    script.write_text("import table")
+    project = _project.of_script(script)
+    assert list(project.files) == [script]
+    assert [(found.path, found.message) for found in project.unreadable] == [
+        (str(tmp_path / "table.py"), "its code is nested too deeply")
+    ]
+    script.write_text("import keras")
+    project = _project.of_script(script)
+    assert (project.beside, project.unreadable) == ({}, [])

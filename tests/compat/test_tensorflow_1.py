@@ -70,6 +70,63 @@ def test_script_of_tensorflow_2_is_left_alone(read, code):
     assert read(code) == ([], False, [])
 
 
+_CONFIG = "config = v1.ConfigProto()\nconfig.gpu_options.allow_growth = True\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "session = v1.InteractiveSession(config=config)\nmodel.compile('sgd')\nmodel.fit(x, y)",
+        "v1.InteractiveSession(config=config)",
+        "v1.keras.backend.set_session(v1.Session(config=config))\nfor b in tf.data.Dataset.range(2): print(b)",
+        "with v1.Session(config=config): pass",
+        "def freeze():\n x = v1.placeholder(tf.float32)\n with v1.Session() as s: return s.run(x)",
+        "def f(): v1.placeholder(tf.float32); g()\ndef g(): v1.placeholder(tf.int32); f()",
+        "class Old:\n def run(self, sess): sess.run(v1.placeholder(tf.float32))\nv1.Session()",
+        "with v1.Session() as s: s.run(x)\nmodel.fit(x, y, epochs=1)",
+        "with v1.Session() as s: s.run(x)\nd = tf.data.Dataset.range(3)\nfor i, x in enumerate(d.batch(2)): pass",
+        "with v1.Session() as s: s.run(x)\nd = tf.data.Dataset.range(3)\nnext(iter(d))",
+        "with v1.Session() as s: s.run(x)\nfrom tensorflow.python import ipu; ipu.ipu_strategy.IPUStrategy()",
+        "import subprocess; v1.Session(); subprocess.run('ls')",
+    ],
+)
+def test_session_that_runs_nothing_or_stands_beside_eager_code_takes_no_eager_execution(read, code):
+    assert read(_CONFIG + code) == ([], False, [])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "with v1.Session() as s:\n s.run(x)",
+        "v1.Session(config=config).run(x)",
+        "def f(session): session.run(x)\nf(v1.Session())",
+        "def main(_): v1.placeholder(tf.float32)\nv1.app.run()",
+        "def f():\n def g(): return v1.placeholder(tf.float32)\n g()\ntry: f()\nexcept Exception: pass",
+        "class A:\n def __init__(self): self.s = v1.Session()\n def go(self): self.s.run(x)\nA().go()",
+        "import re; re.compile('x'); scaler.fit(x)\nwith v1.train.MonitoredTrainingSession() as m: m.run(x)",
+        "v1.InteractiveSession(); (x + 1).eval()",
+        "d = tf.data.Dataset.range(3)\nfor one in (d, d): v1.data.make_one_shot_iterator(one)\nv1.Session().run(x)",
+    ],
+)
+def test_graph_that_is_built_and_run_by_names_of_both_takes_graphs(read, code):
+    assert read(_CONFIG + code) == ([], True, [])
+
+
+def test_function_of_another_file_counts_where_the_script_names_it(read):
+    old = "def build(): return v1.placeholder(tf.float32)"
+    assert read("import more; more.build()", more=old) == ([], True, [])
+    assert read("from more import build", more=old) == ([], False, [])
+
+
+def test_script_with_the_usual_lines_for_gpus_executes_eagerly(run_script, tmp_path):
+    script = tmp_path / "usual.py"
+    session = "session = tf.compat.v1.InteractiveSession(config=config)"
+    script.write_text(BEGIN + _CONFIG + f"{session}\nprint(tf.executing_eagerly())\n")
+    done = run_script(_RUN, str(script))
+    assert done.stdout.splitlines()[0] == "True"
+    assert "TensorFlow 1" not in done.stderr
+
+
 def test_files_of_a_script_get_tensorflow_1_together_or_those_that_need_it(read):
     assert read("import more; tf.Session()", more="tf.constant(1)") == (["more", "script"], True, [])
     assert read("import more; tf.function(print)", more="tf.get_variable") == (["more", "script"], False, [])
@@ -111,7 +168,15 @@ def _names_below(module, api, above=""):
     ],
 )
 def test_imports_of_tensorflow_are_those_of_tensorflow_1(code, becomes):
-    assert ast.unparse(_tensorflow_1._Imports().visit(ast.parse(code))) == becomes
+    assert ast.unparse(_tensorflow_1.with_old_imports(ast.parse(code))) == becomes
+
+
+def test_code_for_tensorflow_1_may_be_nested_deeply():
+    text = "+".join(["1"] * 400)
+    code = "if x == 0: pass\n" + "elif x == 2: pass\n" * 400
+    names = {"x": 3}
+    exec(_tensorflow_1.compiled(f"import tensorflow as tf\n{code}else: total = {text}", "deep.py"), names)
+    assert (names["tf"], names["total"]) == (tf.compat.v1, 400)
 
 
 _BENCHMARK = """\
