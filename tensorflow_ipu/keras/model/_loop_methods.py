@@ -45,7 +45,7 @@ class LoopMethods:
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.compile)
     def compile(self: _Model, *args: object, **kwargs: object) -> None:
-        if "steps_per_execution" in kwargs:
+        if kwargs.get("steps_per_execution") is not None:  # None is the default of Keras 2, which its files have.
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
         extension = self._ipu_extension
