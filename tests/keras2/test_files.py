@@ -209,4 +209,4 @@ def test_files_and_copies_of_models_load_in_the_scope_with_any_steps_at_once(
             loaded = [keras.models.load_model(tmp_path / name), copy.deepcopy(model), copy.copy(model)]
         for one in loaded:
             np.testing.assert_allclose(predicted(one, features), predicted(model, features), rtol=1e-5, atol=1e-6)
-        one.fit(features, labels, batch_size=8, verbose=0)
+        loaded[0].fit(features, labels, batch_size=8, verbose=0)
