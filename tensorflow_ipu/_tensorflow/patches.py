@@ -454,6 +454,13 @@ KERAS_FILES = Patch(
     until="no need to: Keras asks models for assets of `.keras` files alone",
 )
 
+KERAS_METRICS = Patch(
+    "tf_keras.src.saving.legacy.saving_utils:try_build_compiled_arguments",
+    why="Keras 2 makes the metrics of a model as it is saved before it is trained: they belong on the IPU.",
+    lasts=Lifetime.OBJECT,
+    until="Keras 2 is gone",
+)
+
 KERAS_CALLS = Patch(
     f"{_KERAS}.src.{_NODE}:Node.__init__",
     why="Calls of layers in a `PipelineStage` scope note its stage; Keras has no public name for them.",

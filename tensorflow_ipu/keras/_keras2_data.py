@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 from tf_keras.src.engine import data_adapter
 
-from tensorflow_ipu._tensorflow.variables import OwnedIterator
-
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
 
@@ -43,8 +41,6 @@ class TFDatasetAdapter(DataAdapter):
             self._dataset = self._dataset.map(data_adapter._make_class_weight_map_fn(class_weight))
         cardinality = int(self._dataset.cardinality())
         self.num_batches = cardinality if cardinality >= 0 else None
-        if adapter.should_recreate_iterator():
-            OwnedIterator(self._dataset)  # As Keras before the first epoch: data that is shuffled anew is so by then.
 
     def get_tf_dataset(self) -> tf.data.Dataset:
         """The dataset."""

@@ -108,7 +108,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
         self._auto_reports = auto_reports()
-        for patch in (patches.KERAS_NAMES, patches.KERAS_FILES):
+        for patch in (patches.KERAS_NAMES, patches.KERAS_FILES, patches.KERAS_METRICS):
             if enable_keras_extensions and patch.is_known:
                 patch.apply_while(self)
 

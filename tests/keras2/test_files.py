@@ -1,5 +1,6 @@
 """Files of models of Keras 2 that were made in a scope: Keras's three formats, weights, checkpoints, copies and exports."""
 
+import contextlib
 import copy
 import json
 import zipfile
@@ -190,3 +191,22 @@ def test_export_answers_as_the_model(trained, features, tmp_path, make, capsys):
         answer = function(tf.constant(features[:8]))["scores"]
         np.testing.assert_allclose(answer, predicted(model, features)[:8], 1e-4, 1e-5)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("steps", [None, 3])
+def test_files_and_copies_of_models_load_in_the_scope_with_any_steps_at_once(
+    strategy, features, labels, tmp_path, steps
+):
+    plain = functional()
+    with strategy.scope():
+        scoped = functional()
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    for name, model in (("plain.keras", plain), ("scoped.keras", scoped)):
+        with strategy.scope() if model is scoped else contextlib.nullcontext():
+            model.compile("sgd", loss, ["accuracy"], steps_per_execution=steps)
+        model.save(tmp_path / name)
+        with strategy.scope():
+            loaded = [keras.models.load_model(tmp_path / name), copy.deepcopy(model), copy.copy(model)]
+        for one in loaded:
+            np.testing.assert_allclose(predicted(one, features), predicted(model, features), rtol=1e-5, atol=1e-6)
+        loaded[0].fit(features, labels, batch_size=8, verbose=0)

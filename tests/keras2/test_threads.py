@@ -61,3 +61,14 @@ def test_each_of_many_threads_gets_the_numbers_that_it_gets_alone(configure, rep
         for one, expected in zip(waiting, alone, strict=True):
             for result in one.result(60):
                 np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5 file")
+def test_a_thread_that_saves_a_model_before_its_first_step_makes_its_metrics_on_the_ipu(tmp_path):
+    with ipu.IPUStrategy().scope():
+        model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
+        model.compile(keras.optimizers.SGD(0.0), "mse", metrics=["mae"], steps_per_execution=2)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(model.save, tmp_path / "model.h5").result(60)
+    assert [variable.device[-5:] for metric in model.metrics for variable in metric.variables] == ["IPU:0"] * 4
+    fit(model, 1)

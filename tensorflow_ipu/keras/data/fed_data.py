@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
+from tensorflow_ipu._tensorflow.variables import OwnedIterator
 from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.hosts.cluster import deals, share_of
@@ -108,8 +109,11 @@ class EpochIterator:
         ordinal: int,
         options: Mapping[str, Any],
         yields_itself: bool,
+        is_counted: bool,
     ) -> None:
         """Describes the pass; nothing is read before `queue` is asked for."""
+        # Whether the data counts how often Keras iterates over it: `shuffle` has another order each time.
+        self._is_counted = is_counted
         self.batches_done = 0  # Of all replicas.
         self.shared: Any = None  # What the loop keeps for the executions of this pass.
         self.at_end = contextlib.ExitStack()  # What `close` does.
@@ -133,7 +137,9 @@ class EpochIterator:
 
     def close(self) -> None:
         """Stops reading the data."""
-        self._queue = None
+        if self._queue is None and self._is_counted:
+            OwnedIterator(self.elements.dataset)
+        self._queue, self._is_counted = None, False
         self.at_end.close()
 
     def __iter__(self) -> EpochIterator:
@@ -141,7 +147,10 @@ class EpochIterator:
 
     def __next__(self) -> Nested:
         """What Keras gets for a batch: the spec, by which it builds a model, or in prediction this, for the next execution."""
-        return self if self._yields_itself else self.elements.spec
+        if self._yields_itself:
+            return self
+        self._is_counted = False  # Without a strategy, Keras does not iterate to build.
+        return self.elements.spec
 
 
 class FedData(internals.DataAdapter):
@@ -253,6 +262,7 @@ class FedData(internals.DataAdapter):
             self._ordinal,
             self._infeed_options,
             self._for_prediction,
+            isinstance(self._adapter, internals.TFDatasetAdapter),
         )
         self._passes.append(started)
         return started

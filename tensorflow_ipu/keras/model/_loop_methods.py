@@ -39,13 +39,24 @@ def _as_call(method: str) -> Callable[..., object]:
     return call
 
 
+def _in_turn(method: str) -> Callable[..., object]:
+    """Returns a method of Keras as a use of the model: no step changes the weights that it writes."""
+
+    @functools.wraps(getattr(keras.Model, method))
+    def use(self: keras.Model, *args: object, **kwargs: object) -> object:
+        with vars(self)["_ipu_extension"].calls.turn():
+            return getattr(type(self), method)(self, *args, **kwargs)
+
+    return use
+
+
 class LoopMethods:
     """The methods that replace Keras's own of the same names, on the instance."""
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.compile)
     def compile(self: _Model, *args: object, **kwargs: object) -> None:
-        if "steps_per_execution" in kwargs:
+        if kwargs.get("steps_per_execution") is not None:  # None is the default of Keras 2, which its files have.
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
         extension = self._ipu_extension
@@ -136,6 +147,9 @@ class LoopMethods:
     train_on_batch = _as_call("train_on_batch")
     test_on_batch = _as_call("test_on_batch")
     predict_on_batch = _as_call("predict_on_batch")
+    save = _in_turn("save")
+    save_weights = _in_turn("save_weights")
+    export = _in_turn("export")
 
     @functools.wraps(keras.Model.reset_metrics)
     def reset_metrics(self: _Model) -> None:

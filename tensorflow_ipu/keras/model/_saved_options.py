@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import h5py
 
     from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu.keras._keras import keras
     from tensorflow_ipu.keras.model.extension import Extension
 
 _WITHOUT_STAGES = (
@@ -64,6 +65,21 @@ def keeping_options(plain: Callable[..., object]) -> Callable[..., object]:
         return model
 
     return load if plain.__name__.startswith("load") else save
+
+
+def building_on_device(plain: Callable[[keras.Model], None]) -> Callable[[keras.Model], None]:
+    """The function of Keras 2 that makes the losses and metrics of a model that is saved, on any thread."""
+
+    @functools.wraps(plain)
+    def build(model: keras.Model) -> None:
+        extension = _extension_of(model)
+        if extension is None:
+            plain(model)
+            return
+        with extension.strategy.scope(), extension.calls.turn():
+            plain(model)
+
+    return build
 
 
 def _extension_of(model: object) -> Extension | None:

@@ -122,6 +122,8 @@ def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable
 
 patches.KERAS_NAMES.by(_telling_of_scope)
 patches.KERAS_FILES.by(_saved_options.keeping_options)
+if environment.uses_keras_2():
+    patches.KERAS_METRICS.by(_saved_options.building_on_device)
 
 
 class _Kind(type):

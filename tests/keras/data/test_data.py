@@ -74,6 +74,18 @@ def test_shuffles_splits_and_epochs_are_those_of_keras(features, model, plain, a
         assert runs[1].epoch == runs[0].epoch == epochs
 
 
+def test_a_dataset_is_shuffled_in_each_epoch_and_call_as_in_plain_keras(features, model, plain, assert_same):
+    plain.set_weights(model.get_weights())
+    runs, quiet = [], {"verbose": 0, "shuffle": False}
+    for one in (plain, model):
+        source = tf.data.Dataset.from_tensor_slices((features, features[:, :3]))
+        train, held_out = (source.shuffle(48, seed=seed).batch(8, drop_remainder=True) for seed in (5, 6))
+        runs.append([one.fit(train, epochs=3, validation_data=held_out.take(2), **quiet).history])
+        runs[-1].append(one.evaluate(train.take(2), verbose=0))
+        runs[-1].append(one.fit(train.repeat(), epochs=2, steps_per_epoch=4, **quiet).history)
+    assert_same([runs[1], model.get_weights()], [runs[0], plain.get_weights()])
+
+
 def test_a_dataset_goes_on_from_epoch_to_epoch_with_a_number_of_steps(model):
     numbers = tf.data.Dataset.range(20).map(lambda i: (tf.fill([4, 6], tf.cast(i, tf.float32)), tf.zeros([4, 3])))
     model.layers[0].kernel.assign(tf.eye(6, 3))

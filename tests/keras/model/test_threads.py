@@ -272,3 +272,16 @@ def test_a_model_of_a_thread_that_is_in_no_scope_is_used_in_its_own(model, toget
     with ipu.IPUStrategy().scope():
         found = together(lambda: USES["predict"](model, 1))
     assert_same(found, [model(rows(1)[0])])
+
+
+def test_a_file_is_written_in_a_turn(model, tmp_path):
+    """A thread that has the turn keeps the file of another from being written in parts between its steps."""
+    path = tmp_path / "of.weights.h5"
+    turns = model._ipu_extension.calls._turns
+    with ThreadPoolExecutor(1) as pool:
+        with turns:
+            saving = pool.submit(model.save_weights, path)
+            while not turns._waiting:
+                assert not saving.done()
+        saving.result(60)
+    assert path.exists()
