@@ -88,9 +88,8 @@ class Loop:
         try:
             with self._strategy.extended.counting(fed.replicas):
                 result = self._run_fed(fed)
-        except (
-            KeyboardInterrupt
-        ):  # It may have come as a scope of a device ended. Keras's scope would find another device.
+        except KeyboardInterrupt:
+            # It may have come as a scope of a device ended. Keras's own scope would find another device then.
             devices.place_eager_thread(device)
             raise
         self._extension.seen[self._mode] = fed.elements.spec
