@@ -124,9 +124,9 @@ def test_a_function_that_was_traced_for_any_size_is_no_program(library, strategy
         outs = {"output_types": [tf.float32] * 2, "output_shapes": [a.shape, []]}
         return cpu_user_operation([a, a], library, outs, name="work")[0]
 
-    traced.get_concrete_function()  # Where no program is traced; the run takes it from here.
+    program = traced.get_concrete_function()  # Where no program is traced; the run takes it as it is.
     words = r"`work`: `outs` says the shape \[\?\], and a program has"
-    refused(tf.errors.InvalidArgumentError, words, strategy.run, traced, (A,))
+    refused(tf.errors.InvalidArgumentError, words, strategy.run, program, (A,))
 
 
 def test_each_replica_calls_once_a_step(library, replicas):

@@ -121,6 +121,10 @@ def test_devices_eager_execution_and_the_seed_are_known():
         assert devices.current().endswith("CPU:0")
         assert devices.of_eager_thread().endswith("CPU:0")
     assert devices.of_eager_thread() == ""
+    for place in ("/job:localhost/replica:0/task:0/device:CPU:0", ""):
+        devices.place_eager_thread(place)
+        assert devices.of_eager_thread() == place
+        assert tf.constant(0).device.endswith("CPU:0")
     assert devices.full_name("/device:CPU:0") == "/job:localhost/replica:0/task:0/device:CPU:0"
     with tf.Graph().as_default(), devices.eagerly():
         assert tf.executing_eagerly()
