@@ -43,6 +43,24 @@ REGISTER_OP("IpuFeedState")
       return absl::OkStatus();
     });
 
+// Outputs the handle of a variable, which gets the value `first()` unless it is there.
+template <typename First>
+absl::Status OutputVariable(tf::OpKernelContext* context, tf::ResourceHandle handle, tf::DataType dtype,
+                            const tf::TensorShape& shape, First first) {
+  handle.set_dtypes_and_shapes({{dtype, shape}});
+  tf::core::RefCountPtr<tf::Var> variable;
+  TF_RETURN_IF_ERROR(tf::LookupOrCreateResource<tf::Var>(context, handle, &variable, [&](tf::Var** made) {
+    *made = new tf::Var(dtype);
+    *(*made)->tensor() = first();
+    (*made)->is_initialized = true;
+    return absl::OkStatus();
+  }));
+  tf::Tensor* output = nullptr;
+  TF_RETURN_IF_ERROR(context->allocate_output(0, tf::TensorShape({}), &output));
+  output->scalar<tf::ResourceHandle>()() = std::move(handle);
+  return absl::OkStatus();
+}
+
 class FeedStateOp : public tf::OpKernel {
  public:
   explicit FeedStateOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
@@ -59,17 +77,9 @@ class FeedStateOp : public tf::OpKernel {
     tf::ResourceHandle handle =
         per_step_ ? context->step_container()->MakeResourceHandle<tf::Var>(name, *context->device())
                   : tf::MakeResourceHandle<tf::Var>(context, context->resource_manager()->default_container(), name);
-    handle.set_dtypes_and_shapes({{tf::DT_INT64, initial.shape()}});
-    tf::core::RefCountPtr<tf::Var> variable;
-    OP_REQUIRES_OK(context, tf::LookupOrCreateResource<tf::Var>(context, handle, &variable, [&initial](tf::Var** made) {
-                     *made = new tf::Var(tf::DT_INT64);
-                     *(*made)->tensor() = tf::tensor::DeepCopy(initial);  // A program writes in place.
-                     (*made)->is_initialized = true;
-                     return absl::OkStatus();
+    OP_REQUIRES_OK(context, OutputVariable(context, std::move(handle), tf::DT_INT64, initial.shape(), [&initial] {
+                     return tf::tensor::DeepCopy(initial);  // A program writes in place.
                    }));
-    tf::Tensor* state = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &state));
-    state->scalar<tf::ResourceHandle>()() = std::move(handle);
   }
 
  private:
@@ -110,19 +120,11 @@ class KeptVariableOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     tf::ResourceHandle handle =
         tf::MakeResourceHandle<tf::Var>(context, context->resource_manager()->default_container(), name());
-    handle.set_dtypes_and_shapes({{dtype_, shape_}});
-    tf::core::RefCountPtr<tf::Var> variable;
-    OP_REQUIRES_OK(context, tf::LookupOrCreateResource<tf::Var>(context, handle, &variable, [this](tf::Var** made) {
+    OP_REQUIRES_OK(context, OutputVariable(context, std::move(handle), dtype_, shape_, [this] {
                      tf::Tensor zeros(dtype_, shape_);
                      if (zeros.TotalBytes() > 0) std::memset(zeros.data(), 0, zeros.TotalBytes());
-                     *made = new tf::Var(dtype_);
-                     *(*made)->tensor() = std::move(zeros);
-                     (*made)->is_initialized = true;
-                     return absl::OkStatus();
+                     return zeros;
                    }));
-    tf::Tensor* state = nullptr;
-    OP_REQUIRES_OK(context, context->allocate_output(0, tf::TensorShape({}), &state));
-    state->scalar<tf::ResourceHandle>()() = std::move(handle);
   }
 
  private:
