@@ -58,7 +58,7 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
         type_ = op.outputs[0].dtype if op.outputs else None
         # One that says how it is computed is not computed by TensorFlow's kernel.
         own = type_ == tf.float16 and _instruction_attributes.is_told_how(graph, op)
-        if _tracing.wants_host_kernels(type_) and not own:
+        if _tracing.wants_host_kernels(type_, len(op.outputs)) and not own:
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):
                 graphs.set_attribute(op, _IN_LOOP, _YES)
@@ -120,17 +120,26 @@ def _gradient(plain: Callable[..., tuple[tf.Tensor, tf.Tensor]]) -> Callable[...
 
 def _served(op: tf.Operation) -> bool:
     """Whether TensorFlow's own gradients are fast, by kernels of the host or as products."""
-    if not wants_host_kernels():
+    type_ = op.inputs[0].dtype
+    own = type_ == tf.float16 and _instruction_attributes.are_told_how(tf.compat.v1.get_default_graph())
+    if own or not wants_host_kernels(type_):
         return False
     rows, columns = op.inputs[1].shape[:2]
     if rows == columns == 1 and set(op.get_attr("strides")) == {1}:
         return True
     if _is_small(op) and not are_wherever_known():
         return False
-    type_ = op.inputs[0].dtype
+    type_ = _computed_type(op)
     return set(op.get_attr("dilations")) == {1} and (
         type_ == tf.float64 or native.ipu_one_dnn_computes(type_.as_datatype_enum)
     )
+
+
+def _computed_type(op: tf.Operation) -> tf.DType:
+    """The type in which kernels of the host compute a convolution: see `Widen` in `kernels/lowering/host_layers.cc`."""
+    type_ = op.inputs[0].dtype
+    narrow = type_ in (tf.float16, tf.bfloat16) and not native.ipu_one_dnn_computes(type_.as_datatype_enum)
+    return tf.float32 if narrow else type_
 
 
 def _is_small(op: tf.Operation) -> bool:
@@ -138,7 +147,7 @@ def _is_small(op: tf.Operation) -> bool:
     if not images.is_fully_defined() or not weights.is_fully_defined():
         return False
     _, *strides, _ = op.get_attr("strides")
-    type_ = op.inputs[0].dtype.as_datatype_enum
+    type_ = _computed_type(op).as_datatype_enum
     sizes = (ctypes.c_int64 * 4)(*images)
     return bool(native.ipu_small_convolution(sizes, weights.num_elements(), math.prod(strides), type_))
 

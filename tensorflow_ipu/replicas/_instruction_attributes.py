@@ -98,8 +98,11 @@ def inherited_from(operation: tf.Operation) -> dict[str, str]:
 
 def is_told_how(graph: tf.Graph, operation: tf.Operation) -> bool:
     """Whether an operation, or the loop or function around it, has attributes of how to compute."""
-    if inherited_from(operation):
-        return True
+    return bool(inherited_from(operation)) or are_told_how(graph)
+
+
+def are_told_how(graph: tf.Graph) -> bool:
+    """Returns whether what is added to a graph now, or the loop or function around it, has attributes of how to compute."""
     said = (graphs.attribute_now(_ATTRIBUTE, one) for one in graphs.around(graphs.enclosing(graph)))
     return any(_inherited(one) for one in said if one is not None)
 

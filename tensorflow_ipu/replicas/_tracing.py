@@ -143,10 +143,14 @@ def floating_point_now() -> _floating_point.FloatingPoint:
     return _floating_point.PLAIN if kind is None else kind.floating_point
 
 
-def wants_host_kernels(type_: tf.DType | None = None) -> bool:
-    """Whether host kernels may compute the layers of the program that is being traced."""
+def wants_host_kernels(type_: tf.DType | None = None, results: int = 1) -> bool:
+    """Returns whether host kernels may compute a layer, of a type and so many results, of the program being traced."""
     kind = _kind_of_context()
-    return kind is not None and kind.host_kernels and (type_ != tf.float16 or kind.floating_point.are_plain)
+    if kind is None or not kind.host_kernels:
+        return False
+    # Partial sums are XLA's, and the numbers of several results are not checked.
+    numbers = kind.floating_point
+    return type_ != tf.float16 or not (numbers.partials_conv or (numbers.stops and results > 1))
 
 
 def _transform(graph: graphs.FunctionGraph) -> None:

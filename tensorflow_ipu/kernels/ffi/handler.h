@@ -157,6 +157,14 @@ auto HandlerOf(Result (*function)(Parameters...), Names... names) {
   IPU_DEFINE_HANDLER(function##Handler, kExecute, function, ##__VA_ARGS__); \
   XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), name, "Host", function##Handler)
 
+// The stages of a handler that keeps a state for each call in a program. By name: later versions of the API have more.
+inline XLA_FFI_Handler_Bundle BundleOf(XLA_FFI_Handler* instantiate, XLA_FFI_Handler* execute) {
+  XLA_FFI_Handler_Bundle stages{};
+  stages.instantiate = instantiate;
+  stages.execute = execute;
+  return stages;
+}
+
 inline xla::ffi::Error NoSuchSlot(int32_t slot) {
   return xla::ffi::Error::Internal("A pipeline has used slot " + std::to_string(slot) +
                                    " of a stash buffer that has fewer.");

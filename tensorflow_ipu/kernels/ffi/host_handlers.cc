@@ -211,14 +211,7 @@ IPU_DEFINE_HANDLER(kRun, kExecute, Run, "node", "name", "in_stashes");
 
 IPU_REGISTER_STATE("ipu_kernel_of_call", KernelOfCall);
 
-// By name: later versions of the API have more stages.
-XLA_FFI_Handler_Bundle Stages() {
-  XLA_FFI_Handler_Bundle stages{};
-  stages.instantiate = kInstantiate;
-  stages.execute = kRun;
-  return stages;
-}
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host", Stages());
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host", BundleOf(kInstantiate, kRun));
 
 // Runs the function on this thread and on the program's memory.
 ffi::Error CallUser(std::string_view attributes, std::string_view called, std::string_view name,

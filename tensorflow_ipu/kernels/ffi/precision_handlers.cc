@@ -18,7 +18,11 @@
 #include "tensorflow_ipu/kernels/core/partials.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/core/scan.h"
+#include "tensorflow_ipu/kernels/core/stochastic_rounding.h"
 #include "tensorflow_ipu/kernels/ffi/handler.h"
+#include "tensorflow_ipu/kernels/host/late_program.h"
+#include "tensorflow_ipu/kernels/host/releases.h"
+#include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
 
@@ -33,9 +37,7 @@ constexpr char kKept[] =
     ". The variables are as they were before that step, but for those that a loop in it had updated by then. "
     "`IPUConfig.floating_point_behaviour` says what stops a program";
 
-uint32_t WordAt(const ffi::RemainingArgs& values, std::size_t i) {
-  return *static_cast<const uint32_t*>(values.get<ffi::AnyBuffer>(i)->untyped_data());
-}
+uint32_t WordAt(const void* data) { return *static_cast<const uint32_t*>(data); }
 
 struct Contents {
   bool infinite = false;
@@ -43,10 +45,10 @@ struct Contents {
 };
 
 template <typename Word>
-Contents ContentsOf(const ffi::AnyBuffer& buffer, Word infinite) {
-  const auto* const words = static_cast<const Word*>(buffer.untyped_data());
+Contents ContentsOf(const HostArray& array, Word infinite) {
+  const auto* const words = static_cast<const Word*>(array.data);
   Contents contents;
-  for (std::size_t i = 0; i < buffer.element_count(); ++i) {
+  for (int64_t i = 0; i < array.elements; ++i) {
     const auto magnitude = static_cast<Word>(words[i] << 1);
     const auto limit = static_cast<Word>(infinite << 1);
     contents.infinite = contents.infinite || magnitude == limit;
@@ -55,9 +57,8 @@ Contents ContentsOf(const ffi::AnyBuffer& buffer, Word infinite) {
   return contents;
 }
 
-Contents ContentsOf(const ffi::AnyBuffer& buffer) {
-  return buffer.element_type() == ffi::F16 ? ContentsOf<uint16_t>(buffer, 0x7c00)
-                                           : ContentsOf<uint32_t>(buffer, kInfinite);
+Contents ContentsOf(const HostArray& array) {
+  return array.half ? ContentsOf<uint16_t>(array, 0x7c00) : ContentsOf<uint32_t>(array, kInfinite);
 }
 
 // An operation that stops the program unless its fault comes from its operands.
@@ -71,11 +72,11 @@ struct Suspect {
 };
 
 // Parses `operations` as written by `precision/checks.cc`, with the fault codes.
-std::vector<Suspect> Suspects(std::string_view operations, const ffi::RemainingArgs& values, std::size_t first) {
+std::vector<Suspect> Suspects(std::string_view operations, const std::vector<HostArray>& values) {
   std::vector<Suspect> suspects;
-  std::size_t at = first;
+  std::size_t at = 0;
   for (const std::string_view group : absl::StrSplit(operations, "\n\n", absl::SkipEmpty())) {
-    const uint32_t word = WordAt(values, at++);
+    const uint32_t word = WordAt(values[at++].data);
     if (word == 0) continue;
     const std::vector<std::string_view> lines = absl::StrSplit(group, '\n');
     const std::vector<std::string_view> words = absl::StrSplit(lines[255 - (word >> 24)], ' ');
@@ -115,55 +116,17 @@ std::optional<std::string> Why(const Suspect& suspect, const Traps& traps, const
                       ", and the largest number of float16 is 65504 (oflo)");
 }
 
-Contents OperandContents(const Suspect& suspect, const ffi::RemainingArgs& values, std::size_t sources) {
+Contents OperandContents(const Suspect& suspect, const std::vector<HostArray>& values, std::size_t sources) {
   Contents all;
   for (const std::string_view text : absl::StrSplit(suspect.sources, ',', absl::SkipEmpty())) {
     std::size_t source = 0;
     if (!absl::SimpleAtoi(text, &source)) continue;
-    const auto buffer = values.get<ffi::AnyBuffer>(sources + source);
-    if (!buffer.has_value()) continue;
-    const Contents one = ContentsOf(*buffer);
+    const Contents one = ContentsOf(values[sources + source]);
     all.infinite = all.infinite || one.infinite;
     all.nan = all.nan || one.nan;
   }
   return all;
 }
-
-std::optional<std::string> First(std::string_view options, std::string_view operations,
-                                 const ffi::RemainingArgs& values, std::size_t first, std::size_t sources) {
-  for (const Suspect& suspect : Suspects(operations, values, first)) {
-    std::optional<std::string> why = Why(suspect, Traps(options), OperandContents(suspect, values, sources));
-    if (why.has_value()) return why;
-  }
-  return std::nullopt;
-}
-
-ffi::Error Check(std::string_view options, std::string_view loops, int64_t words, std::string_view operations,
-                 ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::PRED> failed, ffi::RemainingArgs values,
-                 ffi::ResultBuffer<ffi::PRED> has_failed) {
-  bool& result = has_failed->typed_data()[0];
-  result = failed.typed_data()[0];
-  if (result) return ffi::Error::Success();
-  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
-  const std::size_t sources = around.size() + static_cast<std::size_t>(words);
-  bool suspect = false;
-  for (std::size_t i = around.size(); i < sources; ++i) suspect = suspect || WordAt(values, i) != 0;
-  if (!suspect) return ffi::Error::Success();
-  std::optional<std::string> fault = First(options, operations, values, around.size(), sources);
-  if (!fault.has_value()) return ffi::Error::Success();
-  const core::ProgramState at = core::StateAt(state.untyped_data());
-  if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
-  for (std::size_t loop = around.size(); loop-- > 0;) {
-    absl::StrAppend(&*fault, ", in iteration ", WordAt(values, loop), " of the loop `", around[loop], "`");
-  }
-  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
-  if (streams == nullptr) return ToError(RandomStreamsGone());
-  NoteFault(streams.get(), at.replica, absl::StrCat("Floating point exception: ", *fault, kKept));
-  result = true;
-  return ffi::Error::Success();
-}
-
-IPU_HANDLER("ipu_half_check", Check, "options", "loops", "words", "operations");
 
 bool HasFrom(int64_t limit, const ffi::AnyBuffer& tensor) {
   const auto count = static_cast<int64_t>(tensor.element_count());
@@ -174,17 +137,67 @@ bool HasFrom(int64_t limit, const ffi::AnyBuffer& tensor) {
   return core::HasFloatsFrom(static_cast<uint32_t>(limit), static_cast<const uint32_t*>(tensor.untyped_data()), count);
 }
 
+using Integers = ffi::Span<const int64_t>;
+
+// The recomputation of a check in a program; see `precision/checks.h`.
+struct RecomputationOfCheck {
+  explicit RecomputationOfCheck(std::string_view serialized) : program(serialized) {}
+
+  static ffi::TypeId id;
+  LateProgram program;
+};
+ffi::TypeId RecomputationOfCheck::id = {};
+
+ffi::ErrorOr<std::unique_ptr<RecomputationOfCheck>> BeginCheck(std::string_view, std::string_view, Integers, int64_t,
+                                                               std::string_view, std::string_view program) {
+  return std::make_unique<RecomputationOfCheck>(program);
+}
+
 // `limits` are the bits from which on a value may stop the program.
-ffi::Error Scan(ffi::Span<const int64_t> limits, ffi::RemainingArgs tensors, ffi::ResultBuffer<ffi::PRED> found) {
-  bool& result = found->typed_data()[0];
-  result = false;
-  for (std::size_t i = 0; i < limits.size() && !result; ++i) {
-    result = HasFrom(limits[i], *tensors.get<ffi::AnyBuffer>(i));
+ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs arguments,
+                 ffi::ResultBuffer<ffi::PRED> has_failed, std::string_view options, std::string_view loops,
+                 Integers limits, int64_t words, std::string_view operations, std::string_view) {
+  const auto data = [&](std::size_t i) { return arguments.get<ffi::AnyBuffer>(i)->untyped_data(); };
+  bool& result = has_failed->typed_data()[0];
+  result = *static_cast<const bool*>(data(0));
+  if (result) return ffi::Error::Success();
+  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
+  constexpr std::size_t kIterations = 2;  // The arguments before them: `precision/checks.cc`.
+  const std::size_t scanned = kIterations + around.size();
+  bool suspect = false;
+  for (std::size_t i = 0; i < limits.size() && !suspect; ++i) {
+    suspect = HasFrom(limits[i], *arguments.get<ffi::AnyBuffer>(scanned + i));
   }
+  if (!suspect) return ffi::Error::Success();
+  std::vector<void*> taken;
+  for (std::size_t i = scanned + limits.size(); i < arguments.size(); ++i) taken.push_back(data(i));
+  const absl::StatusOr<LateProgram::Results> computed = recomputation->program.Run(taken);
+  if (!computed.ok()) return ToError(ToCore(computed.status()));
+  std::optional<std::string> fault;
+  for (const Suspect& one : Suspects(operations, computed->arrays)) {
+    fault = Why(one, Traps(options), OperandContents(one, computed->arrays, static_cast<std::size_t>(words)));
+    if (fault.has_value()) break;
+  }
+  if (!fault.has_value()) return ffi::Error::Success();
+  const core::ProgramState at = core::StateAt(data(1));
+  if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
+  for (std::size_t loop = around.size(); loop-- > 0;) {
+    absl::StrAppend(&*fault, ", in iteration ", WordAt(data(kIterations + loop)), " of the loop `", around[loop], "`");
+  }
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
+  if (streams == nullptr) return ToError(RandomStreamsGone());
+  NoteFault(streams.get(), at.replica, absl::StrCat("Floating point exception: ", *fault, kKept));
+  result = true;
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_half_scan", Scan, "limits");
+IPU_DEFINE_HANDLER(kBeginCheck, kInstantiate, BeginCheck, "options", "loops", "limits", "words", "operations",
+                   "program");
+IPU_DEFINE_HANDLER(kCheck, kExecute, Check, "options", "loops", "limits", "words", "operations", "program");
+
+IPU_REGISTER_STATE("ipu_recomputation_of_check", RecomputationOfCheck);
+
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_check", "Host", BundleOf(kBeginCheck, kCheck));
 
 using Word = ffi::ResultBuffer<ffi::U32>;
 
@@ -209,6 +222,31 @@ IPU_HANDLER("ipu_half_precision", Begin, "options");
 
 using KeyWord = ffi::Buffer<ffi::U32>;
 
+// Runs `part` on ranges of so many elements, of which each takes so many cycles.
+template <typename Part>
+void InParts(ffi::ThreadPool threads, int64_t count, double cycles, Part part) {
+  HostThreads::Of(threads.num_threads()).device()->parallelFor(count, Eigen::TensorOpCost(0, 0, cycles), part);
+}
+
+ffi::Error Round(ffi::ThreadPool threads, ffi::Buffer<ffi::F32> values, KeyWord first, KeyWord second,
+                 ffi::ResultBuffer<ffi::F32> rounded, int64_t site, int64_t to) {
+  const core::StochasticRounding rounding(first.typed_data()[0], second.typed_data()[0], static_cast<uint64_t>(site),
+                                          static_cast<core::RoundTo>(to));
+  constexpr double kCycles = 0.7;  // With AVX-512.
+  const auto count = static_cast<int64_t>(values.element_count());
+  InParts(threads, count, kCycles, [&](Eigen::Index begin, Eigen::Index end) {
+    rounding.Compute(values.typed_data(), rounded->typed_data(), begin, end);
+  });
+  return ffi::Error::Success();
+}
+
+IPU_HANDLER("ipu_half_round", Round, "site", "to");
+
+// XLA gives the result the memory of the operand.
+ffi::Error Share(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
+
+IPU_HANDLER("ipu_half_shared", Share);
+
 ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, const uint32_t* key,
                     ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
                     int64_t overflow) {
@@ -218,12 +256,10 @@ ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer
   product.operands = left.element_type() == ffi::F16 ? core::Element::kHalf : core::Element::kFloat;
   product.result = core::Element::kFloat;
   product.key = key;
-  const HostThreads& host = HostThreads::Of(threads.num_threads());
-  host.device()->parallelFor(product.Parts(), Eigen::TensorOpCost(0, 0, static_cast<double>(product.CyclesOfPart())),
-                             [&](Eigen::Index first, Eigen::Index last) {
-                               product.Compute(left.untyped_data(), right.untyped_data(), result->untyped_data(), first,
-                                               last);
-                             });
+  InParts(threads, product.Parts(), static_cast<double>(product.CyclesOfPart()),
+          [&](Eigen::Index first, Eigen::Index last) {
+            product.Compute(left.untyped_data(), right.untyped_data(), result->untyped_data(), first, last);
+          });
   return ffi::Error::Success();
 }
 

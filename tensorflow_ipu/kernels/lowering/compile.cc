@@ -183,7 +183,7 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuiltAsRounded(tf::XlaDevi
   return std::move(built.front());  // There is one partition.
 }
 
-// Has XLA compile the program, rewritten for the machine's arithmetic if it asks for that.
+// Has XLA compile the program, rewritten where its numbers ask for that.
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompilerClient* client,
                                                             const tf::XlaCompiler::Options& options,
                                                             const tf::XlaCompiler::CompilationResult& result) {
@@ -191,7 +191,9 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompile
   if (rewritten == nullptr) return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, result);
   tf::XlaCompiler::CompilationResult changed = result;
   changed.computation = std::move(rewritten);
-  return BuiltAsRounded(client, options, changed);
+  return precision::IsMarked(*result.computation)
+             ? BuiltAsRounded(client, options, changed)
+             : client->tf::XlaDeviceCompilerClient::BuildExecutable(options, changed);
 }
 
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecutable(

@@ -12,9 +12,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_context.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
@@ -105,7 +107,7 @@ std::string NameForMessages(tf::XlaOpKernelContext* context, const std::string& 
   return name;
 }
 
-bool HasHostKernel(tf::XlaOpKernelContext* context) { return HostKernel::Of(TextOf(context->op_kernel().def())).ok(); }
+bool HasHostKernel(const tf::NodeDef& node) { return HostKernel::Of(TextOf(node)).ok(); }
 
 std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext* context, int count) {
   const tf::NodeDef& node = context->op_kernel().def();
@@ -142,15 +144,25 @@ std::optional<std::vector<tf::TensorShape>> ResultShapes(tf::XlaOpKernelContext*
   return results;
 }
 
-absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* context,
+absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* context, const tf::NodeDef& called,
                                                        const std::vector<tf::TensorShape>& results, bool always) {
-  const std::string node = TextOf(context->op_kernel().def());
+  const std::string node = TextOf(called);
   const std::string name = NameForMessages(context, node);
+  tf::DataType own = tf::DT_INVALID, type = tf::DT_INVALID;
+  tf::TryGetNodeAttr(context->op_kernel().def(), "T", &own);
+  tf::TryGetNodeAttr(called, "T", &type);
+  const auto converted = [&](xla::XlaOp value, tf::DataType from, tf::DataType to) {
+    xla::PrimitiveType element = xla::PRIMITIVE_TYPE_INVALID;
+    const bool converts = from != to && tf::DataTypeToPrimitiveType(to, &element).ok();
+    return converts ? xla::ConvertElementType(value, element) : value;
+  };
+  const auto type_in_call = [&](tf::DataType of_node) { return of_node == own ? type : of_node; };
   std::vector<xla::XlaOp> operands, slots;
   std::vector<int> in_stashes;
   for (int i = 0; i < context->num_inputs(); ++i) {
-    const std::optional<StashSlot> slot = StashSlotOf(context, context->Input(i));
-    operands.push_back(slot ? slot->stash : context->Input(i));
+    const tf::DataType from = context->input_type(i), to = type_in_call(from);
+    const std::optional<StashSlot> slot = from == to ? StashSlotOf(context, context->Input(i)) : std::nullopt;
+    operands.push_back(slot ? slot->stash : converted(context->Input(i), from, to));
     if (!slot) continue;
     in_stashes.push_back(i);
     slots.push_back(slot->slot);
@@ -159,8 +171,8 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
   std::vector<xla::Shape> result_shapes;
   const int count = static_cast<int>(results.size());
   for (int i = 0; i < count; ++i) {
-    TF_RETURN_IF_ERROR(
-        tf::TensorShapeToXLAShape(context->expected_output_dtype(i), results[i], &result_shapes.emplace_back()));
+    TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(type_in_call(context->expected_output_dtype(i)), results[i],
+                                                 &result_shapes.emplace_back()));
   }
   const bool one = result_shapes.size() == 1;
   const xla::XlaOp call = TypedCall(
@@ -170,7 +182,10 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
                    in_stashes.empty() ? "" : ": ", absl::StrJoin(in_stashes, ", "), ">}"),
       /*has_side_effect=*/always);
   std::vector<xla::XlaOp> outputs;
-  for (int i = 0; i < count; ++i) outputs.push_back(one ? AtRunTime(context, call) : ResultOf(context, call, i));
+  for (int i = 0; i < count; ++i) {
+    const tf::DataType to = context->expected_output_dtype(i);
+    outputs.push_back(converted(one ? AtRunTime(context, call) : ResultOf(context, call, i), type_in_call(to), to));
+  }
   return outputs;
 }
 

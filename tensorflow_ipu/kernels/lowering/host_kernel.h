@@ -24,15 +24,18 @@ constexpr char kWhereverKnown[] = "wherever known";
 constexpr char kInLoopAttribute[] = "_ipu_in_loop";
 
 // Whether TensorFlow has a CPU kernel for the node that programs can share.
-bool HasHostKernel(tensorflow::XlaOpKernelContext* context);
+bool HasHostKernel(const tensorflow::NodeDef& node);
 
 // The shapes of the first `count` results of the node being lowered (at most as many as it has); nothing where they
 // depend on unknown values.
 std::optional<std::vector<tensorflow::TensorShape>> ResultShapes(tensorflow::XlaOpKernelContext* context, int count);
 
-// Adds a custom call of the node's host kernel and returns its first results, which have these shapes. With `always`,
-// it runs even if its results are unused. Inputs that are read from a stash buffer are used in place and not copied.
+// Adds a custom call of the host kernel of `node` and returns its first results, which have these shapes. `node` is the
+// node being lowered, or the same of another type `T`, to which operands and from which results are converted. With
+// `always`, it runs even if its results are unused. Inputs that are read from a stash buffer are used in place and not
+// copied.
 absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tensorflow::XlaOpKernelContext* context,
+                                                       const tensorflow::NodeDef& node,
                                                        const std::vector<tensorflow::TensorShape>& results,
                                                        bool always = false);
 

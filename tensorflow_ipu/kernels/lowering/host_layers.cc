@@ -167,8 +167,8 @@ bool IsSmall(const Lowered& layer) {
 // gradients, 30 to 300 times for depthwise convolutions, and 5 to 20 times for bilinear resizing.
 bool AlwaysFaster(const Lowered&) { return true; }
 
-// For types that oneDNN does not compute on this processor (float16, and bfloat16 without AVX-512), TensorFlow's own
-// kernels take 4 to 10 times as long as XLA's code.
+// For types that oneDNN does not compute, TensorFlow's own kernels take 4 to 10 times as long as XLA's code. Float16,
+// and bfloat16 without AVX-512, are float32 here: see `Widen`.
 bool FasterWhereOneDnn(const Lowered& layer) {
   tf::DataType type = tf::DT_INVALID;
   if (!tf::TryGetNodeAttr(layer.node, "T", &type)) return false;
@@ -364,6 +364,16 @@ const Layer& LayerOf(const std::string& op) {
   return *std::find_if(std::begin(kLayers), std::end(kLayers), [&](const Layer& layer) { return op == layer.op; });
 }
 
+// Has a node of a type that the host's kernels compute slowly compute in float32 instead, which holds all numbers of
+// that type: its operands are widened, and its results rounded.
+void Widen(tf::NodeDef* node) {
+  constexpr char kType[] = "T";
+  tf::DataType type = tf::DT_INVALID;
+  if (!tf::TryGetNodeAttr(*node, kType, &type)) return;
+  const bool narrow = type == tf::DT_HALF || (type == tf::DT_BFLOAT16 && !OneDnnComputes(type));
+  if (narrow) (*node->mutable_attr())[kType].set_type(tf::DT_FLOAT);
+}
+
 class HostLayer : public tf::XlaOpKernel {
  public:
   explicit HostLayer(tf::OpKernelConstruction* construction)
@@ -383,15 +393,18 @@ class HostLayer : public tf::XlaOpKernel {
       LowerAssert(context);
       return;
     }
-    const tf::AttrSlice node(def());
+    const bool check = IsCheckNumerics(type_string_view());
+    tf::NodeDef called = def();
+    if (!check) Widen(&called);
+    const tf::AttrSlice node(called);
     const bool always = mark_ == kWhereverKnown;
     if (marked && !always && LowerAsProduct(context)) return;
     const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
-    if (wanted && layer_.suits(context, node) && HasHostKernel(context)) {
+    if (wanted && layer_.suits(context, node) && HasHostKernel(called)) {
       if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context, layer_.results)) {
-        const bool check = IsCheckNumerics(type_string_view()), folded = layer_.in_xla && FoldedByXla(context);
+        const bool folded = layer_.in_xla && FoldedByXla(context);
         if (folded && !check) return LowerAsXla(context);
-        absl::StatusOr<std::vector<xla::XlaOp>> outputs = CallHostKernel(context, *results, /*always=*/check);
+        absl::StatusOr<std::vector<xla::XlaOp>> outputs = CallHostKernel(context, called, *results, /*always=*/check);
         OP_REQUIRES_OK(context, outputs.status());
         if (folded) outputs->front() = context->Input(0);  // Which a check returns.
         SetOutputs(context, *outputs);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -17,29 +18,33 @@
 #include "xla/hlo/ir/hlo_casting_utils.h"
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
+#include "xla/layout_util.h"
+#include "tsl/platform/snappy.h"
 
 namespace tensorflow_ipu::precision {
 
-// Recomputes values of an HLO computation in another one, from values in memory.
+// Recomputes values of an HLO computation in a program of its own, from values in memory.
 //
-// The other computation has one parameter: a tuple of the values that are not recomputed, such as parameters and the
-// results of products. XLA has most of these in memory anyway.
+// The program has a parameter for each value that is not recomputed, such as parameters and the results of products.
+// XLA has most of these in memory anyway.
 class Recomputation {
  public:
-  // Adds a computation to the module that can recompute the values of `wanted`. The caller sets its root.
+  // Begins a program that can recompute the values of `wanted`.
   Recomputation(xla::HloComputation* from, const std::vector<Value>& wanted);
 
   // The recomputed value.
   Value Of(Value value) const { return made_.at(value); }
 
-  xla::HloComputation* computation() const { return computation_; }
+  xla::HloComputation* computation() const { return module_.entry_computation(); }
 
-  // The argument of the other computation, as a tuple in `from`.
-  Value Operand() const { return Emit(from_).Tuple(taken_); }
+  // The values that the program takes, in the other computation.
+  const std::vector<Value>& taken() const { return taken_; }
+
+  // The program, with these results, as `LateProgram` takes it.
+  std::string Finished(const std::vector<Value>& results);
 
  private:
-  xla::HloComputation* const from_;
-  xla::HloComputation* computation_ = nullptr;
+  xla::HloModule module_;
   std::vector<Value> taken_;
   std::unordered_map<const xla::HloInstruction*, Value> made_;
 };
@@ -83,6 +88,17 @@ bool AddsUp(const xla::HloInstruction& reduction) {
          reduction.to_apply()->instruction_count() == 3;
 }
 
+// Whether a value is an intermediate one of an operation of TensorFlow that its user belongs to, element by element.
+bool IsWithinOperation(const xla::HloInstruction& value, const xla::HloInstruction& user) {
+  const std::string& name = value.metadata().op_name();
+  return !name.empty() && name == user.metadata().op_name() && user.IsElementwise() &&
+         xla::ShapeUtil::SameDimensions(value.shape(), user.shape());
+}
+
+bool IsSelectOf(const xla::HloInstruction& user, const xla::HloInstruction& value) {
+  return user.opcode() == HloOpcode::kSelect && user.operand(0) != &value && IsWithinOperation(value, user);
+}
+
 // The faults of an operand that the result shows: an infinity there makes an infinity or a NaN here.
 Faults Shown(const xla::HloInstruction& by, int64_t operand) {
   if (!IsFloat(by.shape()) || xla::ShapeUtil::IsZeroElementArray(by.shape())) return 0;
@@ -100,6 +116,8 @@ Faults Shown(const xla::HloInstruction& by, int64_t operand) {
   if (opcode == HloOpcode::kDivide || opcode == HloOpcode::kRemainder) {
     return operand == 0 ? kBoth : kNan;  // A number divided by infinity is 0.
   }
+  // What the same operation of TensorFlow does not select stops nothing.
+  if (IsSelectOf(by, *by.operand(operand))) return kBoth;
   // Others select, or make something else of it.
   return opcode == HloOpcode::kReduce && operand == 0 && AddsUp(by) ? kBoth : 0;
 }
@@ -176,7 +194,8 @@ bool IsSource(const xla::HloInstruction& operation) {
 
 }  // namespace
 
-Recomputation::Recomputation(xla::HloComputation* from, const std::vector<Value>& wanted) : from_(from) {
+Recomputation::Recomputation(xla::HloComputation* from, const std::vector<Value>& wanted)
+    : module_("stopped", xla::HloModuleConfig()) {
   std::unordered_set<const xla::HloInstruction*> needed(wanted.begin(), wanted.end());
   std::vector<Value> waiting = wanted;
   while (!waiting.empty()) {
@@ -188,24 +207,34 @@ Recomputation::Recomputation(xla::HloComputation* from, const std::vector<Value>
     }
   }
   const std::vector<Value> in_order = from->MakeInstructionPostOrder();
-  std::vector<xla::Shape> shapes;
+  xla::HloComputation::Builder builder("stopped");
   for (const Value value : in_order) {
     if (needed.count(value) == 0 || IsRecomputed(*value)) continue;
+    xla::Shape shape = value->shape();
+    xla::LayoutUtil::SetToDefaultLayout(&shape);
+    const auto number = static_cast<int64_t>(taken_.size());
+    made_[value] =
+        builder.AddInstruction(xla::HloInstruction::CreateParameter(number, shape, absl::StrCat("p", number)));
     taken_.push_back(value);
-    shapes.push_back(value->shape());
   }
-  xla::HloComputation::Builder builder("stopped");
-  const Value all =
-      builder.AddInstruction(xla::HloInstruction::CreateParameter(0, xla::ShapeUtil::MakeTupleShape(shapes), "values"));
-  computation_ = from->parent()->AddEmbeddedComputation(builder.Build());
-  const Emit emit(computation_);
-  for (std::size_t i = 0; i < taken_.size(); ++i) made_[taken_[i]] = emit.Element(all, static_cast<int64_t>(i));
+  builder.AddInstruction(xla::HloInstruction::CreateTuple({}));  // Until the results are known.
+  const Emit emit(module_.AddEntryComputation(builder.Build()));
   for (const Value value : in_order) {
     if (needed.count(value) == 0 || made_.count(value) != 0) continue;
     std::vector<Value> operands;
     for (const xla::HloInstruction* const operand : value->operands()) operands.push_back(made_.at(operand));
     made_[value] = emit.Add(value->CloneWithNewOperands(value->shape(), operands));
+    made_[value]->set_metadata({});
   }
+}
+
+std::string Recomputation::Finished(const std::vector<Value>& results) {
+  computation()->set_root_instruction(Emit(computation()).Tuple(results), /*accept_different_shape=*/true);
+  module_.mutable_config().SetDefaultComputationLayout(computation()->ComputeProgramShape());
+  const std::string serialized = module_.ToProto().SerializeAsString();
+  std::string packed;
+  tsl::port::Snappy_Compress(serialized.data(), serialized.size(), &packed);
+  return absl::WebSafeBase64Escape(packed);
 }
 
 Checks::Checks(const Options& options, const std::vector<Value>& operations)
@@ -236,6 +265,7 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   CheckedOperation checked;
   checked.wide = wide;
   checked.judged = judged;
+  checked.result = result;
   checked.elementwise = operation.IsElementwise();
   checked.converts = operation.opcode() == HloOpcode::kConvert;
   checked.pole = options_.div0 ? PoleOperand(operation.opcode()) : -1;
@@ -288,7 +318,7 @@ void Checks::FindSources() {
     for (CheckedOperations& part : groups_[group]) {
       for (CheckedOperation& checked : part) {
         if (checked.elementwise || !checked.sources.empty()) continue;
-        if (checked.wide->opcode() == HloOpcode::kDot || checked.wide->opcode() == HloOpcode::kConvolution) {
+        if (xla::HloPredicateIsOp<HloOpcode::kDot, HloOpcode::kConvolution, HloOpcode::kCustomCall>(checked.wide)) {
           checked.sources.assign(checked.wide->operands().begin(), checked.wide->operands().end());
           continue;
         }
@@ -309,6 +339,29 @@ void Checks::FindSources() {
       }
     }
   }
+}
+
+// Where an elementwise operation's result reaches the result of the operation of TensorFlow that it is part of: some of
+// these, such as `Erfc`, compute two results and select one, and what the other has done stops nothing. Null:
+// everywhere.
+Value Checks::Reaches(const Emit& emit, Value value) {
+  const auto [known, is_new] = reaches_.emplace(value, nullptr);
+  if (!is_new || value->users().empty() || value == value->parent()->root_instruction()) return known->second;
+  Value reaches = nullptr;
+  for (const Value user : std::vector<Value>(value->users().begin(), value->users().end())) {
+    if (!IsWithinOperation(*value, *user) || (user->opcode() == HloOpcode::kSelect && user->operand(0) == value)) {
+      return nullptr;
+    }
+    Value by = Reaches(emit, user);
+    if (IsSelectOf(*user, *value) && user->operand(1) != user->operand(2)) {
+      const Value condition = user->mutable_operand(0);
+      const Value here = user->operand(1) == value ? condition : emit.Unary(HloOpcode::kNot, condition);
+      by = by == nullptr ? here : emit.And(by, here);
+    }
+    if (by == nullptr) return nullptr;
+    reaches = reaches == nullptr ? by : emit.Or(reaches, by);
+  }
+  return reaches_[value] = reaches;
 }
 
 // The largest fault code of all elements. A code has in the upper 8 bits the number of the first operation that stops
@@ -351,6 +404,7 @@ Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, cons
         word = emit.Or(word, emit.Convert(by_zero, xla::U32));
       }
     }
+    if (checked.reaches != nullptr) stops = emit.And(stops, recomputed.Of(checked.reaches));
     word = emit.Select(stops, word, emit.Filled(0u, word));
     words = words == nullptr ? word : emit.Binary(HloOpcode::kMaximum, words, word);
   }
@@ -360,44 +414,53 @@ Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, cons
 Value Checks::Largest(const Emit& emit, Value words) {
   if (words->shape().dimensions().empty()) return words;
   const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::U32, {});
-  if (larger_ == nullptr) {
-    xla::HloComputation::Builder builder("larger");
-    const Value a = builder.AddInstruction(xla::HloInstruction::CreateParameter(0, scalar, "a"));
-    const Value b = builder.AddInstruction(xla::HloInstruction::CreateParameter(1, scalar, "b"));
-    builder.AddInstruction(xla::HloInstruction::CreateBinary(scalar, HloOpcode::kMaximum, a, b));
-    larger_ = emit.computation()->parent()->AddEmbeddedComputation(builder.Build());
-  }
+  xla::HloComputation::Builder builder("larger");
+  const Value a = builder.AddInstruction(xla::HloInstruction::CreateParameter(0, scalar, "a"));
+  const Value b = builder.AddInstruction(xla::HloInstruction::CreateParameter(1, scalar, "b"));
+  builder.AddInstruction(xla::HloInstruction::CreateBinary(scalar, HloOpcode::kMaximum, a, b));
+  xla::HloComputation* const larger = emit.computation()->parent()->AddEmbeddedComputation(builder.Build());
   std::vector<int64_t> axes(words->shape().dimensions().size());
   std::iota(axes.begin(), axes.end(), 0);
-  return emit.Add(xla::HloInstruction::CreateReduce(scalar, words, emit.Scalar(0u), axes, larger_));
+  return emit.Add(xla::HloInstruction::CreateReduce(scalar, words, emit.Scalar(0u), axes, larger));
 }
 
+// Operands of the call: whether the program has been stopped, the state, the iterations, what is scanned, and what the
+// recomputation takes.
 Value Checks::Failed(const Emit& emit, const Scope& scope) {
   if (scanned_.empty()) return scope.failed;
   FindSources();
-  const Value found = emit.Add(
-      xla::HloInstruction::CreateCustomCall(xla::ShapeUtil::MakeShape(xla::PRED, {}), scanned_, kScan,
-                                            absl::StrCat("{limits = array<i64: ", absl::StrJoin(limits_, ", "), ">}"),
-                                            xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+  for (auto& [group, parts] : groups_) {
+    for (CheckedOperations& part : parts) {
+      for (CheckedOperation& checked : part) {
+        if (checked.elementwise) checked.reaches = Reaches(emit, checked.result);
+      }
+    }
+  }
+  std::vector<Value> operands = {scope.failed, scope.state};
+  operands.insert(operands.end(), scope.iterations.begin(), scope.iterations.end());
+  operands.insert(operands.end(), scanned_.begin(), scanned_.end());
+  Recomputation recomputed(emit.computation(), RecomputedValues());
+  operands.insert(operands.end(), recomputed.taken().begin(), recomputed.taken().end());
+  const std::string what = absl::StrCat(options_.inv ? "inv " : "", options_.div0 ? "div0 " : "",
+                                        options_.oflo ? "oflo " : "", options_.nanoo ? "nanoo" : "");
+  const Value call = emit.Add(xla::HloInstruction::CreateCustomCall(
+      scope.failed->shape(), operands, kCheck,
+      absl::StrCat("{options = \"", what, "\", loops = \"", absl::StrJoin(scope.loops, " "),
+                   "\", limits = array<i64: ", absl::StrJoin(limits_, ", "), ">, ", Recompute(&recomputed), "}"),
+      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+  xla::Cast<xla::HloCustomCallInstruction>(call)->set_custom_call_has_side_effect(true);
   scanned_.clear();
   limits_.clear();
-  const Recomputation recomputed(emit.computation(), RecomputedValues(scope));
-  const Emit inside(recomputed.computation());
-  recomputed.computation()->set_root_instruction(Report(inside, scope, recomputed), /*accept_different_shape=*/true);
-  xla::HloComputation::Builder builder("goes_on");
-  builder.AddInstruction(xla::HloInstruction::CreateParameter(0, scope.failed->shape(), "failed"));
-  xla::HloComputation* const otherwise = emit.computation()->parent()->AddEmbeddedComputation(builder.Build());
-  return emit.Add(xla::HloInstruction::CreateConditional(scope.failed->shape(), found, recomputed.Operand(),
-                                                         recomputed.computation(), scope.failed, otherwise));
+  return call;
 }
 
-std::vector<Value> Checks::RecomputedValues(const Scope& scope) const {
-  std::vector<Value> wanted = {scope.state, scope.failed};
-  wanted.insert(wanted.end(), scope.iterations.begin(), scope.iterations.end());
+std::vector<Value> Checks::RecomputedValues() const {
+  std::vector<Value> wanted;
   for (const auto& [group, parts] : groups_) {
     for (const CheckedOperations& part : parts) {
       for (const CheckedOperation& checked : part) {
         wanted.insert(wanted.end(), {checked.wide, checked.judged});
+        if (checked.reaches != nullptr) wanted.push_back(checked.reaches);
         wanted.insert(wanted.end(), checked.sources.begin(), checked.sources.end());
       }
     }
@@ -405,20 +468,22 @@ std::vector<Value> Checks::RecomputedValues(const Scope& scope) const {
   return wanted;
 }
 
-// In the recomputation: reports the first operation that stops the program, if any does.
-Value Checks::Report(const Emit& emit, const Scope& scope, const Recomputation& recomputed) {
-  std::vector<Value> words;
+// Has the recomputation return the fault codes and the sources. Returns it, the number of fault codes and the
+// operations that they distinguish as attributes of a custom call.
+std::string Checks::Recompute(Recomputation* recomputed) {
+  const Emit emit(recomputed->computation());
+  std::vector<Value> results;
   std::vector<Value> sources;
   std::unordered_map<const xla::HloInstruction*, std::size_t> number_of;
   std::string operations;  // A line each, and an empty line after those of a fault code.
   for (const xla::HloInstruction* const group : order_) {
     for (const CheckedOperations& part : groups_[group]) {
-      words.push_back(FaultCodes(emit, recomputed, part));
+      results.push_back(FaultCodes(emit, *recomputed, part));
       for (const CheckedOperation& checked : part) {
         std::vector<std::size_t> numbers;
         for (const Value source : checked.sources) {
           const auto [number, is_new] = number_of.emplace(source, sources.size());
-          if (is_new) sources.push_back(recomputed.Of(source));
+          if (is_new) sources.push_back(recomputed->Of(source));
           numbers.push_back(number->second);
         }
         absl::StrAppend(&operations, checked.line, absl::StrJoin(numbers, ","), "\n");
@@ -426,19 +491,10 @@ Value Checks::Report(const Emit& emit, const Scope& scope, const Recomputation& 
       absl::StrAppend(&operations, "\n");
     }
   }
-  std::vector<Value> operands = {recomputed.Of(scope.state), recomputed.Of(scope.failed)};
-  for (const Value iteration : scope.iterations) operands.push_back(recomputed.Of(iteration));
-  operands.insert(operands.end(), words.begin(), words.end());
-  operands.insert(operands.end(), sources.begin(), sources.end());
-  const std::string what = absl::StrCat(options_.inv ? "inv " : "", options_.div0 ? "div0 " : "",
-                                        options_.oflo ? "oflo " : "", options_.nanoo ? "nanoo" : "");
-  const Value call = emit.Add(xla::HloInstruction::CreateCustomCall(
-      xla::ShapeUtil::MakeShape(xla::PRED, {}), operands, kCheck,
-      absl::StrCat("{options = \"", what, "\", loops = \"", absl::StrJoin(scope.loops, " "), "\", words = ",
-                   words.size(), " : i64, operations = \"", absl::StrReplaceAll(operations, {{"\n", "\\0A"}}), "\"}"),
-      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
-  xla::Cast<xla::HloCustomCallInstruction>(call)->set_custom_call_has_side_effect(true);
-  return call;
+  const std::size_t words = results.size();
+  results.insert(results.end(), sources.begin(), sources.end());
+  return absl::StrCat("words = ", words, " : i64, operations = \"", absl::StrReplaceAll(operations, {{"\n", "\\0A"}}),
+                      "\", program = \"", recomputed->Finished(results), "\"");
 }
 
 }  // namespace tensorflow_ipu::precision

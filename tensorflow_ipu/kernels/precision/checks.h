@@ -18,15 +18,14 @@ using Faults = uint32_t;
 constexpr Faults kNan = 1;
 constexpr Faults kInfinity = 2;
 
-// The custom call that scans results for values that may stop the program: `ffi/precision_handlers.cc`.
-constexpr char kScan[] = "ipu_half_scan";
-
-// The custom call that decides whether an operation stops the program: `ffi/precision_handlers.cc`.
+// The custom call that scans results for values that may stop the program, and decides whether an operation does:
+// `ffi/precision_handlers.cc`.
 constexpr char kCheck[] = "ipu_half_check";
 
 // Each run scans a few results for infinities and NaNs; see `UnobservedFaults`. Only if there are some, the elementwise
-// operations are recomputed to find which of them made them. Operations of one shape that depend on each other are a
-// group: one pass over all elements finds the first of them that stops the program, as one word; see `FaultCodes`.
+// operations are recomputed to find which of them made them, by a program of its own that is compiled then: it takes
+// three times as long to compile as the program that is checked. Operations of one shape that depend on each other are
+// a group: one pass over all elements finds the first of them that stops the program, as one word; see `FaultCodes`.
 class Checks {
  public:
   // `operations` are those of the computation before it is rewritten, in order.
@@ -43,6 +42,8 @@ class Checks {
   struct CheckedOperation {
     Value wide;
     Value judged;
+    Value result;
+    Value reaches = nullptr;  // See `Reaches`.
     bool elementwise;
     bool converts;     // To float16.
     int64_t pole;      // See `PoleOperand`.
@@ -55,8 +56,9 @@ class Checks {
   const xla::HloInstruction* GroupOf(const xla::HloInstruction* operation);
   void ChooseScanned(const CheckedOperation& checked, Faults faults, Value result);
   void FindSources();
-  std::vector<Value> RecomputedValues(const Scope& scope) const;
-  Value Report(const Emit& emit, const Scope& scope, const Recomputation& recomputed);
+  Value Reaches(const Emit& emit, Value value);
+  std::vector<Value> RecomputedValues() const;
+  std::string Recompute(Recomputation* recomputed);
   Value FaultCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations);
   Value Largest(const Emit& emit, Value words);
 
@@ -68,9 +70,9 @@ class Checks {
   std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*> joined_;
   // Each in parts whose operations a fault code distinguishes.
   std::unordered_map<const xla::HloInstruction*, std::vector<CheckedOperations>> groups_;
+  std::unordered_map<const xla::HloInstruction*, Value> reaches_;
   std::vector<const xla::HloInstruction*> order_;  // Of `groups_`.
   int64_t count_ = 0;                              // Of all checked operations.
-  xla::HloComputation* larger_ = nullptr;
 };
 
 }  // namespace tensorflow_ipu::precision

@@ -243,7 +243,8 @@ void Rewriter::Operation(Value operation, const Scope& scope, WideValues* wide, 
   const Emit emit(operation->parent(), operation);
   const uint64_t site = ++parts_;
   if (RoundsToF8(*operation)) {
-    CHECK_OK(Replace(operation, RoundedToF8(emit, *operation, KeyFor(*operation, scope), site)));
+    CHECK_OK(Replace(operation, RoundStochastically(emit, operation->mutable_operand(0), KeyFor(*operation, scope),
+                                                    site, core::RoundTo::kIntegers)));
     return;
   }
   if (operation->shape().element_type() == xla::F32) {
@@ -252,17 +253,20 @@ void Rewriter::Operation(Value operation, const Scope& scope, WideValues* wide, 
   }
   const Value exact = Widened(emit, *operation, *wide);
   const bool stochastic = RoundingOf(*operation) != Rounding::kNearest;
-  const Value judged = stochastic ? RoundStochastically(emit, exact, KeyFor(*operation, scope), site) : exact;
-  // Where overflow stops the program, infinities must stay visible.
-  Value rounded = judged;
-  if (!options_.oflo) {
-    rounded = Bounded(emit, judged, options_.nanoo, stochastic);
-  } else if (!stochastic && operation->opcode() == HloOpcode::kMultiply) {
-    rounded = Unfused(emit, judged);
+  Value rounded = exact;
+  if (stochastic) {
+    // Where overflow stops the program, infinities must stay visible.
+    const core::RoundTo to = options_.oflo    ? core::RoundTo::kHalvesAndBeyond
+                             : options_.nanoo ? core::RoundTo::kHalvesOrNan
+                                              : core::RoundTo::kHalves;
+    rounded = RoundStochastically(emit, exact, KeyFor(*operation, scope), site, to);
+  } else if (!options_.oflo) {
+    rounded = Bounded(emit, exact, options_.nanoo);
   }
-  const Value result = emit.Convert(rounded, xla::F16);
+  Value result = emit.Convert(rounded, xla::F16);
+  if (!stochastic && operation->user_count() > 1) result = Shared(emit, result);
   if (stochastic) wide->emplace(result, rounded);
-  checks->Note(*operation, exact, judged, result);
+  checks->Note(*operation, exact, stochastic && options_.oflo ? rounded : exact, result);
   CHECK_OK(Replace(operation, result));
 }
 
@@ -329,6 +333,27 @@ Value MarkerOf(const xla::HloModule& module) {
   return nullptr;
 }
 
+bool HasHalfConvolution(const xla::HloModuleProto& program) {
+  for (const xla::HloComputationProto& computation : program.computations()) {
+    for (const xla::HloInstructionProto& instruction : computation.instructions()) {
+      if (instruction.opcode() == "convolution" && instruction.shape().element_type() == xla::F16) return true;
+    }
+  }
+  return false;
+}
+
+// XLA computes products of float16 in float32, and convolutions many times slower in float16.
+absl::Status WidenConvolutions(xla::HloModule* module) {
+  for (xla::HloComputation* const computation : module->computations()) {
+    for (const Value operation : computation->MakeInstructionPostOrder()) {
+      if (operation->opcode() != HloOpcode::kConvolution || operation->shape().element_type() != xla::F16) continue;
+      const Emit emit(computation, operation);
+      TF_RETURN_IF_ERROR(Replace(operation, emit.Convert(Widened(emit, *operation, {}), xla::F16)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 // The text between the quotes of the marker's only attribute.
 std::string OptionsText(const Value marker) {
   const std::string text = marker->raw_backend_config_string();
@@ -376,11 +401,18 @@ void Unshare(xla::HloModule* module) {
 
 }  // namespace
 
+bool IsMarked(const xla::XlaComputation& program) { return HasMarker(program.proto()); }
+
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program) {
-  if (!HasMarker(program.proto())) return nullptr;
+  const bool marked = IsMarked(program);
+  if (!marked && !HasHalfConvolution(program.proto())) return nullptr;
   TF_ASSIGN_OR_RETURN(const xla::HloModuleConfig config,
                       xla::HloModule::CreateModuleConfigFromProto(program.proto(), xla::GetDebugOptionsFromFlags()));
   TF_ASSIGN_OR_RETURN(const auto module, xla::HloModule::CreateFromProto(program.proto(), config));
+  if (!marked) {
+    TF_RETURN_IF_ERROR(WidenConvolutions(module.get()));
+    return std::make_shared<xla::XlaComputation>(module->ToProto());
+  }
   const Value marker = MarkerOf(*module);
   const Options options = Options::Of(OptionsText(marker));
   Attribute(options, module.get());

@@ -7,8 +7,11 @@
 #include <vector>
 
 #include "absl/log/check.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "tensorflow_ipu/kernels/host/releases.h"
+#include "xla/hlo/ir/hlo_casting_utils.h"
+#include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
 
 namespace tensorflow_ipu::precision {
@@ -40,14 +43,8 @@ Options Options::Of(std::string_view text) {
 
 namespace {
 
-// The significand bits that float16 drops from float32.
-constexpr uint32_t kDropped = 13;
-constexpr uint32_t kDroppedMask = (1u << kDropped) - 1;
-
-constexpr float kLargest = 65504.0f;         // Of float16.
-constexpr float kRoundsUp = 65520.0f;        // From here on the nearest is above it.
-constexpr float kSmallestNormal = 0x1p-14f;  // Of float16.
-constexpr float kQuantum = 0x1p-24f;         // Between numbers below that.
+constexpr float kLargest = 65504.0f;   // Of float16.
+constexpr float kRoundsUp = 65520.0f;  // From here on the nearest is above it.
 
 constexpr uint32_t kGolden = 0x9e3779b9;
 
@@ -67,30 +64,6 @@ Value Mixed(const Emit& emit, Value x) {
   x = emit.Times(emit.Xor(x, emit.Down(x, 16)), emit.Filled(kFirstFactor, x));
   x = emit.Times(emit.Xor(x, emit.Down(x, 15)), emit.Filled(kSecondFactor, x));
   return emit.Xor(x, emit.Down(x, 16));
-}
-
-// The index of each element in row-major order.
-Value Places(const Emit& emit, Value like) {
-  if (like->shape().dimensions().empty()) return emit.Scalar<uint32_t>(0);
-  const xla::Shape row = xla::ShapeUtil::MakeShape(xla::U32, {xla::ShapeUtil::ElementsIn(like->shape())});
-  const Value numbers = emit.Add(xla::HloInstruction::CreateIota(row, 0));
-  if (like->shape().dimensions().size() == 1) return numbers;
-  return emit.Add(xla::HloInstruction::CreateReshape(Emit::Typed(like, xla::U32), numbers));
-}
-
-Value RandomBits(const Emit& emit, Value like, Key key, uint64_t site) {
-  const Key own = KeyOf(emit, key, site);
-  Value x = emit.Times(Places(emit, like), emit.Filled(kGolden, like));
-  x = emit.Plus(x, emit.Broadcast(own.first, like));
-  x = emit.Times(emit.Xor(x, emit.Down(x, 16)), emit.Filled(kFirstFactor, x));
-  x = emit.Plus(x, emit.Broadcast(own.second, like));
-  x = emit.Times(emit.Xor(x, emit.Down(x, 15)), emit.Filled(kSecondFactor, x));
-  return emit.Down(x, 32 - kDropped);
-}
-
-// A number in [0, 1) for 13 random bits.
-Value FractionOf(const Emit& emit, Value random) {
-  return emit.Times(emit.Convert(emit.Bits(random, xla::S32), xla::F32), emit.Filled(1.0f / (1 << kDropped), random));
 }
 
 bool IsMarked(const xla::HloInstruction& operation, std::string_view as) {
@@ -163,45 +136,35 @@ Key NextKey(const Emit& emit, Key key) {
   return {emit.Plus(key.first, emit.Scalar(kGolden)), Mixed(emit, emit.Plus(key.second, emit.Scalar(kGolden)))};
 }
 
-Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site) {
-  const Value random = RandomBits(emit, value, key, site);
-  // Adding random bits below the significand of float16 carries into it in proportion to the dropped bits; the rest is
-  // cut off.
-  const Value bits = emit.Plus(emit.Bits(value, xla::U32), random);
-  const Value normal = emit.Bits(emit.And(bits, emit.Filled(~kDroppedMask, bits)), xla::F32);
-  // Subnormal numbers are evenly spaced: there a random fraction is added and the sum is cut off.
-  const Value absolute = emit.Abs(value);
-  const Value fraction = FractionOf(emit, random);
-  const Value quanta =
-      emit.Unary(HloOpcode::kFloor, emit.Plus(emit.Times(absolute, emit.Filled(1 / kQuantum, value)), fraction));
-  const Value sign = emit.And(emit.Bits(value, xla::U32), emit.Filled(0x80000000u, value));
-  const Value small =
-      emit.Bits(emit.Or(emit.Bits(emit.Times(quanta, emit.Filled(kQuantum, value)), xla::U32), sign), xla::F32);
-  const Value is_small = emit.Compare(absolute, emit.Filled(kSmallestNormal, value), ComparisonDirection::kLt);
-  // Adding bits may have changed a NaN.
-  const Value is_number = emit.Compare(value, value, ComparisonDirection::kEq);
-  return emit.Select(is_number, emit.Select(is_small, small, normal), value);
+// A custom call whose result is in the memory of its first operand, unless that is read elsewhere.
+static Value InPlace(const Emit& emit, Value value, const std::vector<Value>& more, const char* target,
+                     const std::string& attributes) {
+  std::vector<Value> operands = {value};
+  operands.insert(operands.end(), more.begin(), more.end());
+  const Value call = emit.Add(xla::HloInstruction::CreateCustomCall(value->shape(), operands, target, attributes,
+                                                                    xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+  xla::Cast<xla::HloCustomCallInstruction>(call)->set_output_to_operand_aliasing({{{}, {0, {}}}});
+  return call;
 }
 
-Value Bounded(const Emit& emit, Value value, bool nan_on_overflow, bool rounded) {
-  const Value absolute = emit.Abs(value);
-  const Value above = rounded ? emit.Compare(absolute, emit.Filled(kLargest, value), ComparisonDirection::kGt)
-                              : emit.Compare(absolute, emit.Filled(kRoundsUp, value), ComparisonDirection::kGe);
+Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site, core::RoundTo to) {
+  const std::string attributes = absl::StrCat("{site = ", static_cast<int64_t>(Scattered(site)),
+                                              " : i64, to = ", static_cast<int64_t>(to), " : i64}");
+  return InPlace(emit, value, {key.first, key.second}, kRound, attributes);
+}
+
+Value Bounded(const Emit& emit, Value value, bool nan_on_overflow) {
   if (nan_on_overflow) {
+    const Value above = emit.Compare(emit.Abs(value), emit.Filled(kRoundsUp, value), ComparisonDirection::kGe);
     return emit.Select(above, emit.Filled(std::numeric_limits<float>::quiet_NaN(), value), value);
   }
-  const Value zero = emit.Filled(0.0f, value);
-  const Value bound = emit.Select(emit.Compare(value, zero, ComparisonDirection::kLt), emit.Filled(-kLargest, value),
-                                  emit.Filled(kLargest, value));
-  return emit.Select(above, bound, value);
+  const Value bounded = emit.Add(xla::HloInstruction::CreateTernary(
+      value->shape(), HloOpcode::kClamp, emit.Filled(-kLargest, value), value, emit.Filled(kLargest, value)));
+  // On the CPU, XLA may have a bound replace a NaN.
+  return emit.Select(emit.Compare(value, value, ComparisonDirection::kEq), bounded, value);
 }
 
-Value Unfused(const Emit& emit, Value product) {
-  constexpr float kBeyond = std::numeric_limits<float>::infinity();
-  const Value above = emit.Compare(product, emit.Filled(kRoundsUp, product), ComparisonDirection::kGe);
-  const Value below = emit.Compare(product, emit.Filled(-kRoundsUp, product), ComparisonDirection::kLe);
-  return emit.Select(above, emit.Filled(kBeyond, product), emit.Select(below, emit.Filled(-kBeyond, product), product));
-}
+Value Shared(const Emit& emit, Value value) { return InPlace(emit, value, {}, kShared, ""); }
 
 bool RoundsToF8(const xla::HloInstruction& operation) {
   return operation.opcode() == HloOpcode::kRoundNearestEven && IsMarked(operation, "rounds");
@@ -209,11 +172,6 @@ bool RoundsToF8(const xla::HloInstruction& operation) {
 
 bool OverflowsF8(const xla::HloInstruction& operation) {
   return operation.opcode() == HloOpcode::kNegate && IsMarked(operation, "overflows");
-}
-
-Value RoundedToF8(const Emit& emit, const xla::HloInstruction& operation, Key key, uint64_t site) {
-  const Value magnitude = operation.operands()[0];
-  return emit.Unary(HloOpcode::kFloor, emit.Plus(magnitude, FractionOf(emit, RandomBits(emit, magnitude, key, site))));
 }
 
 bool Computes(const xla::HloInstruction& operation) {
@@ -227,6 +185,8 @@ bool Computes(const xla::HloInstruction& operation) {
     case HloOpcode::kDot:
     case HloOpcode::kConvolution:
       return true;
+    case HloOpcode::kCustomCall:  // Layers of float16 are computed in float32, and so are checked there.
+      return operation.IsCustomCall("ipu_host_kernel") && operation.shape().element_type() == xla::F32;
     case HloOpcode::kReduce:
     case HloOpcode::kReduceWindow:
     case HloOpcode::kScatter:

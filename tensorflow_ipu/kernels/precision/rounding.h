@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/stochastic_rounding.h"
 #include "tensorflow_ipu/kernels/precision/emit.h"
 #include "xla/hlo/ir/hlo_instruction.h"
 
@@ -39,6 +40,12 @@ struct Options {
   static Options Of(std::string_view text);
 };
 
+// The custom call that rounds stochastically: `ffi/precision_handlers.cc`.
+constexpr char kRound[] = "ipu_half_round";
+
+// The custom call that returns its operand, in the same memory: `ffi/precision_handlers.cc`.
+constexpr char kShared[] = "ipu_half_shared";
+
 // Two scalars of u32 that seed the random bits of a computation.
 struct Key {
   Value first = nullptr;
@@ -51,25 +58,25 @@ Key KeyOf(const Emit& emit, Key key, uint64_t part);
 // The key of the next iteration of a loop.
 Key NextKey(const Emit& emit, Key key);
 
-// Rounds `value` (float32) up or down to a neighbour in float16, with a probability by its distance. The random bits
-// depend on the key, `site` and the index of the element alone, so that recomputing the value rounds it alike.
-Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site);
+// Rounds `value` (float32) stochastically, in its own memory where nothing else reads it. The random bits depend on the
+// key, `site` and the index of the element alone, so that recomputing the value rounds it alike.
+//
+// A custom call, and not operations of XLA: a dozen of these for each rounding took five times as long to compile as
+// the program itself.
+Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site, core::RoundTo to);
 
 // Replaces elements of `value` (float32) that overflow float16 as the machine does: by NaN, or by the largest number of
-// the same sign. `rounded` values overflow above 65504, others from 65520 on. NaNs stay.
-Value Bounded(const Emit& emit, Value value, bool nan_on_overflow, bool rounded);
+// the same sign. NaNs stay.
+Value Bounded(const Emit& emit, Value value, bool nan_on_overflow);
 
-// Keeps a product (float32) from being fused with an addition before it is rounded to float16, which would hide an
-// overflow. Overflow gives infinity.
-Value Unfused(const Emit& emit, Value product);
+// Keeps XLA from computing a value anew for each of its users, with its rounding and all that it depends on, which
+// takes far longer to compile.
+Value Shared(const Emit& emit, Value value);
 
 // Conversions to 8-bit floats (f8): `ops/_f8_codes.py` builds each from operations on float32, and marks the one that
 // rounds magnitudes to integers and the one that yields the elements that overflow, and 0 for others.
 bool RoundsToF8(const xla::HloInstruction& operation);
 bool OverflowsF8(const xla::HloInstruction& operation);
-
-// Rounds magnitudes stochastically to integers, in place of `operation`: see `RoundStochastically`.
-Value RoundedToF8(const Emit& emit, const xla::HloInstruction& operation, Key key, uint64_t site);
 
 // Whether an operation computes, so that its exact result may have to be rounded. Moves, comparisons and selections do
 // not.

@@ -1,0 +1,32 @@
+// Stochastic rounding of float32.
+#pragma once
+
+#include <cstdint>
+
+namespace tensorflow_ipu::core {
+
+// What numbers are rounded to: to numbers of float16, or to integers, which keeps no sign.
+enum class RoundTo {
+  kHalves,           // Beyond the largest, the largest.
+  kHalvesOrNan,      // Beyond the largest, a NaN.
+  kHalvesAndBeyond,  // As if float16 had more exponents; infinities stay.
+  kIntegers,
+};
+
+// Rounds each number up or down to a neighbour, with a probability by its distance. NaNs stay.
+//
+// The random bits of an element depend on the key, the site and its index alone.
+class StochasticRounding {
+ public:
+  StochasticRounding(uint32_t first_key, uint32_t second_key, uint64_t site, RoundTo to);
+
+  // Rounds the elements from `first` to `last`. The arrays may be the same.
+  void Compute(const float* from, float* to, int64_t first, int64_t last) const;
+
+ private:
+  uint32_t first_;
+  uint32_t second_;
+  RoundTo to_;
+};
+
+}  // namespace tensorflow_ipu::core

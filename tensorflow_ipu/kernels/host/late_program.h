@@ -1,0 +1,47 @@
+// Programs of XLA that are compiled when they are first needed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "tensorflow_ipu/kernels/core/mutex.h"
+#include "xla/client/local_client.h"
+#include "xla/service/shaped_buffer.h"
+
+namespace tensorflow_ipu {
+
+struct HostArray {
+  const void* data;
+  int64_t elements;
+  bool half;  // Whether it has float16's.
+};
+
+// A program whose result is a tuple of arrays. Thread-safe.
+class LateProgram {
+ public:
+  struct Results {
+    xla::ScopedShapedBuffer memory;
+    std::vector<HostArray> arrays;  // In that memory.
+  };
+
+  // `serialized` is its `HloModuleProto`, packed by Snappy, in Base64 for the web.
+  explicit LateProgram(std::string_view serialized) : serialized_(serialized) {}
+
+  // Compiles the program, at the first call, and runs it on arrays of its parameters' shapes.
+  absl::StatusOr<Results> Run(absl::Span<void* const> arguments);
+
+ private:
+  absl::Status Compile() IPU_REQUIRES(mutex_);
+
+  core::Mutex mutex_;
+  std::string serialized_ IPU_GUARDED_BY(mutex_);  // Empty once it is compiled.
+  std::vector<xla::Shape> parameters_;
+  std::unique_ptr<xla::LocalExecutable> executable_;
+};
+
+}  // namespace tensorflow_ipu
