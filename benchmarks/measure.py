@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
 
-Times = dict[str, list[float]]
+Times = dict[Any, list[float]]
 
 
-def interleave(contestants: Mapping[str, Callable[[], object]], rounds: int = 7) -> Times:
+def interleave(contestants: Mapping[Any, Callable[[], object]], rounds: int = 7) -> Times:
     """Calls each contestant once to warm up, then all of them in turn, `rounds` times.
 
     Returns:
@@ -26,12 +27,12 @@ def interleave(contestants: Mapping[str, Callable[[], object]], rounds: int = 7)
     return times
 
 
-def median(times: Times, name: str, count: int) -> float:
+def median(times: Times, name: Hashable, count: int) -> float:
     """The median time of one of the `count` things that a contestant does in a call, in microseconds."""
     return statistics.median(times[name]) / count * 1e6
 
 
-def ratio(times: Times, faster: str, slower: str) -> float:
+def ratio(times: Times, faster: Hashable, slower: Hashable) -> float:
     """How many times faster one contestant is than the other: the median of the rounds' ratios."""
     return statistics.median(s / f for s, f in zip(times[slower], times[faster], strict=True))
 

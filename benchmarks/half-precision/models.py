@@ -1,12 +1,20 @@
-"""Training loops of float16 that stay on the device: each is called with how many steps to make."""
+"""Training programs of float16: loops that stay on the device, and models of `keras-fit`."""
 
 from __future__ import annotations
 
+import functools
+import pathlib
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "keras-fit"))
+
+import networks
 import numpy as np
 import tensorflow as tf
+
+import tensorflow_ipu as ipu
 
 HALF = tf.float16
 RATE = 0.01
@@ -90,4 +98,55 @@ def transformer(width: int = 128, length: int = 64, batch: int = 8, layers: int 
     return _loop(loss, [table, *(one for block in blocks for one in block)])
 
 
-MODELS: list[tuple[str, Callable[[], Any], int]] = [("MLP", mlp, 30), ("transformer", transformer, 10)]
+def loop(make: Callable[[], Any], steps: int) -> Callable[[], Callable[[], object]]:
+    """Returns a function that makes a program of so many steps of a loop."""
+
+    def program() -> Callable[[], object]:
+        strategy = ipu.IPUStrategy()
+        with strategy.scope():
+            step = make()
+        return lambda: strategy.run(step, (tf.constant(steps),))
+
+    return program
+
+
+def fit(network: networks.Network, stages: int = 1) -> Callable[[], Callable[[], object]]:
+    """Returns a function that makes a `fit` of a network's steps, in so many pipeline stages."""
+
+    def program() -> Callable[[], object]:
+        with ipu.IPUStrategy().scope():
+            model = network.compiled(network.steps, "float16")
+        if stages > 1:
+            networks.pipelined(model, stages, network.steps)
+        x, y = network.arrays(network.steps)
+        return lambda: model.fit(x, y, batch_size=network.batch, verbose=0)
+
+    return program
+
+
+class Model(NamedTuple):
+    """A program and how it is measured.
+
+    Attributes:
+      make: Makes the program; it makes `steps` steps a call.
+      steps: The number of steps.
+      ipus: The number of IPUs.
+      all: True to measure all behaviours, and False for rounding and exceptions alone.
+    """
+
+    make: Callable[[], Callable[[], object]]
+    steps: int
+    ipus: int = 1
+    all: bool = False
+
+
+_BERT = networks.Network(functools.partial(networks.bert_base, blocks=2), networks.words, 8, 10)
+_U_NET = networks.NETWORKS["u-net"]._replace(steps=8)
+
+MODELS = {
+    "MLP": Model(loop(mlp, 30), 30, all=True),
+    "transformer": Model(loop(transformer, 10), 10, all=True),
+    "blocks": Model(loop(functools.partial(transformer, batch=2, layers=4), 10), 10),
+    "BERT": Model(fit(_BERT), _BERT.steps),
+    "U-Net": Model(fit(_U_NET, stages=4), _U_NET.steps, ipus=4),
+}

@@ -1,11 +1,21 @@
-"""The networks that `fit` is measured with: each a function that makes a new one, and arrays to train it on."""
+"""The networks that `fit` is measured with, and arrays to train them on. They run with each backend of Keras."""
 
 from __future__ import annotations
 
-import numpy as np
-import tensorflow as tf
+import importlib.util
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-keras = tf.keras  # Keras 2 with `TF_USE_LEGACY_KERAS=1`.
+import numpy as np
+
+# TensorFlow selects Keras 2 with `TF_USE_LEGACY_KERAS=1`. Environments of JAX need no TensorFlow.
+if importlib.util.find_spec("tensorflow"):
+    import tensorflow as tf
+
+    keras = tf.keras
+else:
+    import keras
+
 layers = keras.layers
 
 _rng = np.random.default_rng(0)
@@ -21,7 +31,18 @@ def classes(count: int):
     return _rng.integers(0, 10, [count]).astype(np.int32)
 
 
-def words(count: int, length: int):
+def pixels(count: int):
+    """Images of 64 x 64, and one of ten classes for each pixel."""
+    return images(count, 64, 64, 3)[0], classes(count * 64 * 64).reshape(count, 64, 64)
+
+
+def same_images(count: int):
+    """Images of 28 x 28 as inputs and as targets."""
+    pictures, _ = images(count, 28, 28, 1)
+    return pictures, pictures
+
+
+def words(count: int, length: int = 64):
     """Texts of random words, padded with 0 to one length, and one of ten classes for each."""
     text = _rng.integers(1, WORDS, [count, length])
     text[np.arange(length) >= _rng.integers(length // 2, length + 1, [count, 1])] = 0
@@ -90,6 +111,11 @@ def mobilenet_v2():
     return keras.applications.MobileNetV2([96, 96, 3], weights=None, classes=10, classifier_activation=None)
 
 
+def resnet_50():
+    """Keras's ResNet-50 for images of 64 x 64."""
+    return keras.applications.ResNet50(weights=None, input_shape=[64, 64, 3], classes=10, classifier_activation=None)
+
+
 def u_net():
     """A U-Net of three levels, that has each pixel in one of ten classes."""
     x = inputs = layers.Input([64, 64, 3])
@@ -146,15 +172,35 @@ def autoencoder():
     return keras.Model(inputs, layers.Conv2DTranspose(1, 3, padding="same", activation="sigmoid")(x))
 
 
+class _Positions(layers.Layer):
+    """Adds a trained vector to each position."""
+
+    def build(self, shape):
+        self.table = self.add_weight(name="table", shape=tuple(shape[1:]), initializer="uniform")
+
+    def call(self, inputs):
+        return inputs + self.table
+
+
+def _encoder(blocks: int, width: int, heads: int, inner: int, activation: Any):
+    inputs = layers.Input([64], dtype="int32")
+    x = _Positions(name="positions")(layers.Embedding(WORDS, width)(inputs))
+    for _ in range(blocks):
+        attended = layers.MultiHeadAttention(heads, width // heads)(x, x)
+        x = layers.LayerNormalization()(layers.Add()([x, layers.Dropout(0.1)(attended)]))
+        y = layers.Dense(width)(layers.Dense(inner, activation=activation)(x))
+        x = layers.LayerNormalization()(layers.Add()([x, layers.Dropout(0.1)(y)]))
+    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling1D()(x)))
+
+
 def transformer():
     """Two blocks of a transformer over texts of 64 words."""
-    inputs = layers.Input([64], dtype="int32")
-    x = layers.Embedding(WORDS, 64)(inputs) + layers.Embedding(64, 64)(tf.range(64))
-    for _ in range(2):
-        x = layers.LayerNormalization()(x + layers.Dropout(0.1)(layers.MultiHeadAttention(4, 16)(x, x)))
-        y = layers.Dense(64)(layers.Dense(128, activation="relu")(x))
-        x = layers.LayerNormalization()(x + layers.Dropout(0.1)(y))
-    return keras.Model(inputs, layers.Dense(10)(layers.GlobalAveragePooling1D()(x)))
+    return _encoder(2, 64, 4, 128, "relu")
+
+
+def bert_base(blocks: int = 12):
+    """The twelve blocks of BERT base, narrowed to 128 units and two heads, over texts of 64 words."""
+    return _encoder(blocks, 128, 2, 512, lambda x: keras.activations.gelu(x, approximate=True))
 
 
 def lstm():
@@ -162,3 +208,62 @@ def lstm():
     return keras.Sequential(
         [layers.Input([64], dtype="int32"), layers.Embedding(WORDS, 64), layers.LSTM(64), layers.Dense(10)]
     )
+
+
+class Network(NamedTuple):
+    """How a network is trained.
+
+    Attributes:
+      model: Returns a new one.
+      data: Returns inputs and targets of so many examples.
+      batch: The number of examples a step.
+      steps: The number of steps an execution, for contestants that run many.
+      loss: The class of the loss, if it is not that of ten classes.
+    """
+
+    model: Callable[[], Any]
+    data: Callable[[int], Any]
+    batch: int
+    steps: int
+    loss: Any = None
+
+    def arrays(self, steps: int) -> Any:
+        """Returns inputs and targets of so many steps."""
+        return self.data(steps * self.batch)
+
+    def compiled(self, steps: int = 1, dtype: str = "float32", **options: Any) -> Any:
+        """Returns a new model of a type policy, compiled to run so many steps an execution."""
+        keras.mixed_precision.set_global_policy(dtype)
+        model = self.model()
+        loss = self.loss() if self.loss else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        # The squares of small gradients are 0 in float16, and Adam's own epsilon then makes infinite updates.
+        optimizer = keras.optimizers.Adam(1e-3, epsilon=1e-3 if dtype == "float16" else 1e-7)
+        model.compile(optimizer, loss, steps_per_execution=steps, **options)
+        keras.mixed_precision.set_global_policy("float32")
+        return model
+
+
+def pipelined(model: Any, stages: int, batches: int) -> Any:
+    """Splits the layers of a model of the scope evenly into stages, with so many batches an update."""
+    assignments = model.get_pipeline_stage_assignment()
+    for place, assignment in enumerate(assignments):
+        assignment.pipeline_stage = place * stages // len(assignments)
+    model.set_pipeline_stage_assignment(assignments)
+    model.set_pipelining_options(batches, gradient_accumulation_reduction_method="mean")
+    return model
+
+
+NETWORKS = {
+    "mlp": Network(mlp, lambda count: images(count, 784), 32, 100),
+    "small-convolutions": Network(small_convolutions, lambda count: images(count, 28, 28, 1), 32, 100),
+    "convolutions": Network(convolutions, lambda count: images(count, 28, 28, 1), 64, 30),
+    "resnet-20": Network(resnet_20, lambda count: images(count, 32, 32, 3), 32, 10),
+    "resnet-50": Network(resnet_50, lambda count: images(count, 64, 64, 3), 8, 5),
+    "mobilenet-v2": Network(mobilenet_v2, lambda count: images(count, 96, 96, 3), 8, 10),
+    "u-net": Network(u_net, pixels, 8, 10),
+    "masked-gru": Network(masked_gru, words, 32, 20),
+    "autoencoder": Network(autoencoder, same_images, 64, 20, keras.losses.BinaryCrossentropy),
+    "transformer": Network(transformer, words, 32, 20),
+    "bert-base": Network(bert_base, words, 8, 10),
+    "lstm": Network(lstm, words, 32, 20),
+}

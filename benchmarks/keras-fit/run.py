@@ -2,22 +2,52 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import dataclasses
 import pathlib
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-import networks
-from measure import Times, interleave, median, print_table
-from networks import keras
+from measure import Times, interleave, median, print_table, ratio
+from networks import NETWORKS, Network, keras
 
 import tensorflow_ipu as ipu
 
-PLAIN, JIT, OURS = "Keras", "Keras, jit_compile", "in the scope"
+PLAIN, JIT, OURS = "plain", "jit", "scope"
+TYPES = ("float16", "mixed_float16")
+
+
+class Target(NamedTuple):
+    """The share of the time of others, of which the best counts, that a step in the scope may take."""
+
+    ways: tuple[str, ...]
+    most: float
+
+
+class Row(NamedTuple):
+    """How a network is measured.
+
+    Attributes:
+      many: The target with many steps an execution.
+      one: The target with one step an execution, against others with one; None if that is not measured.
+      first: What the first epoch may take, of Keras without `jit_compile`.
+      epoch: The number of steps an epoch, if it is not that of an execution.
+      rounds: The number of epochs that are timed.
+      ways: The ways that can run the network.
+    """
+
+    many: Target
+    one: Target | None = None
+    first: str = ""
+    epoch: int = 0
+    rounds: int = 5
+    ways: tuple[str, ...] = (PLAIN, JIT, OURS)
 
 
 class Contestant(NamedTuple):
@@ -25,216 +55,164 @@ class Contestant(NamedTuple):
 
     way: str
     steps: int
-
-    def __str__(self) -> str:
-        return f"{self.way}, {self.steps} step{'s' * (self.steps > 1)} an execution"
+    dtype: str = "float32"
 
 
-class Target(NamedTuple):
-    """What `fit` in the scope may take of the time of others.
+class Measured(NamedTuple):
+    """The times of a network's epochs.
 
     Attributes:
-      ours: How many steps an execution in the scope has.
-      theirs: The ways to compare with, of which the best counts.
-      steps: How many steps an execution of theirs has; None for any.
-      most: The share of their time.
+      times: The seconds of each timed epoch.
+      first: The seconds of the first epoch.
+      epoch: The number of steps an epoch.
     """
 
-    ours: int
-    theirs: tuple[str, ...]
-    steps: int | None
-    most: float
+    times: Times
+    first: dict[Any, float]
+    epoch: int
 
+    def step(self, one: Hashable) -> float | str:
+        """Returns the milliseconds a step, and nothing for a contestant that was not measured."""
+        return median(self.times, one, self.epoch) / 1e3 if one in self.times else ""
 
-class Row(NamedTuple):
-    """A network, and how it is measured.
-
-    Attributes:
-      model: Makes it.
-      data: Makes arrays for so many examples.
-      batch: How many of them a step takes.
-      steps: How many steps an epoch has, a multiple of all that follow.
-      contestants: How many steps an execution has, by way.
-      targets: What a step may take.
-      first: What the first epoch may take, of Keras without `jit_compile`.
-      rounds: How many epochs are timed.
-      loss: The loss.
-    """
-
-    model: Callable[[], Any]
-    data: Callable[[int], Any]
-    batch: int
-    steps: int
-    contestants: dict[str, tuple[int, ...]]
-    targets: Sequence[Target]
-    first: str = ""
-    rounds: int = 5
-    loss: Any = None
-
-
-def _words(count: int) -> Any:
-    return networks.words(count, 64)
-
-
-def _pixels(count: int) -> Any:
-    pictures, _ = networks.images(count, 64, 64, 3)
-    return pictures, networks.classes(count * 64 * 64).reshape(count, 64, 64)
-
-
-def _pictures_twice(count: int) -> Any:
-    pictures, _ = networks.images(count, 28, 28, 1)
-    return pictures, pictures
+    def share(self, ours: Hashable, others: Sequence[Hashable]) -> float | str:
+        """Returns the share of the time of the best of others, and nothing if none was measured."""
+        known = [one for one in others if one in self.times]
+        return 1 / ratio(self.times, ours, min(known, key=self.step)) if known else ""
 
 
 EITHER = (PLAIN, JIT)
 
 ROWS = {
-    "mlp": Row(
-        networks.mlp,
-        lambda count: networks.images(count, 784),
-        *(32, 500, {PLAIN: (1, 100), JIT: (1, 10, 100), OURS: (1, 10, 100)}),
-        [Target(100, EITHER, None, 1 / 1.2), Target(1, (JIT,), 1, 1.0)],
-    ),
-    "small-convolutions": Row(
-        networks.small_convolutions,
-        lambda count: networks.images(count, 28, 28, 1),
-        *(32, 100, {PLAIN: (1, 100), JIT: (1, 100), OURS: (1, 100)}),
-        [Target(100, EITHER, None, 1.0), Target(1, (JIT,), 1, 1.0)],
-    ),
-    "convolutions": Row(
-        networks.convolutions,
-        lambda count: networks.images(count, 28, 28, 1),
-        *(64, 30, {PLAIN: (1, 30), JIT: (30,), OURS: (1, 30)}),
-        [Target(30, (PLAIN,), 30, 0.9), Target(1, (PLAIN,), 1, 1.0)],
-        first="at most 2 s more",
-    ),
-    "resnet-20": Row(
-        networks.resnet_20,
-        lambda count: networks.images(count, 32, 32, 3),
-        *(32, 10, {PLAIN: (1, 10), JIT: (10,), OURS: (1, 10)}),
-        [Target(10, EITHER, None, 1.0), Target(1, (PLAIN,), 1, 1.0)],
-    ),
-    "mobilenet-v2": Row(
-        networks.mobilenet_v2,
-        lambda count: networks.images(count, 96, 96, 3),
-        *(8, 10, {PLAIN: (10,), JIT: (10,), OURS: (10,)}),
-        [Target(10, EITHER, None, 1.0)],
-        rounds=3,
-    ),
-    "u-net": Row(
-        *(networks.u_net, _pixels, 8, 10, {PLAIN: (10,), JIT: (10,), OURS: (10,)}),
-        [Target(10, EITHER, None, 1.0)],
-        first="at most 5 times",
-    ),
-    "masked-gru": Row(
-        *(networks.masked_gru, _words, 32, 20, {PLAIN: (20,), JIT: (20,), OURS: (20,)}),
-        [Target(20, EITHER, None, 1.0)],
-        first="at most 5 times",
-    ),
-    "autoencoder": Row(
-        *(networks.autoencoder, _pictures_twice, 64, 20, {PLAIN: (20,), JIT: (20,), OURS: (20,)}),
-        [Target(20, EITHER, None, 1.0)],
-        first="at most 5 times",
-        loss=keras.losses.BinaryCrossentropy,
-    ),
-    "transformer": Row(
-        *(networks.transformer, _words, 32, 20, {PLAIN: (1, 20), JIT: (1, 20), OURS: (1, 20)}),
-        [Target(20, EITHER, None, 1 / 1.3), Target(1, (JIT,), 1, 1.0)],
-        rounds=9,
-    ),
-    "lstm": Row(
-        *(networks.lstm, _words, 32, 20, {PLAIN: (1, 20), JIT: (1, 20), OURS: (1, 20)}),
-        [Target(20, EITHER, None, 1 / 1.3), Target(1, (JIT,), 1, 1.0)],
-        rounds=9,
-    ),
+    "mlp": Row(Target(EITHER, 0.83), Target((JIT,), 1.0), epoch=500),
+    "small-convolutions": Row(Target(EITHER, 1.0), Target((JIT,), 1.0)),
+    "convolutions": Row(Target((PLAIN,), 0.9), Target((PLAIN,), 1.0), first="at most 2 s more"),
+    "resnet-20": Row(Target((PLAIN,), 0.62), Target((PLAIN,), 1.0)),
+    "resnet-50": Row(Target(EITHER, 1.0), rounds=3),
+    "mobilenet-v2": Row(Target(EITHER, 1.0), rounds=3),
+    "u-net": Row(Target(EITHER, 1.0), first="at most 5 times"),
+    "masked-gru": Row(Target(EITHER, 1.0), first="at most 5 times"),
+    "autoencoder": Row(Target(EITHER, 1.0), first="at most 5 times"),
+    "transformer": Row(Target(EITHER, 0.77), Target((JIT,), 1.0), rounds=9),
+    "bert-base": Row(Target(EITHER, 1.0), rounds=3),
+    "lstm": Row(Target(EITHER, 0.77), Target((JIT,), 1.0), rounds=9),
 }
 
 
 if keras.Model.__module__.startswith("tf_keras."):
     # With `jit_compile`, it compiles its recurrent layers anew at each execution.
-    ways = {PLAIN: (1, 20), OURS: (1, 20)}
-    targets = [Target(20, (PLAIN,), None, 1 / 1.3), Target(1, (PLAIN,), 1, 1.0)]
-    ROWS["lstm"] = ROWS["lstm"]._replace(contestants=ways, targets=targets)
+    ROWS["lstm"] = Row(Target((PLAIN,), 0.77), Target((PLAIN,), 1.0), rounds=9, ways=(PLAIN, OURS))
 
 
-def compiled(row: Row, contestant: Contestant) -> Any:
-    """A new model of a row, that runs so many steps an execution."""
-    model = row.model()
-    loss = row.loss() if row.loss else keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(
-        keras.optimizers.Adam(1e-3), loss, steps_per_execution=contestant.steps, jit_compile=contestant.way != PLAIN
-    )
-    return model
+def model_of(network: Network, contestant: Contestant) -> Any:
+    """Returns a new compiled model, which is in a strategy's scope where that is the contestant's way."""
+    way, steps, dtype = contestant
+    if way != OURS:
+        return network.compiled(steps, dtype, jit_compile=way == JIT)
+    with ipu.IPUStrategy().scope():
+        return network.compiled(steps, dtype, jit_compile=True)
 
 
-def fit_of(row: Row, contestant: Contestant, data: Any) -> Callable[[], object]:
-    """An epoch of a new model, which is in a strategy's scope where that is the contestant's way."""
-    if contestant.way == OURS:
-        with ipu.IPUStrategy().scope():
-            model = compiled(row, contestant)
-    else:
-        model = compiled(row, contestant)
-    return lambda: model.fit(*data, batch_size=row.batch, verbose=0)
+def fit_of(network: Network, contestant: Contestant, data: Any) -> Callable[[], object]:
+    """Returns an epoch of a new model."""
+    model = model_of(network, contestant)
+    return lambda: model.fit(*data, batch_size=network.batch, verbose=0)
 
 
 def seconds(call: Callable[[], object]) -> float:
-    """How long a call takes."""
+    """Returns how long a call takes."""
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
 
 
 def warm_up() -> None:
-    """Has TensorFlow, Keras and XLA make what they make once a process."""
+    """Makes TensorFlow, Keras and XLA create what they create once a process."""
+    network = NETWORKS["small-convolutions"]
     for way in (PLAIN, JIT, OURS):
-        row = ROWS["small-convolutions"]
-        fit_of(row, Contestant(way, 1), row.data(2 * row.batch))()
+        fit_of(network, Contestant(way, 1), network.arrays(2))()
 
 
-def held_against(target: Target, times: dict[str, list[float]], contestants: list[Contestant]) -> list[object]:
-    """The row of a target: who is compared with whom, the share of their time, and how much it may be."""
-    ours = Contestant(OURS, target.ours)
-    known = [one for one in contestants if one.way in target.theirs and target.steps in (None, one.steps)]
-    best = min(known, key=lambda one: statistics.median(times[str(one)]))
-    share = statistics.median(a / b for a, b in zip(times[str(ours)], times[str(best)], strict=True))
-    return [f"{ours}, of {best}", share, f"at most {target.most:.2f}"]
-
-
-def run(name: str) -> None:
-    """Prints the tables of a row."""
-    row = ROWS[name]
-    contestants = [Contestant(way, steps) for way, counts in row.contestants.items() for steps in counts]
-    data = row.data(row.steps * row.batch)
-    calls = {str(one): fit_of(row, one, data) for one in contestants}
+def measure(name: str, contestants: Sequence[Contestant]) -> Measured:
+    """Trains a network by each contestant."""
+    network, row = NETWORKS[name], ROWS[name]
+    epoch = row.epoch or network.steps
+    data = network.arrays(epoch)
+    calls = {one: fit_of(network, one, data) for one in contestants}
     first = {one: seconds(call) for one, call in calls.items()}
-    times: Times = interleave(calls, row.rounds)
-    print_table(
-        f"{name}, batch {row.batch}: an epoch of {row.steps} steps, medians of {row.rounds}",
-        ["`fit`", "ms a step", "the first epoch, s"],
-        [[one, median(times, one, row.steps) / 1e3, first[one]] for one in calls],
-    )
-    rows = [held_against(target, times, contestants) for target in row.targets]
-    if row.first:
-        most = max(row.contestants[OURS])
-        ours, theirs = first[str(Contestant(OURS, most))], first[str(Contestant(PLAIN, most))]
-        more = f"{ours - theirs:.1f} s more" if row.first.endswith("more") else f"{ours / theirs:.1f} times"
-        rows.append([f"the first epoch, of {Contestant(PLAIN, most)}", more, row.first])
-    print_table(f"{name}: shares of their time", ["who", "takes", "target"], rows)
+    return Measured(interleave(calls, row.rounds), first, epoch)
+
+
+@dataclasses.dataclass
+class Steps:
+    """The tables of steps and first epochs in float32."""
+
+    steps: list[list[object]] = dataclasses.field(default_factory=list)
+    first: list[list[object]] = dataclasses.field(default_factory=list)
+
+    def add(self, name: str) -> None:
+        """Measures a network."""
+        row, many = ROWS[name], NETWORKS[name].steps
+        ones = [way for way in row.ways if row.one and way in (PLAIN, OURS, *row.one.ways)]
+        measured = measure(name, [Contestant(way, many) for way in row.ways] + [Contestant(way, 1) for way in ones])
+        cells: list[object] = [measured.step(Contestant(way, n)) for way in (PLAIN, JIT, OURS) for n in (1, many)]
+        others = [Contestant(way, n) for way in row.many.ways for n in (1, many)]
+        cells += [measured.share(Contestant(OURS, many), others), row.many.most]
+        cells += [
+            measured.share(Contestant(OURS, 1), [Contestant(way, 1) for way in row.one.ways] if row.one else []),
+            row.one.most if row.one else "",
+        ]
+        self.steps.append([f"`{name}`, {many} steps", *cells])
+        first = [measured.first.get(Contestant(way, many), "") for way in (PLAIN, JIT, OURS)]
+        self.first.append([f"`{name}`", *first, first[-1] / first[0], row.first])
+
+    def show(self) -> None:
+        """Prints the tables."""
+        ways = [f"{way}, {count}" for way in (PLAIN, JIT, OURS) for count in ("1", "many")]
+        header = ["ms a step", *ways, "share of many", "at most", "share of one", "at most"]
+        print_table("Steps of float32, by steps an execution", header, self.steps)
+        print_table("The first epoch", ["s, many steps", PLAIN, JIT, OURS, "of plain", "target"], self.first)
+
+
+@dataclasses.dataclass
+class Types:
+    """The table of steps in other types, many an execution."""
+
+    dtypes: Sequence[str]
+    rows: list[list[object]] = dataclasses.field(default_factory=list)
+
+    def add(self, name: str) -> None:
+        """Measures a network in each type, and in the scope in float32 too."""
+        many = NETWORKS[name].steps
+        single = Contestant(OURS, many)
+        halves = [Contestant(way, many, dtype) for dtype in self.dtypes for way in ROWS[name].ways]
+        measured = measure(name, [single, *halves])
+        for dtype in self.dtypes:
+            plain, jit, ours = (Contestant(way, many, dtype) for way in (PLAIN, JIT, OURS))
+            steps = [measured.step(one) for one in (single, plain, jit, ours)]
+            shares = [measured.share(ours, [one]) for one in (single, plain, jit)]
+            first = [measured.first[one] for one in (single, ours)]
+            self.rows.append([f"`{name}`, {dtype}", *steps, *shares, *first, first[1] / first[0]])
+
+    def show(self) -> None:
+        """Prints the table."""
+        steps = ["scope, float32", PLAIN, JIT, OURS, "of float32, 1.3", "of plain, 1.0", "of jit, 1.0"]
+        first = ["first epoch, s: float32", "that type", "of float32, 1.3"]
+        print_table("Steps by type, and what they may take at most", ["ms a step", *steps, *first], self.rows)
 
 
 def second_fit() -> None:
     """Prints how soon a `fit` of the MLP that is not the first begins its first batch, and ends it."""
-    row = ROWS["mlp"]
-    data = row.data(row.steps * row.batch)
-    with ipu.IPUStrategy().scope():
-        model = compiled(row, Contestant(OURS, 1))
+    network = NETWORKS["mlp"]
+    data = network.arrays(500)
+    model = model_of(network, Contestant(OURS, 1))
     begun: list[float] = []
     note = keras.callbacks.LambdaCallback(on_train_batch_begin=lambda *_, **__: begun.append(time.perf_counter()))
     starts, firsts = [], []
-    model.fit(*(part[: 10 * row.batch] for part in data), batch_size=row.batch, verbose=0)
+    model.fit(*data, batch_size=network.batch, steps_per_epoch=10, verbose=0)
     for _ in range(9):
         start = time.perf_counter()
-        model.fit(*data, batch_size=row.batch, steps_per_epoch=1, verbose=0, callbacks=[note])
+        model.fit(*data, batch_size=network.batch, steps_per_epoch=1, verbose=0, callbacks=[note])
         firsts.append(time.perf_counter() - start)
         starts.append(begun[-1] - start)
     begins, ends = statistics.median(starts) * 1e3, statistics.median(firsts) * 1e3
@@ -243,19 +221,16 @@ def second_fit() -> None:
 
 def tutorial() -> None:
     """Prints how long the MNIST tutorial takes from start to end: a model, an epoch of 60,000 images, an evaluation."""
-    row = ROWS["convolutions"]
-    data, held_out = row.data(60_000 // row.batch * row.batch), row.data(10_000 // row.batch * row.batch)
+    network = NETWORKS["convolutions"]
+    data, held_out = (network.arrays(count // network.batch) for count in (60_000, 10_000))
 
     def learn(way: str) -> None:
-        model = compiled(row, Contestant(way, 1))
-        model.fit(*data, batch_size=row.batch, verbose=0)
-        model.evaluate(*held_out, batch_size=row.batch, verbose=0)
+        with ipu.IPUStrategy().scope() if way == OURS else contextlib.nullcontext():
+            model = network.compiled(jit_compile=way != PLAIN)
+            model.fit(*data, batch_size=network.batch, verbose=0)
+            model.evaluate(*held_out, batch_size=network.batch, verbose=0)
 
-    def ours() -> None:
-        with ipu.IPUStrategy().scope():
-            learn(OURS)
-
-    times = {PLAIN: seconds(lambda: learn(PLAIN)), OURS: seconds(ours)}
+    times = {way: seconds(lambda way=way: learn(way)) for way in (PLAIN, OURS)}
     print_table(
         "the MNIST tutorial, 60,000 images, batch 64, one step an execution: from start to end, s",
         ["who", "takes", "of Keras"],
@@ -266,16 +241,21 @@ def tutorial() -> None:
 def main() -> None:
     """Runs the rows that the command names; all if it names none."""
     others: dict[str, Callable[[], None]] = {"second-fit": second_fit, "tutorial": tutorial}
-    known = [*ROWS, *others]
-    names = sys.argv[1:] or known
-    if unknown := [name for name in names if name not in known]:
-        sys.exit(f"There is no row {unknown[0]!r}. There are: {', '.join(known)}")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("rows", nargs="*", metavar="row", help=f"{', '.join([*ROWS, *others])}; all if omitted")
+    parser.add_argument("--types", nargs="+", choices=TYPES, help="measure steps in these types against float32's")
+    words = parser.parse_args()
+    known = [*ROWS] if words.types else [*ROWS, *others]
+    if unknown := set(words.rows) - set(known):
+        parser.error(f"there is no row {', '.join(sorted(unknown))}: there are {', '.join(known)}")
+    names = words.rows or known
     warm_up()
-    for name in names:
-        if name in others:
-            others[name]()
-        else:
-            run(name)
+    table = Types(words.types) if words.types else Steps()
+    try:
+        for name in names:
+            table.add(name) if name in ROWS else others[name]()
+    finally:  # An interrupted run shows what it has measured.
+        table.show()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the package adds to the import of TensorFlow and to the first compilation, and what kept executables spare."""
+"""What the package adds to the import of TensorFlow and to first calls, and what kept executables spare."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from measure import interleave, print_table
 ROUNDS = 7
 
 FIRST_CALL = pathlib.Path(__file__).with_name("first_call.py")
+FIRST_STEP = pathlib.Path(__file__).with_name("first_step.py")
 SECOND_START = pathlib.Path(__file__).with_name("second_start.py")
 
 
-def seconds_printed(contestant: str, function: str) -> float:
-    """What the first call of a function takes in a process of its own."""
-    command = [sys.executable, str(FIRST_CALL), contestant, function]
+def seconds_printed(script: pathlib.Path, *words: str) -> float:
+    """Returns the seconds that a script prints in a process of its own."""
+    command = [sys.executable, str(script), *words]
     return float(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
 
 
@@ -77,7 +78,7 @@ def first_calls(count: int) -> None:
         ("first call of a training loop", "loop", 1.05),
         ("first call of 50 activations", "activations", 0.8),
     ):
-        calls = [(seconds_printed("plain", function), seconds_printed("ipu", function)) for _ in range(count)]
+        calls = [tuple(seconds_printed(FIRST_CALL, way, function) for way in ("plain", "ipu")) for _ in range(count)]
         times = statistics.median(ours / plain for plain, ours in calls)
         medians = (statistics.median(each[which] for each in calls) for which in (0, 1))
         rows.append((what, *medians, f"{times:.2f} times", f"at most {limit} times"))
@@ -88,13 +89,30 @@ def first_calls(count: int) -> None:
     )
 
 
+def first_steps(count: int) -> None:
+    """Prints the table of first steps of `fit`, of so many rounds of processes."""
+    rows = []
+    for network in ("bert-base", "resnet-50", "u-net"):
+        ways = ("plain", "1", "4")
+        rounds = [[seconds_printed(FIRST_STEP, network, way) for way in ways] for _ in range(count)]
+        shares = (statistics.median(times[way] / times[0] for times in rounds) for way in (1, 2))
+        rows.append((f"`{network}`", *map(statistics.median, zip(*rounds, strict=True)), *shares, "at most 3"))
+    print_table(
+        f"from `fit` to the first batch, seconds (medians of {count} rounds of processes)",
+        ("network", "plain Keras", "one stage", "four stages", "one, of plain", "four, of plain", "target"),
+        rows,
+    )
+
+
 def main() -> None:
     """Prints what is asked for, or all of it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="part", help="`first-calls`, `starts`; both if omitted")
+    parser.add_argument(
+        "parts", nargs="*", metavar="part", help="`first-calls`, `first-steps`, `starts`; all if omitted"
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how many processes of each kind")
     words = parser.parse_args()
-    known = {"first-calls": first_calls, "starts": starts}
+    known = {"first-calls": first_calls, "first-steps": first_steps, "starts": starts}
     unknown = set(words.parts) - set(known)
     if unknown:
         parser.error(f"there is no part {', '.join(sorted(unknown))}: there are {', '.join(known)}")
