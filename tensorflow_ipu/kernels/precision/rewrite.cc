@@ -333,22 +333,30 @@ Value MarkerOf(const xla::HloModule& module) {
   return nullptr;
 }
 
-bool HasHalfConvolution(const xla::HloModuleProto& program) {
+bool HasHalf(const xla::HloModuleProto& program) {
   for (const xla::HloComputationProto& computation : program.computations()) {
     for (const xla::HloInstructionProto& instruction : computation.instructions()) {
-      if (instruction.opcode() == "convolution" && instruction.shape().element_type() == xla::F16) return true;
+      if (instruction.shape().element_type() == xla::F16) return true;
     }
   }
   return false;
 }
 
-// XLA computes products of float16 in float32, and convolutions many times slower in float16.
-absl::Status WidenConvolutions(xla::HloModule* module) {
+// Has XLA compute float16 faster, with the same numbers: convolutions in float32, as it computes products, and large
+// values that several operations use once.
+absl::Status Hasten(xla::HloModule* module) {
+  constexpr int64_t kLarge = 4096;
   for (xla::HloComputation* const computation : module->computations()) {
     for (const Value operation : computation->MakeInstructionPostOrder()) {
-      if (operation->opcode() != HloOpcode::kConvolution || operation->shape().element_type() != xla::F16) continue;
+      if (operation->shape().element_type() != xla::F16 || !Computes(*operation)) continue;
       const Emit emit(computation, operation);
-      TF_RETURN_IF_ERROR(Replace(operation, emit.Convert(Widened(emit, *operation, {}), xla::F16)));
+      Value result = operation;
+      if (operation->opcode() == HloOpcode::kConvolution) {
+        result = emit.Convert(Widened(emit, *operation, {}), xla::F16);
+        TF_RETURN_IF_ERROR(operation->ReplaceAllUsesWith(result));
+      }
+      const bool often = result->user_count() > 1 && xla::ShapeUtil::ElementsIn(result->shape()) >= kLarge;
+      if (often) TF_RETURN_IF_ERROR(result->ReplaceAllUsesWith(Shared(emit, result)));
     }
   }
   return absl::OkStatus();
@@ -405,12 +413,12 @@ bool IsMarked(const xla::XlaComputation& program) { return HasMarker(program.pro
 
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program) {
   const bool marked = IsMarked(program);
-  if (!marked && !HasHalfConvolution(program.proto())) return nullptr;
+  if (!marked && !HasHalf(program.proto())) return nullptr;
   TF_ASSIGN_OR_RETURN(const xla::HloModuleConfig config,
                       xla::HloModule::CreateModuleConfigFromProto(program.proto(), xla::GetDebugOptionsFromFlags()));
   TF_ASSIGN_OR_RETURN(const auto module, xla::HloModule::CreateFromProto(program.proto(), config));
   if (!marked) {
-    TF_RETURN_IF_ERROR(WidenConvolutions(module.get()));
+    TF_RETURN_IF_ERROR(Hasten(module.get()));
     return std::make_shared<xla::XlaComputation>(module->ToProto());
   }
   const Value marker = MarkerOf(*module);
