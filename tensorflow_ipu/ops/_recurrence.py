@@ -54,27 +54,30 @@ def run(
     if go_backwards:
         inputs = tf.reverse(inputs, [1])
     products = tf.matmul(tf.reshape(inputs, [-1, features]), cell.kernel)
-    bias = []
+    biases = []
     if len(states) == 1:
-        of_inputs, of_states = tf.zeros([2, *cell.kernel.shape[1:]]) if cell.bias is None else tf.unstack(cell.bias)
-        products += of_inputs
-        bias = [of_states]
+        bias = tf.zeros([2, products.shape[1]]) if cell.bias is None else cell.bias
+        products += bias[0]
+        biases = [bias[1]]
     elif cell.bias is not None:
         products += cell.bias
     masks = []
     if mask is not None:
         mask = tf.cast(mask, tf.bool)
         masks = [tf.reverse(mask, [1]) if go_backwards else mask]
-    before, *cells = (tf.broadcast_to(state, [batch, cell.recurrent_kernel.shape[0]]) for state in states)
+    before, *cells = states
     outputs, _, last_cells = ops.ipu_recurrence(
-        tf.reshape(products, [batch, time, -1]), cell.recurrent_kernel, before, cells, bias, masks
+        tf.reshape(products, [batch, time, -1]), cell.recurrent_kernel, before, cells, biases, masks
     )
-    after = [outputs[:, -1], *last_cells]
+    last = outputs[:, -1]
+    after = [last, *last_cells]
     for mask in masks:
         # Before the first step that is taken, Keras returns zeros, and not the state.
         shown = mask if zeros else tf.cumsum(tf.cast(mask, tf.int32), axis=1) > 0
         outputs = tf.where(shown[:, :, None], outputs, 0.0)
-    return outputs[:, -1], outputs, after
+        last_shown = mask[:, -1:] if zeros else tf.reduce_any(mask, axis=1, keepdims=True)
+        last = tf.where(last_shown, last, 0.0)
+    return last, outputs, after
 
 
 @tf.RegisterGradient("IpuRecurrence")

@@ -35,38 +35,20 @@ constexpr int kWidth = 16, kRows = 4;
 #pragma GCC pop_options
 #endif
 
-struct Steps {
-  Lines (*forward_kernel)(const Recurrence&);
-  Lines (*backward_kernel)(const Recurrence&);
-  void (*forward)(const ForwardRecurrence&, const Lines&, int64_t, int64_t);
-  void (*backward)(const BackwardRecurrence&, const Lines&, int64_t, int64_t);
-};
-
-#define IPU_STEPS(kind) {kind::ForwardKernel, kind::BackwardKernel, kind::RunForward, kind::RunBackward}
-
-const Steps& Best() {
-  static const Steps best = []() -> Steps {
 #if IPU_X86
-    if (__builtin_cpu_supports("avx512f")) return IPU_STEPS(avx512);
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return IPU_STEPS(avx2);
+const bool has_avx512 = __builtin_cpu_supports("avx512f") != 0;
+const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+#define IPU_BEST(function) (has_avx512 ? avx512::function : has_avx2 ? avx2::function : portable::function)
+#else
+#define IPU_BEST(function) portable::function
 #endif
-    return IPU_STEPS(portable);
-  }();
-  return best;
-}
 
 }  // namespace
 
-Lines ForwardKernel(const Recurrence& recurrence) { return Best().forward_kernel(recurrence); }
+Lines PackedKernel(const Recurrence& recurrence) { return IPU_BEST(Packed)(recurrence); }
 
-Lines BackwardKernel(const Recurrence& recurrence) { return Best().backward_kernel(recurrence); }
-
-void RunForward(const ForwardRecurrence& recurrence, const Lines& kernel, int64_t begin, int64_t end) {
-  Best().forward(recurrence, kernel, begin, end);
-}
-
-void RunBackward(const BackwardRecurrence& recurrence, const Lines& kernel, int64_t begin, int64_t end) {
-  Best().backward(recurrence, kernel, begin, end);
+void RunSteps(const Recurrence& recurrence, const Lines& kernel, int64_t begin, int64_t end) {
+  (recurrence.of_inputs == nullptr ? IPU_BEST(Forward) : IPU_BEST(Backward))(recurrence, kernel, begin, end);
 }
 
 }  // namespace tensorflow_ipu::core
