@@ -34,6 +34,7 @@ def _computed(layer: Any, sequences: Any, states: Any, mask: Any, training: bool
         or not getattr(cell, "reset_after", True)
         or (training and cell.recurrent_dropout > 0)
         or (dropout and cell.implementation == 1)  # It drops out other inputs for each gate.
+        or (layer.unroll and mask is not None)  # Backwards, Keras takes the zeros from the mask in the other direction.
         or not tf.is_tensor(sequences)
     ):
         return None
