@@ -6,7 +6,7 @@ import tensorflow as tf
 import tf_keras as keras
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.ops import _recurrence
+from tensorflow_ipu.ops import rnn_steps
 
 layers = keras.layers
 
@@ -44,8 +44,8 @@ def test_program_with_a_recurrent_layer_trains_in_a_loop_of_its_own(compilations
 
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
 def test_steps_by_the_kernel_train_as_plain_keras_does(kind, both, same, features, monkeypatch):
-    runs, plain = [], _recurrence.run
-    monkeypatch.setattr(_recurrence, "run", lambda *args: runs.append(args) or plain(*args))
+    runs, plain = [], rnn_steps.run
+    monkeypatch.setattr(rnn_steps, "run", lambda *args: runs.append(args) or plain(*args))
     x, y = np.round(features.reshape([-1, 3, 2])), features[:, :1]
 
     def train():

@@ -16,7 +16,7 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import keras_choice, patches
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.model import _saved_options
-from tensorflow_ipu.keras.model import recurrent_steps as _recurrent_steps  # noqa: F401  (Layers of Keras use it.)
+from tensorflow_ipu.keras.model import rnn_steps as _rnn_steps  # noqa: F401  (Layers of Keras use it.)
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods

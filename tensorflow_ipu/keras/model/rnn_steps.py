@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.keras._keras import internals, keras
-from tensorflow_ipu.ops import _recurrence
+from tensorflow_ipu.ops import rnn_steps
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._base.types import Nested
 
 
-def _of_keras_3(plain: Callable[..., Any]) -> Callable[..., Any]:
+def _of_keras_3(plain: Callable[..., Nested]) -> Callable[..., Nested]:
     @functools.wraps(plain)
-    def inner_loop(self: Any, sequences: Any, initial_state: Any, mask: Any, training: bool = False) -> Any:
+    def inner_loop(
+        self: Nested, sequences: Nested, initial_state: Nested, mask: Nested, training: bool = False
+    ) -> Nested:
         found = _computed(self, sequences, initial_state, mask, training)
         return plain(self, sequences, initial_state, mask, training) if found is None else found
 
     return inner_loop
 
 
-def _computed(layer: Any, sequences: Any, states: Any, mask: Any, training: bool) -> Any:
+def _computed(layer: Nested, sequences: Nested, states: Nested, mask: Nested, training: bool) -> Nested:
     """Returns what `inner_loop` returns; None where the kernels do not serve."""
     kind, cell = type(layer.cell), layer.cell
     dropout = training and cell.dropout > 0
@@ -38,32 +43,32 @@ def _computed(layer: Any, sequences: Any, states: Any, mask: Any, training: bool
         or not tf.is_tensor(sequences)
     ):
         return None
-    weights = (cell.kernel, cell.recurrent_kernel, cell.bias)
-    weights = _recurrence.Cell(*(None if one is None else tf.convert_to_tensor(one) for one in weights))
+    bias = None if cell.bias is None else tf.convert_to_tensor(cell.bias)
+    weights = rnn_steps.Weights(tf.convert_to_tensor(cell.kernel), tf.convert_to_tensor(cell.recurrent_kernel), bias)
     mask = mask[0] if isinstance(mask, list | tuple) else mask
-    if not _recurrence.serves(sequences, weights, mask):
+    if not rnn_steps.serves(sequences, weights, mask):
         return None
     if dropout:
         sequences *= cell.get_dropout_mask(sequences[:, 0, :])[:, None]
     states = list(states) if isinstance(states, list | tuple) else [states]
-    last, outputs, states = _recurrence.run(
+    last, outputs, states = rnn_steps.run(
         sequences, weights, states, mask, layer.go_backwards, layer.zero_output_for_mask
     )
     return last, outputs if layer.return_sequences else last[:, None], states
 
 
-def _of_keras_2(select: Callable[..., Any]) -> Callable[..., Any]:
+def _of_keras_2(select: Callable[..., Nested]) -> Callable[..., Nested]:
     plain = internals.without_selection(select)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def selected(**arguments: Any) -> Any:
+    def selected(**arguments: Nested) -> Nested:
         inputs, mask = arguments["inputs"], arguments["mask"]
-        cell = _recurrence.Cell(*(tf.convert_to_tensor(arguments[name]) for name in _recurrence.Cell._fields))
+        weights = rnn_steps.Weights(*(tf.convert_to_tensor(arguments[name]) for name in rnn_steps.Weights._fields))
         special = arguments["time_major"] or arguments["sequence_lengths"] is not None
-        if special or not _recurrence.serves(inputs, cell, mask):
+        if special or not rnn_steps.serves(inputs, weights, mask):
             return plain(**arguments)
         states = [arguments[name] for name in ("init_h", "init_c") if name in arguments]
-        last, outputs, states = _recurrence.run(
-            inputs, cell, states, mask, arguments["go_backwards"], arguments["zero_output_for_mask"]
+        last, outputs, states = rnn_steps.run(
+            inputs, weights, states, mask, arguments["go_backwards"], arguments["zero_output_for_mask"]
         )
         outputs = outputs if arguments["return_sequences"] else last[:, None]
         return last, outputs, *states, tf.constant(1.0)  # The last one is Keras's number for CPUs.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._native.library import ops
 
+if TYPE_CHECKING:
+    from tensorflow_ipu._base.types import Gradient, Nested
 
-class Cell(NamedTuple):
+
+class Weights(NamedTuple):
     """The weights of a cell of Keras with `tanh` and `sigmoid`; a GRU resets after the product with its kernel.
 
     The bias of a GRU is of shape [2, 3 * units]: for the products of the inputs, and for those of the states.
@@ -22,26 +25,31 @@ class Cell(NamedTuple):
     bias: tf.Tensor | None
 
 
-def serves(inputs: tf.Tensor, cell: Cell, mask: tf.Tensor | None) -> bool:
+def serves(inputs: tf.Tensor, weights: Weights, mask: tf.Tensor | None) -> bool:
     """Returns True if the kernels compute such steps in the program that is being traced."""
     shape = inputs.shape
     return (
         replicas.wants_host_kernels()
         and replicas.floating_point_now().are_plain  # The kernels neither check nor round.
-        and all(tensor is None or tensor.dtype == tf.float32 for tensor in (inputs, *cell))
-        and (shape.rank == 3 and shape.is_fully_defined() and 0 not in shape)  # noqa: PLR2004  # Batch, time, features.
+        and all(tensor is None or tensor.dtype == tf.float32 for tensor in (inputs, *weights))
+        and (shape.rank == 3 and shape.is_fully_defined() and 0 not in shape)  # Batch, time, features.
         and (mask is None or mask.shape == shape[:2])
     )
 
 
 def run(
-    inputs: tf.Tensor, cell: Cell, states: Sequence[tf.Tensor], mask: tf.Tensor | None, go_backwards: bool, zeros: bool
+    inputs: tf.Tensor,
+    weights: Weights,
+    states: Sequence[tf.Tensor],
+    mask: tf.Tensor | None,
+    go_backwards: bool,
+    zeros: bool,
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     """Computes all steps, as `keras.src.backend.rnn` does.
 
     Args:
       inputs: Of shape [batch, time, features].
-      cell: The weights.
+      weights: The weights.
       states: The states before the first step: two for an LSTM, one for a GRU.
       mask: Of shape [batch, time]. A step where it is False keeps the states.
       go_backwards: Whether the last step comes first.
@@ -53,21 +61,21 @@ def run(
     batch, time, features = inputs.shape
     if go_backwards:
         inputs = tf.reverse(inputs, [1])
-    products = tf.matmul(tf.reshape(inputs, [-1, features]), cell.kernel)
+    products = tf.matmul(tf.reshape(inputs, [-1, features]), weights.kernel)
     biases = []
     if len(states) == 1:
-        bias = tf.zeros([2, products.shape[1]]) if cell.bias is None else cell.bias
+        bias = tf.zeros([2, products.shape[1]]) if weights.bias is None else weights.bias
         products += bias[0]
         biases = [bias[1]]
-    elif cell.bias is not None:
-        products += cell.bias
+    elif weights.bias is not None:
+        products += weights.bias
     masks = []
     if mask is not None:
         mask = tf.cast(mask, tf.bool)
         masks = [tf.reverse(mask, [1]) if go_backwards else mask]
     before, *cells = states
     outputs, _, last_cells = ops.ipu_recurrence(
-        tf.reshape(products, [batch, time, -1]), cell.recurrent_kernel, before, cells, biases, masks
+        tf.reshape(products, [batch, time, -1]), weights.recurrent_kernel, before, cells, biases, masks
     )
     last = outputs[:, -1]
     after = [last, *last_cells]
@@ -81,8 +89,8 @@ def run(
 
 
 @tf.RegisterGradient("IpuRecurrence")
-def _gradient(op: tf.Operation, of_states: Any, _: Any, *of_cells: Any) -> list[tf.Tensor | None]:
-    given = _Given.of(op)
+def _gradient(op: tf.Operation, of_states: Gradient, _: object, *of_cells: Gradient) -> list[tf.Tensor | None]:
+    given = _Arguments.of(op)
     states, saved, *_ = op.outputs[0].op.outputs
     of_inputs, of_state, of_cell, of_products = ops.ipu_recurrence_grad(
         *given, states, saved, tf.convert_to_tensor(of_states), [tf.convert_to_tensor(one) for one in of_cells]
@@ -96,9 +104,9 @@ def _gradient(op: tf.Operation, of_states: Any, _: Any, *of_cells: Any) -> list[
 
 
 @tf.RegisterGradient("IpuRecurrenceGrad")
-def _second_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor | None]:
+def _second_gradient(op: tf.Operation, *upstream: Gradient) -> list[tf.Tensor | None]:
     """Differentiates the same steps once more, computed by operations that have gradients of any order."""
-    given = _Given.of(op)
+    given = _Arguments.of(op)
     of_states, *of_cells = list(op.outputs[0].op.inputs)[-1 - len(given.cells) :]
     products = [tf.zeros_like(given.inputs) for _ in given.biases]
     sources = [given.inputs, given.state, *given.cells, *products]
@@ -107,7 +115,7 @@ def _second_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor | None]
         with tf.GradientTape() as inner:
             inner.watch(sources)
             results = _plain(given, products)
-        first = inner.gradient(results, sources, [of_states, *of_cells])
+        first: Nested = inner.gradient(results, sources, [of_states, *of_cells])
     of_sources = outer.gradient(
         first,
         [given.inputs, given.kernel, given.state, *given.cells, *given.biases, of_states, *of_cells],
@@ -119,7 +127,7 @@ def _second_gradient(op: tf.Operation, *upstream: Any) -> list[tf.Tensor | None]
     return [*of_given, *(None for _ in given.masks), None, None, *of_upstream]
 
 
-class _Given(NamedTuple):
+class _Arguments(NamedTuple):
     """The first inputs of both operations."""
 
     inputs: tf.Tensor
@@ -130,7 +138,7 @@ class _Given(NamedTuple):
     masks: list[tf.Tensor]
 
     @classmethod
-    def of(cls, op: tf.Operation) -> _Given:
+    def of(cls, op: tf.Operation) -> _Arguments:
         real = op.outputs[0].op  # A tape shows another one.
         inputs, kernel, state, *others = real.inputs
         lists = []
@@ -141,7 +149,7 @@ class _Given(NamedTuple):
         return cls(inputs, kernel, state, *lists)
 
 
-def _plain(given: _Given, products: list[tf.Tensor]) -> list[tf.Tensor]:
+def _plain(given: _Arguments, products: list[tf.Tensor]) -> list[tf.Tensor]:
     """Computes the states and the last cell of an LSTM step by step; `products` are added to those of a GRU's states."""
     by_time = [tf.transpose(tensor, [1, 0, 2]) for tensor in (given.inputs, *products)]
     masks = [tf.transpose(mask)[:, :, None] for mask in given.masks]
