@@ -116,7 +116,7 @@ def _second_gradient(op: tf.Operation, *upstream: Gradient) -> list[tf.Tensor | 
             inner.watch(sources)
             results = _plain(given, products)
         first: Nested = inner.gradient(results, sources, [of_states, *of_cells])
-    of_sources = outer.gradient(
+    of_sources: Nested = outer.gradient(
         first,
         [given.inputs, given.kernel, given.state, *given.cells, *given.biases, of_states, *of_cells],
         [tf.convert_to_tensor(one) for one in upstream],
