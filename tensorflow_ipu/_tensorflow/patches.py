@@ -518,9 +518,17 @@ KERAS_LOSS_SCALING = Patch(
 )
 
 KERAS_RECURRENT = Patch(
+    "keras:layers.LSTM.inner_loop",
+    "keras:layers.GRU.inner_loop",
+    why="XLA computes the steps of recurrent layers by loops of small operations; a kernel of the host computes them all.",
+    lasts=Lifetime.TRACE,
+    until="XLA computes them as fast",
+)
+
+KERAS_SELECTIONS = Patch(
     "tf_keras.src.layers.rnn.gru:gru_with_backend_selection",
     "tf_keras.src.layers.rnn.lstm:lstm_with_backend_selection",
-    why="XLA takes all that these call a function with for constants, so that each update of weights compiles it anew.",
+    why="The same for Keras 2, where XLA takes what these call a function with for constants, and compiles it at each update.",
     lasts=Lifetime.TRACE,
     until="Keras 2 is gone",
 )

@@ -34,6 +34,7 @@ from tensorflow_ipu.replicas._tracing import (
     on_host,
     source_of,
     tracing_program,
+    wants_host_kernels,
     with_states,
 )
 from tensorflow_ipu.replicas._uncompilable import refuse_shapes_of_data, why_stopped
@@ -87,6 +88,7 @@ __all__ = [
     "tracing_program",
     "user_lines",
     "wait_until_idle",
+    "wants_host_kernels",
     "why_stopped",
     "with_states",
 ]

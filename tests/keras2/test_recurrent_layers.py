@@ -1,10 +1,12 @@
 """Recurrent layers of Keras 2 in programs: their numbers, and that a program is compiled once."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 import tf_keras as keras
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu.ops import rnn_steps
 
 layers = keras.layers
 
@@ -38,3 +40,21 @@ def test_program_with_a_recurrent_layer_trains_in_a_loop_of_its_own(compilations
             for _ in range(3):
                 strategy.run(step)
     assert len([name for name in names if "step" in name]) == 1, names
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+def test_steps_by_the_kernel_train_as_plain_keras_does(kind, both, same, features, monkeypatch):
+    runs, plain = [], rnn_steps.run
+    monkeypatch.setattr(rnn_steps, "run", lambda *args: runs.append(args) or plain(*args))
+    x, y = np.round(features.reshape([-1, 3, 2])), features[:, :1]
+
+    def train():
+        model = keras.Sequential(
+            [layers.InputLayer([3, 2]), layers.Masking(1.0), kind(3, go_backwards=True), layers.Dense(1)]
+        )
+        model.compile("sgd", "mse", steps_per_execution=3)
+        return model.fit(x, y, 8, epochs=2, shuffle=False, verbose=0).history["loss"]
+
+    found, expected = both(train)
+    same(found, expected, rtol=1e-6)
+    assert runs

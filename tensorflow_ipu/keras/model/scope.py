@@ -16,6 +16,7 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import keras_choice, patches
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.model import _saved_options
+from tensorflow_ipu.keras.model import rnn_steps as _rnn_steps  # noqa: F401  (Layers of Keras use it.)
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
@@ -66,7 +67,6 @@ def extending_models() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         # Layers of Keras 2 call TensorFlow's own generators and batch normalization.
         if environment.uses_keras_2():
-            patches.KERAS_RECURRENT.by(internals.without_selection)  # pyright: ignore[reportAttributeAccessIssue]
             stack.enter_context(patches.KERAS_LOSS_SCALING.applied())
         else:
             seed_by_replica()

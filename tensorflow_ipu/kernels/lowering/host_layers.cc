@@ -335,6 +335,8 @@ constexpr Layer kLayers[] = {
     {"MaxPool3DGradGrad", Pooling},
     {"MaxPoolGrad", Pooling},
     {"MaxPoolGradGrad", Pooling},
+    OfHostAlone("IpuRecurrence"),
+    OfHostAlone("IpuRecurrenceGrad"),
     {"ResizeBilinear", Always},
     {"ResizeBilinearGrad", Always},
     OfHostAlone("ResizeNearestNeighborGrad"),

@@ -1,0 +1,82 @@
+"""Computes the steps of Keras's LSTM and GRU layers by kernels of the host, in programs that these serve."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import tensorflow as tf
+
+from tensorflow_ipu._base import environment
+from tensorflow_ipu._tensorflow import patches
+from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.ops import rnn_steps
+
+if TYPE_CHECKING:
+    from tensorflow_ipu._base.types import Nested
+
+
+def _of_keras_3(plain: Callable[..., Nested]) -> Callable[..., Nested]:
+    @functools.wraps(plain)
+    def inner_loop(
+        self: Nested, sequences: Nested, initial_state: Nested, mask: Nested, training: bool = False
+    ) -> Nested:
+        found = _computed(self, sequences, initial_state, mask, training)
+        return plain(self, sequences, initial_state, mask, training) if found is None else found
+
+    return inner_loop
+
+
+def _computed(layer: Nested, sequences: Nested, states: Nested, mask: Nested, training: bool) -> Nested:
+    """Returns what `inner_loop` returns; None where the kernels do not serve."""
+    kind, cell = type(layer.cell), layer.cell
+    dropout = training and cell.dropout > 0
+    if (
+        kind not in (keras.layers.LSTMCell, keras.layers.GRUCell)
+        or cell.activation is not keras.activations.tanh
+        or cell.recurrent_activation is not keras.activations.sigmoid
+        or not getattr(cell, "reset_after", True)
+        or (training and cell.recurrent_dropout > 0)
+        or (dropout and cell.implementation == 1)  # It drops out other inputs for each gate.
+        or (layer.unroll and mask is not None)  # Backwards, Keras takes the zeros from the mask in the other direction.
+        or not tf.is_tensor(sequences)
+    ):
+        return None
+    bias = None if cell.bias is None else tf.convert_to_tensor(cell.bias)
+    weights = rnn_steps.Weights(tf.convert_to_tensor(cell.kernel), tf.convert_to_tensor(cell.recurrent_kernel), bias)
+    mask = mask[0] if isinstance(mask, list | tuple) else mask
+    if not rnn_steps.serves(sequences, weights, mask):
+        return None
+    if dropout:
+        sequences *= cell.get_dropout_mask(sequences[:, 0, :])[:, None]
+    states = list(states) if isinstance(states, list | tuple) else [states]
+    last, outputs, states = rnn_steps.run(
+        sequences, weights, states, mask, layer.go_backwards, layer.zero_output_for_mask
+    )
+    return last, outputs if layer.return_sequences else last[:, None], states
+
+
+def _of_keras_2(select: Callable[..., Nested]) -> Callable[..., Nested]:
+    plain = internals.without_selection(select)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def selected(**arguments: Nested) -> Nested:
+        inputs, mask = arguments["inputs"], arguments["mask"]
+        weights = rnn_steps.Weights(*(tf.convert_to_tensor(arguments[name]) for name in rnn_steps.Weights._fields))
+        special = arguments["time_major"] or arguments["sequence_lengths"] is not None
+        if special or not rnn_steps.serves(inputs, weights, mask):
+            return plain(**arguments)
+        states = [arguments[name] for name in ("init_h", "init_c") if name in arguments]
+        last, outputs, states = rnn_steps.run(
+            inputs, weights, states, mask, arguments["go_backwards"], arguments["zero_output_for_mask"]
+        )
+        outputs = outputs if arguments["return_sequences"] else last[:, None]
+        return last, outputs, *states, tf.constant(1.0)  # The last one is Keras's number for CPUs.
+
+    return selected
+
+
+if environment.uses_keras_2():
+    patches.KERAS_SELECTIONS.by(_of_keras_2)
+else:
+    patches.KERAS_RECURRENT.by(_of_keras_3)

@@ -1,0 +1,125 @@
+// The steps of LSTM and GRU layers, as kernels of the host: `core/recurrence.h` says which tensors they have.
+#include <algorithm>
+#include <cstdint>
+
+#include "tensorflow/core/framework/op.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow/core/util/work_sharder.h"
+#include "tensorflow_ipu/kernels/core/recurrence.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace tf = tensorflow;
+
+// An LSTM has a cell, and a GRU a bias of its recurrent products.
+#define IPU_RECURRENCE(name)         \
+  REGISTER_OP(name)                  \
+      .Attr("cells: int >= 0")       \
+      .Attr("biases: int >= 0")      \
+      .Attr("masks: int >= 0")       \
+      .Input("inputs: float")        \
+      .Input("kernel: float")        \
+      .Input("state: float")         \
+      .Input("cell: cells * float")  \
+      .Input("bias: biases * float") \
+      .Input("mask: masks * bool")
+
+IPU_RECURRENCE("IpuRecurrence")
+    .Output("states: float")
+    .Output("saved: float")
+    .Output("last_cell: cells * float")
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      const auto rows = c->Dim(c->input(0), 0), steps = c->Dim(c->input(0), 1), units = c->Dim(c->input(1), 0);
+      tf::shape_inference::DimensionHandle saved;
+      TF_RETURN_IF_ERROR(c->Add(c->Dim(c->input(1), 1), units, &saved));
+      c->set_output(0, c->MakeShape({rows, steps, units}));
+      c->set_output(1, c->MakeShape({rows, steps, saved}));
+      if (c->num_outputs() == 3) c->set_output(2, c->input(2));
+      return absl::OkStatus();
+    });
+
+IPU_RECURRENCE("IpuRecurrenceGrad")
+    .Input("states: float")
+    .Input("saved: float")
+    .Input("upstream: float")
+    .Input("last_upstream: cells * float")
+    .Output("of_inputs: float")
+    .Output("of_state: float")
+    .Output("of_cell: cells * float")
+    .Output("of_products: biases * float")
+    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
+      int cells = 0;
+      TF_RETURN_IF_ERROR(c->GetAttr("cells", &cells));
+      c->set_output(0, c->input(0));
+      c->set_output(1, c->input(2));
+      c->set_output(2, c->input(cells == 1 ? 2 : 0));
+      return absl::OkStatus();
+    });
+
+class RecurrenceOp : public tf::OpKernel {
+ public:
+  using OpKernel::OpKernel;
+
+  void Compute(tf::OpKernelContext* context) override {
+    const tf::Tensor &inputs = context->input(0), &state = context->input(2);
+    const int64_t rows = inputs.dim_size(0);
+    core::Recurrence r{};
+    r.steps = inputs.dim_size(1);
+    r.units = state.dim_size(1);
+    r.kernel = Given<float>(context, "kernel");
+    r.state = Given<float>(context, "state");
+    r.cell = Given<float>(context, "cell");
+    r.mask = Given<bool>(context, "mask");
+    r.inputs = Given<float>(context, "inputs");
+    r.bias = Given<float>(context, "bias");
+    r.lstm = r.cell != nullptr;
+    if (type_string_view() == "IpuRecurrence") {
+      r.states = Result(context, 0, {rows, r.steps, r.units});
+      r.saved = Result(context, 1, {rows, r.steps, r.saved_size()});
+      if (r.lstm) r.last_cell = Result(context, 2, state.shape());
+    } else {
+      r.states = Given<float>(context, "states");
+      r.saved = Given<float>(context, "saved");
+      r.upstream = Given<float>(context, "upstream");
+      r.last_upstream = Given<float>(context, "last_upstream");
+      r.of_inputs = Result(context, 0, inputs.shape());
+      r.of_state = Result(context, 1, state.shape());
+      (r.lstm ? r.of_cell : r.of_products) = Result(context, 2, r.lstm ? state.shape() : inputs.shape());
+      if (r.lstm) r.of_products = r.of_inputs;
+    }
+    if (!context->status().ok()) return;
+    const core::Lines kernel = core::PackedKernel(r);
+    // Each thread takes equal parts of the rows, which are independent.
+    constexpr int64_t kMuch = 1 << 20;  // What a part costs.
+    const auto* const threads = context->device()->tensorflow_cpu_worker_threads();
+    const int64_t parts = threads->num_threads, size = (rows + parts - 1) / parts;
+    tf::Shard(threads->num_threads, threads->workers, parts, kMuch, [&](int64_t first, int64_t last) {
+      core::RunSteps(r, kernel, std::min(rows, first * size), std::min(rows, last * size));
+    });
+  }
+
+ private:
+  // The first tensor of an input, which may be a list; null if the list is empty or there is no such input.
+  template <typename T>
+  static T* Given(tf::OpKernelContext* context, const char* name) {
+    tf::OpInputList list;
+    if (!context->input_list(name, &list).ok() || list.size() == 0) return nullptr;
+    return const_cast<T*>(list[0].flat<T>().data());
+  }
+
+  static float* Result(tf::OpKernelContext* context, int at, const tf::TensorShape& shape) {
+    tf::Tensor* result = nullptr;
+    const absl::Status status = context->allocate_output(at, shape, &result);
+    if (status.ok()) return result->flat<float>().data();
+    context->SetStatus(status);
+    return nullptr;
+  }
+};
+
+REGISTER_KERNEL_BUILDER(Name("IpuRecurrence").Device(tf::DEVICE_CPU), RecurrenceOp);
+REGISTER_KERNEL_BUILDER(Name("IpuRecurrenceGrad").Device(tf::DEVICE_CPU), RecurrenceOp);
+
+}  // namespace
+}  // namespace tensorflow_ipu

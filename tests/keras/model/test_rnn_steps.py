@@ -1,0 +1,147 @@
+"""Keras's LSTM and GRU layers, whose steps a kernel of the host computes: numbers, gradients, and what it does not serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+
+import tensorflow_ipu as ipu
+from tensorflow_ipu.ops import rnn_steps
+
+ROWS, STEPS, FEATURES, UNITS = 6, 5, 3, 4
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the kernels were traced for."""
+    found: list[Any] = []
+    plain = rnn_steps.run
+    monkeypatch.setattr(rnn_steps, "run", lambda *args: found.append(args) or plain(*args))
+    return found
+
+
+def data() -> tuple[list[np.ndarray], np.ndarray]:
+    """Sequences, a mask that begins with steps left out or leaves out all, and initial states; and labels."""
+    random = np.random.default_rng(3)
+    mask = random.random([ROWS, STEPS]) > 0.3
+    mask[0, :2] = False
+    mask[1] = False
+    sequences, state = random.normal(size=[ROWS, STEPS, FEATURES]), random.normal(size=[ROWS, UNITS])
+    return [sequences.astype(np.float32), mask, state.astype(np.float32)], random.normal(size=[ROWS, 2]).astype(
+        np.float32
+    )
+
+
+def made(kind: type, masked: bool, options: dict[str, Any]) -> keras.Model:
+    keras.utils.set_random_seed(1)
+    sequences = keras.Input([STEPS, FEATURES])
+    mask = keras.Input([STEPS], dtype="bool")
+    state = keras.Input([UNITS])
+    states = [state, state] if kind is layers.LSTM else state
+    layer = kind(UNITS, return_sequences=True, return_state=True, **options)
+    outputs, *after = layer(sequences, initial_state=states, mask=mask if masked else None)
+    shown = layers.Concatenate()([outputs[:, 0], outputs[:, -1], *after])
+    model = keras.Model([sequences, mask, state], layers.Dense(2)(shown))
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    return model
+
+
+def trained(make: Callable[[], keras.Model]) -> list[np.ndarray]:
+    model = make()
+    model.fit(*data(), batch_size=ROWS // 2, epochs=2, shuffle=False, verbose=0)
+    return [np.asarray(weight, np.float32) for weight in model.get_weights()]
+
+
+def differences(kind: type, masked: bool, options: dict[str, Any], scoped: Any) -> list[float]:
+    ours = trained(lambda: scoped(lambda: made(kind, masked, options)))
+    plain = trained(lambda: made(kind, masked, options))
+    return [float(np.abs(a - b).max()) for a, b in zip(ours, plain, strict=True)]
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+@pytest.mark.parametrize(
+    ("masked", "options"),
+    [
+        (False, {"go_backwards": True, "dropout": 0.4, "seed": 3, "unroll": True}),
+        (True, {}),
+        (True, {"go_backwards": True, "zero_output_for_mask": True, "use_bias": False}),
+    ],
+    ids=["backwards-dropout", "masked", "masked-backwards-zeros"],
+)
+def test_steps_by_the_kernel_train_as_plain_keras_does(kind, masked, options, scoped, runs):
+    assert max(differences(kind, masked, options, scoped)) < 1e-6
+    assert runs
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (layers.LSTM, {"activation": "relu"}),
+        (layers.LSTM, {"recurrent_dropout": 0.4, "seed": 3}),
+        (layers.GRU, {"reset_after": False}),
+        (layers.GRU, {"dtype": "float64"}),
+        (layers.GRU, {"unroll": True, "go_backwards": True, "zero_output_for_mask": True}),
+    ],
+    ids=["activation", "recurrent-dropout", "reset-before", "float64", "unrolled"],
+)
+def test_other_layers_keep_the_loops_of_keras(kind, options, scoped, runs):
+    assert max(differences(kind, True, options, scoped)) < 1e-6
+    assert not runs
+
+
+def test_strategies_without_host_kernels_keep_the_loops_of_keras(runs):
+    with ipu.IPUStrategy(host_kernels=False).scope():
+        model = made(layers.LSTM, False, {})
+    model.predict(data()[0], verbose=0)
+    assert not runs
+
+
+def test_programs_with_exceptions_keep_the_loops_of_keras(scoped, runs):
+    config = ipu.config.IPUConfig()
+    config.floating_point_behaviour.inv = True
+    config.configure_ipu_system()
+    scoped(lambda: made(layers.GRU, False, {})).predict(data()[0], verbose=0)
+    assert not runs
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+def test_gradients_of_gradients_are_those_of_plain_keras(kind, runs):
+    (sequences, mask, state), _ = data()
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        layer = kind(UNITS, return_sequences=True)
+        layer.build([ROWS, STEPS, FEATURES])
+
+    def penalty(x, before):
+        watched = [x, before, *(weight.value for weight in layer.weights)]
+        with tf.GradientTape() as outer:
+            outer.watch(watched)
+            with tf.GradientTape() as inner:
+                inner.watch(watched)
+                states = [before, tf.sin(before)] if kind is layers.LSTM else before
+                loss = tf.reduce_sum(layer(x, initial_state=states, mask=mask) ** 2)
+            found = inner.gradient(loss, watched)
+            norm = tf.add_n([tf.reduce_sum(tf.sin(one)) for one in found])
+        return outer.gradient(norm, watched)
+
+    arguments = (tf.constant(sequences), tf.constant(state))
+    for ours, plain in zip(
+        strategy.run(tf.function(penalty, jit_compile=True), arguments), penalty(*arguments), strict=True
+    ):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-5)
+    assert runs
+
+
+def test_layers_outside_of_programs_are_plain_while_programs_have_kernels(scoped, runs):
+    scoped(lambda: made(layers.LSTM, False, {})).predict(data()[0], verbose=0)
+    traced = len(runs)
+    made(layers.LSTM, False, {}).predict(data()[0], verbose=0)
+    assert traced > 0
+    assert len(runs) == traced
