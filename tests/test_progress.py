@@ -1,11 +1,13 @@
 """Long work says how far it is where somebody looks, and nowhere else."""
 
+import contextlib
 import io
 import os
 import select
 import threading
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -85,8 +87,40 @@ def test_only_the_first_run_of_a_program_says_that_it_is_compiled(monkeypatch, t
     monkeypatch.setattr(progress, "of", lambda *args, **kwargs: told.append(args) or begun(*args, **kwargs))
     for _ in range(3):
         strategy.run(train, [tf.eye(8)])
-    assert told == [("compiling `train`",)]
-    assert "compiling `train`, 0 s" in terminal("compiling `train`, 0 s")
+    assert told == [("tracing `train`",), ("compiling `train`",)]
+    shown = terminal("compiling `train`, 0 s")
+    assert "tracing `train`, 0 s" in shown
+
+
+def test_the_first_batch_of_a_pipeline_says_what_is_built_and_traced_and_counts_its_stages(monkeypatch):
+    done, begun = [], progress.of
+
+    @contextlib.contextmanager
+    def noted(words, total=None, until=None):
+        with begun(words, total, until) as work:
+            yield work
+        done.append((words, work.done, total))
+
+    monkeypatch.setattr(progress, "of", noted)
+    config = ipu.IPUConfig()
+    config.auto_select_ipus = 2
+    config.configure_ipu_system()
+    with ipu.IPUStrategy().scope():
+        layers = [tf.keras.layers.Dense(2), tf.keras.layers.Dense(1)]
+        model = tf.keras.Sequential([tf.keras.Input([2]), *layers], name="model")
+        model.compile("sgd", "mse", steps_per_execution=4)
+        model.set_pipeline_stage_assignment([0, 1])
+        model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
+    model.fit(np.ones([8, 2], np.float32), np.ones([8, 1], np.float32), batch_size=1, verbose=0)
+    expected = [
+        ("tracing stages", 2, 2),
+        ("differentiating stages", 2, 2),
+        ("tracing `train model`", 0, None),
+        ("compiling `train model`", 0, None),
+    ]
+    built = done.index(expected[0])  # Keras 2 does not build a model by itself.
+    assert done[built:] == expected
+    assert done[:built] in ([], [("building `model`", 0, None)])
 
 
 @pytest.mark.parametrize(

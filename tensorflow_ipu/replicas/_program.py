@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tensorflow_ipu._base import garbage, progress
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._tensorflow import functions, op_errors
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
@@ -97,7 +98,11 @@ def trace(
         return prepared
     begin = time.monotonic_ns()
     known = set(map(id, functions.traces_of(function)))
-    with tracing_program(target.ipus, target.host_kernels, floating_point=target.floating_point):
+    with (
+        progress.of(f"tracing `{_traces.name_of(function)}`"),
+        garbage.paused(),
+        tracing_program(target.ipus, target.host_kernels, floating_point=target.floating_point),
+    ):
         with functions.lock_of(function):  # Another thread may be at the first call, and make the variables.
             if functions.tracing_options(function) is None:
                 function._ipu_first = target  # pyright: ignore[reportAttributeAccessIssue]

@@ -23,7 +23,7 @@ from tensorflow_ipu._tensorflow.autograph import user_code
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
-from tensorflow_ipu.replicas import _floating_point, _uncompilable
+from tensorflow_ipu.replicas import _floating_point, _traces, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target, call, is_graph_function, trace
 
@@ -37,7 +37,7 @@ def compile_only(prepared: Prepared, key: str = "") -> tuple[str, bytes]:
     """
     program, inputs = prepared
     try:
-        with progress.of(f"compiling `{_plain(program.name)}`"):
+        with progress.of(_compiling(program)):
             name, executable = ops.ipu_compile([*inputs, *program.captured_inputs], f=program, key=key)
     except tf.errors.InvalidArgumentError as exc:
         _uncompilable.raise_explained(program, exc)
@@ -118,6 +118,10 @@ def _plain(name: str | bytes) -> str:
     """The function's own name: TensorFlow adds something as in `__inference_step_33`."""
     name = name.decode() if isinstance(name, bytes) else name
     return re.sub(r"^__inference_(.*)_\d+$", r"\1", name)
+
+
+def _compiling(program: ConcreteFunction) -> str:
+    return f"compiling `{_traces.name_of_trace(program) or _plain(program.name)}`"
 
 
 def _short(device: str) -> str:
@@ -262,7 +266,7 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
 def _first_run(program: ConcreteFunction, called: Callable[[], Nested]) -> Nested:
     """Runs a program that is compiled first, and says so while it takes long."""
     before = _compiled()[0]
-    with progress.of(f"compiling `{_plain(program.name)}`", until=lambda _: _compiled()[0] != before):
+    with progress.of(_compiling(program), until=lambda _: _compiled()[0] != before):
         return run_interruptibly(called)
 
 

@@ -10,7 +10,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tensorflow_ipu._base import tracepoints
 from tensorflow_ipu._tensorflow import functions
@@ -30,6 +30,7 @@ _NUMBERS = 5
 
 
 class _Known(NamedTuple):
+    name: str
     leaves: dict[str, Leaf]
     target: Target
 
@@ -47,7 +48,7 @@ _MOST_CODES = 1000
 def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
     """Notes a trace that has just ended and its reason; warns where only shapes or numbers have differed before."""
     duration = tracepoints.trace_times.add(begin)
-    new = _Known(functions.leaves_of(program), target)
+    new = _Known(name_of(function), functions.leaves_of(program), target)
     # Those without variables to make are in two tables of TensorFlow's.
     traces = {id(trace): trace for trace in functions.traces_of(function)}
     earlier = [getattr(trace, _KNOWN) for trace in traces.values() if hasattr(trace, _KNOWN)]
@@ -202,12 +203,25 @@ def _reason_of_first(function: Function) -> str:
     )
 
 
+def name_of(function: Function) -> str:
+    """Returns the name of the Python function, or the function's own, such as a model's."""
+    return getattr(function, "__name__", _python_name(inspect.unwrap(function.python_function)))
+
+
+def name_of_trace(program: ConcreteFunction) -> str | None:
+    """Returns the name of the function that was traced, or None if the user traced it."""
+    known = getattr(program, _KNOWN, None)
+    return None if known is None else known.name
+
+
+def _python_name(made_of: Any) -> str:
+    return getattr(made_of, "__name__", type(made_of).__name__)
+
+
 def _described(function: Function) -> str:
     """The function's name with its file and line, or a name of its own, such as a model's."""
-    made_of = inspect.unwrap(function.python_function)
-    name = getattr(made_of, "__name__", type(made_of).__name__)
-    own = getattr(function, "__name__", name)
-    if own != name:
-        return own
+    name, made_of = name_of(function), inspect.unwrap(function.python_function)
     code = getattr(made_of, "__code__", None)
-    return name if code is None else f"{name} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"
+    if code is None or name != _python_name(made_of):
+        return name
+    return f"{name} ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
-from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import environment, progress
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
@@ -161,7 +161,7 @@ class LoopMethods:
 
     def _symbolic_build(self: _Model, *args: object, **kwargs: object) -> None:
         """Builds the model, as Keras 3 asks for at the beginning of its methods."""
-        with self._ipu_extension.calls.turn():
+        with self._ipu_extension.calls.turn(), progress.of(f"building `{self.name}`"):
             internals.build_plainly(self, *args, **kwargs)
 
     def make_train_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu._base import progress
 from tensorflow_ipu.feeds import infeed
 from tensorflow_ipu.pipelining.schedule.plan_arguments import ALL_IPUS
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
@@ -54,7 +55,8 @@ class Model:
             None if arguments.optimizer_function is None else _Loss([], arguments.optimizer_function)
         )
         self.traces: dict[Place, StageTrace] = {}
-        self._trace(arguments)
+        with progress.of("tracing stages", plan.stages) as work:
+            self._trace(arguments, work)
         last = self._plan.stages - 1
         # Where the loss is computed: in the last stage, or after its parts.
         self._loss_trace = self.traces[last, self._plan.parts(last)[0][0]]
@@ -68,9 +70,10 @@ class Model:
             traces = [*self.traces.values(), *([] if head is None else [head])]
             self.training = Training(self._loss.found[-1], traces)
             self.head = None if head is None else self._differentiate_head(head, self.training)
-            self._differentiate(self.training)
+            with progress.of("differentiating stages", plan.stages) as work:
+                self._differentiate(self.training, work)
 
-    def _trace(self, arguments: Arguments) -> None:
+    def _trace(self, arguments: Arguments, work: progress.Work) -> None:
         positional: list[Nested] = []
         named: dict[str, Nested] = {}
         constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in arguments.inputs]
@@ -78,7 +81,7 @@ class Model:
             positional, named = infeed.specs(arguments.infeed)
         last = len(arguments.stages) - 1
         source = "the `inputs`, and an element of the infeed"
-        for stage, functions in enumerate(arguments.stages):
+        for stage, functions in enumerate(work.counting(arguments.stages)):
             places = self._plan.parts(stage)
             for (part, ipu), function in zip(places, functions, strict=True):
                 self.traces[stage, part] = trace_stage(
@@ -109,11 +112,11 @@ class Model:
                 )
         return [one for positional, _ in each for one in positional], {}
 
-    def _differentiate(self, training: Training) -> None:
+    def _differentiate(self, training: Training, work: progress.Work) -> None:
         assigned = {id(handle) for trace in self.traces.values() for handle in trace.assigned()}
         last = self._plan.stages - 1
         wanted = [] if self.head is None else self.head.input_gradients
-        for stage in reversed(range(self._plan.stages)):
+        for stage in work.counting(reversed(range(self._plan.stages))):
             parts = [(part, self.parts[stage, part]) for part, _ in self._plan.parts(stage)]
             begins = itertools.accumulate((len(runner.output_specs) for _, runner in parts[:-1]), initial=0)
             for (_, numbers), (_, runner), begin in zip(split_outputs(parts, wanted), parts, begins, strict=True):
