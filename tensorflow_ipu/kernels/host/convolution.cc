@@ -1,9 +1,9 @@
 #include "tensorflow_ipu/kernels/host/convolution.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -217,14 +217,6 @@ void ComputeBand(const Pass& pass, const Kernel& kernel, const float* images, co
   }
 }
 
-// Calls `run` for 0 to `count` - 1, each on a thread of its own if there are so many.
-void Divide(const HostThreads& threads, int64_t count, const std::function<void(int64_t)>& run) {
-  constexpr double kMany = 1e9;  // Cycles, so that each is worth a thread.
-  threads.device()->parallelFor(count, Eigen::TensorOpCost(0, 0, kMany), [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; ++i) run(i);
-  });
-}
-
 bool Convolve(const Pass& pass, const float* images, const float* filter, float* out, const HostThreads& threads) {
   const Kernel* const kernel = KernelFor(pass.out.rows, pass.out.columns, pass.stride, pass.gap);
   const bool whole = pass.in.channels < kLanes || pass.in.channels % kLanes == 0;
@@ -241,10 +233,11 @@ bool Convolve(const Pass& pass, const float* images, const float* filter, float*
   const int64_t width = std::max(pass.left / pass.gap + pass.in.columns,
                                  ((pass.out.columns - 1) * pass.stride + kColumns - 1) / pass.gap + 1);
   const int64_t padded_rows = (rows / bands + 1) * pass.stride + pass.filter_rows;  // At most so many of a band.
-  Divide(threads, shards, [&](int64_t shard) {
+  const int64_t units = pass.in.count * bands;
+  std::atomic<int64_t> next = 0;
+  threads.Divide(std::min(shards, units), [&](int64_t) {
     const Scratch padded(pass.in.blocks() * padded_rows * width * kLanes);
-    const int64_t units = pass.in.count * bands;
-    for (int64_t unit = shard * units / shards; unit < (shard + 1) * units / shards; ++unit) {
+    for (int64_t unit = next++; unit < units; unit = next++) {
       const int64_t image = unit / bands, band = unit % bands;
       ComputeBand(pass, *kernel, images + image * pass.in.image(), packed.get(), band * rows / bands,
                   (band + 1) * rows / bands, width, padded.get(), out + image * pass.out.image());
@@ -328,7 +321,7 @@ bool FilterGradient(const Pass& pass, const float* images, const float* upstream
   const int64_t width =
       std::max(before - pass.left / pass.stride + pass.out.columns, pass.in.columns / pass.stride + before);
   const Scratch others((shards - 1) * size);
-  Divide(threads, shards, [&](int64_t shard) {
+  threads.Divide(shards, [&](int64_t shard) {
     const Scratch padded(pass.out.blocks() * pass.out.rows * width * kLanes);
     float* const sums = shard == 0 ? out : others.get() + (shard - 1) * size;
     std::fill_n(sums, size, 0.0f);

@@ -237,6 +237,7 @@ constexpr int kAll = std::numeric_limits<int>::max();
 constexpr int kBatchNormResults = 5, kBatchNormGradientResults = 3;
 
 bool Always(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return true; }
+bool Never(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return false; }  // See LowerAsSumOfProducts.
 
 // Whether the channels come last, which is the only data format of the host's kernels.
 bool ChannelsLast(const tf::AttrSlice& node) {
@@ -348,6 +349,7 @@ constexpr Layer kLayers[] = {
     {"MaxPool3DGradGrad", Pooling},
     {"MaxPoolGrad", Pooling},
     {"MaxPoolGradGrad", Pooling},
+    {"Mean", Never},
     {"ResizeBilinear", Always},
     {"ResizeBilinearGrad", Always},
     OfHostAlone("ResizeNearestNeighborGrad"),
@@ -370,6 +372,7 @@ constexpr Layer kLayers[] = {
     OfHostAlone("StatelessShuffle", Philox),
     {"StatelessTruncatedNormal", Always},
     {"StatelessTruncatedNormalV2", Philox},
+    {"Sum", Never},
     {"TopKV2", Always, FasterForMany},
 };
 
@@ -398,7 +401,7 @@ class HostLayer : public tf::XlaOpKernel {
     }
     const tf::AttrSlice node(def());
     const bool always = mark_ == kWhereverKnown;
-    if (marked && !always && LowerAsProduct(context)) return;
+    if (marked && !always && (LowerAsProduct(context) || LowerAsSumOfProducts(context))) return;
     const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
     if (wanted && layer_.suits(context, node) && HasHostKernel(context)) {
       if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context, layer_.results)) {
