@@ -89,11 +89,14 @@ def sums(x: tf.Tensor, y: tf.Tensor, mean: tf.Tensor) -> list[tf.Tensor]:
 
 
 def test_sums_of_products_by_feature_equal_those_of_tensorflow():
-    program: Callable[..., Any] = tf.function(sums, jit_compile=True)
-    for shape in ([4, 32, 32, 16], [3, 17, 29, 20], [2, 5, 3, 1100], [4, 60, 80, 3]):
-        values = (of_normal(*shape), of_normal(*shape), of_normal(shape[-1]))
-        strategy = ipu.IPUStrategy()
-        close(strategy.run(program, values), sums(*values), shape)
+    shapes = [[4, 32, 32, 16], [3, 17, 29, 20], [2, 5, 3, 1100], [4, 60, 80, 3]]
+    values = [(of_normal(*shape), of_normal(*shape), of_normal(shape[-1])) for shape in shapes]
+
+    def every(values: Any) -> Any:
+        return [sums(*one) for one in values]
+
+    program: Callable[..., Any] = tf.function(every, jit_compile=True)
+    close(ipu.IPUStrategy().run(program, (values,)), every(values))
 
 
 def test_batch_normalization_learns_as_in_keras_alone():
