@@ -35,6 +35,8 @@ namespace {
 
 constexpr int kLanes = 16, kColumns = 3, kDepth = 8;
 constexpr __mmask16 kAllLanes = 0xFFFF;
+constexpr std::size_t kMostFilter = 1 << 20;       // Bytes that stay in a second-level cache.
+constexpr int64_t kUnitsOfThread = 4;              // Units of work, if there are so many rows.
 constexpr int64_t kFilterRow = kColumns * kLanes;  // Of one channel of the images.
 
 struct Scratch {
@@ -126,14 +128,15 @@ struct Kernel {
   void (*compute)(const Tile&);
 };
 
-// Few registers of one row would wait for their own sums.
+// Few places of one row would wait for their own sums, so a tile has two rows, except where every other row is zeros.
+template <int D>
+constexpr int kRows = D == 1 ? 2 : 1;
+
 template <int S, int D>
-constexpr Kernel kKernels[] = {
-    {1, 16, Compute<1, 16, S, D>},
-    {1, 14, Compute<1, 14, S, D>},
-    {D == 1 ? 2 : 1, 8, Compute < D == 1 ? 2 : 1, 8, S, D > },
-    {D == 1 ? 2 : 1, 7, Compute < D == 1 ? 2 : 1, 7, S, D > },
-};
+constexpr Kernel kKernels[] = {{1, 16, Compute<1, 16, S, D>},
+                               {1, 14, Compute<1, 14, S, D>},
+                               {kRows<D>, 8, Compute<kRows<D>, 8, S, D>},
+                               {kRows<D>, 7, Compute<kRows<D>, 7, S, D>}};
 
 // The kernel that computes the fewest places twice, as tiles overlap where they have to; null if none fits.
 const Kernel* KernelFor(int64_t rows, int64_t columns, int64_t stride, int64_t gap) {
@@ -217,6 +220,12 @@ void ComputeBand(const Pass& pass, const Kernel& kernel, const float* images, co
   }
 }
 
+// How many bands of at least 8 rows an image is divided into, so that a padded one stays in a second-level cache.
+int64_t BandsOf(int64_t rows, int64_t vectors, int64_t least) {
+  constexpr int64_t kRowsOfBand = 8, kVectorsOfBand = 4 << 10;  // 256 KiB.
+  return std::clamp<int64_t>(std::max(vectors / kVectorsOfBand, least), 1, std::max<int64_t>(rows / kRowsOfBand, 1));
+}
+
 bool Convolve(const Pass& pass, const float* images, const float* filter, float* out, const HostThreads& threads) {
   const Kernel* const kernel = KernelFor(pass.out.rows, pass.out.columns, pass.stride, pass.gap);
   const bool whole = pass.in.channels < kLanes || pass.in.channels % kLanes == 0;
@@ -224,14 +233,10 @@ bool Convolve(const Pass& pass, const float* images, const float* filter, float*
   if (kernel == nullptr || !whole || !aligned || pass.out.channels % kLanes != 0) return false;
   const Scratch packed(pass.filter_rows * kColumns * pass.in.channels * pass.out.channels);
   PackFilter(filter, pass, packed.get());
-  constexpr int64_t kRowsOfBand = 8, kBandsOfThread = 4;
   const int64_t shards = threads.device()->numThreads(), rows = pass.out.rows;
-  int64_t bands = 1;  // Of an image.
-  if (pass.in.count % shards != 0) {
-    bands = std::clamp<int64_t>(kBandsOfThread * shards / pass.in.count, 1, std::max<int64_t>(rows / kRowsOfBand, 1));
-  }
   const int64_t width = std::max(pass.left / pass.gap + pass.in.columns,
                                  ((pass.out.columns - 1) * pass.stride + kColumns - 1) / pass.gap + 1);
+  const int64_t bands = BandsOf(rows, pass.in.blocks() * pass.in.rows * width, kUnitsOfThread * shards / pass.in.count);
   const int64_t padded_rows = (rows / bands + 1) * pass.stride + pass.filter_rows;  // At most so many of a band.
   const int64_t units = pass.in.count * bands;
   std::atomic<int64_t> next = 0;
@@ -287,19 +292,20 @@ IPU_LANES __attribute__((noinline)) void AddGradient(const GradientTile& tile) {
   }
 }
 
-// Adds the gradient of one image.
-void AddImage(const Pass& pass, const float* image, const float* upstream, int64_t width, float* padded, float* sums) {
+// Adds the gradient of the rows from `top` to `bottom` of the upstream gradient of one image.
+void AddBand(const Pass& pass, const float* image, const float* upstream, int64_t top, int64_t bottom, int64_t width,
+             float* padded, float* sums) {
   const int64_t before = (kColumns - 1) / pass.stride, in = pass.in.channels, out = pass.out.channels;
-  CopyPadded(upstream, pass.out, 0, pass.out.rows, before - pass.left / pass.stride, width, padded);
+  CopyPadded(upstream, pass.out, top, bottom - top, before - pass.left / pass.stride, width, padded);
   const int64_t image_row = pass.in.columns * in, upstream_row = width * kLanes;
   GradientTile tile{nullptr, image_row * pass.stride, in,      nullptr,  upstream_row,
                     0,       pass.in.columns,         nullptr, in * out, out};
   for (int64_t channel = 0; channel < out; channel += kLanes) {
     for (int64_t row = 0; row < pass.filter_rows; ++row) {
-      const int64_t first = std::max<int64_t>(-Floor(row - pass.top, pass.stride), 0);
-      const int64_t last = std::min(Floor(pass.in.rows - 1 + pass.top - row, pass.stride) + 1, pass.out.rows);
+      const int64_t first = std::max(-Floor(row - pass.top, pass.stride), top);
+      const int64_t last = std::min(Floor(pass.in.rows - 1 + pass.top - row, pass.stride) + 1, bottom);
       tile.rows = last - first;
-      tile.upstream = padded + (channel / kLanes * pass.out.rows + first) * upstream_row;
+      tile.upstream = padded + (channel / kLanes * (bottom - top) + first - top) * upstream_row;
       for (int64_t depth = 0; depth < in; depth += kDepth) {
         tile.images = image + (first * pass.stride + row - pass.top) * image_row + depth;
         tile.sums = sums + (row * kColumns * in + depth) * out + channel;
@@ -311,22 +317,25 @@ void AddImage(const Pass& pass, const float* image, const float* upstream, int64
 
 bool FilterGradient(const Pass& pass, const float* images, const float* upstream, float* out,
                     const HostThreads& threads) {
-  const int64_t shards = threads.device()->numThreads(), images_of_all = pass.in.count;
+  const int64_t shards = threads.device()->numThreads(), count = pass.in.count;
   const bool aligned = pass.left % pass.stride == 0 && pass.in.columns % pass.stride == 0;
-  if (!aligned || pass.in.channels % kDepth != 0 || pass.out.channels % kLanes != 0 || images_of_all < shards) {
+  if (!aligned || pass.in.channels % kDepth != 0 || pass.out.channels % kLanes != 0 || count < shards) {
     return false;
   }
   const int64_t size = pass.filter_rows * kColumns * pass.in.channels * pass.out.channels;
   const int64_t before = (kColumns - 1) / pass.stride;
   const int64_t width =
       std::max(before - pass.left / pass.stride + pass.out.columns, pass.in.columns / pass.stride + before);
+  const int64_t rows = pass.out.rows, bands = BandsOf(rows, pass.out.blocks() * rows * width, 1);
   const Scratch others((shards - 1) * size);
   threads.Divide(shards, [&](int64_t shard) {
-    const Scratch padded(pass.out.blocks() * pass.out.rows * width * kLanes);
+    const Scratch padded(pass.out.blocks() * (rows / bands + 1) * width * kLanes);
     float* const sums = shard == 0 ? out : others.get() + (shard - 1) * size;
     std::fill_n(sums, size, 0.0f);
-    for (int64_t i = shard * images_of_all / shards; i < (shard + 1) * images_of_all / shards; ++i) {
-      AddImage(pass, images + i * pass.in.image(), upstream + i * pass.out.image(), width, padded.get(), sums);
+    for (int64_t i = shard * count / shards * bands; i < (shard + 1) * count / shards * bands; ++i) {
+      const int64_t image = i / bands, band = i % bands;
+      AddBand(pass, images + image * pass.in.image(), upstream + image * pass.out.image(), band * rows / bands,
+              (band + 1) * rows / bands, width, padded.get(), sums);
     }
   });
   for (int64_t shard = 1; shard < shards; ++shard) {
@@ -378,7 +387,7 @@ bool DirectConvolution::Compute(absl::Span<const HostBuffer> arguments, absl::Sp
   const HostBuffer& out = role_ == Role::kForward ? results[0] : arguments[2];
   if (images.dimensions.size() != 4 || filter.dimensions.size() != 4 || out.dimensions.size() != 4) return false;
   if (filter.dimensions[1] != kColumns || filter.dimensions[2] != images.dimensions[3]) return false;
-  if (images.bytes == 0 || filter.bytes == 0 || out.bytes == 0) return false;
+  if (images.bytes == 0 || filter.bytes == 0 || out.bytes == 0 || filter.bytes > kMostFilter) return false;
   Pass pass{ImagesOf(images), ImagesOf(out), filter.dimensions[0], stride_, 1, top_, left_, false};
   const auto before = [&](int64_t size, int64_t of_out, int64_t of_filter) {
     return std::max<int64_t>((of_out - 1) * stride_ + of_filter - size, 0) / 2;
