@@ -28,10 +28,12 @@ class Weights(NamedTuple):
 def serves(inputs: tf.Tensor, weights: Weights, mask: tf.Tensor | None) -> bool:
     """Returns True if the kernels compute such steps in the program that is being traced."""
     shape = inputs.shape
+    numbers = replicas.floating_point_now()
     return (
         replicas.wants_host_kernels()
-        and replicas.floating_point_now().are_plain  # The kernels neither check nor round.
-        and all(tensor is None or tensor.dtype == tf.float32 for tensor in (inputs, *weights))
+        and not (numbers.stops or numbers.partials_matmul)  # The kernels check nothing, and sum in float32.
+        and inputs.dtype in (tf.float32, tf.float16, tf.bfloat16)
+        and all(tensor is None or tensor.dtype == inputs.dtype for tensor in weights)
         and (shape.rank == 3 and shape.is_fully_defined() and 0 not in shape)  # Batch, time, features.
         and (mask is None or mask.shape == shape[:2])
     )
@@ -46,6 +48,8 @@ def run(
     zeros: bool,
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     """Computes all steps, as `keras.src.backend.rnn` does.
+
+    Those of float16 and bfloat16 are computed in float32, and their results are rounded.
 
     Args:
       inputs: Of shape [batch, time, features].
@@ -64,7 +68,7 @@ def run(
     products = tf.matmul(tf.reshape(inputs, [-1, features]), weights.kernel)
     biases = []
     if len(states) == 1:
-        bias = tf.zeros([2, products.shape[1]]) if weights.bias is None else weights.bias
+        bias = tf.zeros([2, products.shape[1]], products.dtype) if weights.bias is None else weights.bias
         products += bias[0]
         biases = [bias[1]]
     elif weights.bias is not None:
@@ -73,18 +77,19 @@ def run(
     if mask is not None:
         mask = tf.cast(mask, tf.bool)
         masks = [tf.reverse(mask, [1]) if go_backwards else mask]
-    before, *cells = states
-    outputs, _, last_cells = ops.ipu_recurrence(
-        tf.reshape(products, [batch, time, -1]), weights.recurrent_kernel, before, cells, biases, masks
-    )
+    operands = [tf.reshape(products, [batch, time, -1]), weights.recurrent_kernel, *states, *biases]
+    products, kernel, before, *others = (tf.cast(operand, tf.float32) for operand in operands)
+    cells = others[: len(states) - 1]
+    wide, _, wide_cells = ops.ipu_recurrence(products, kernel, before, cells, others[len(cells) :], masks)
+    outputs, *last_cells = (tf.cast(result, inputs.dtype) for result in (wide, *wide_cells))
     last = outputs[:, -1]
     after = [last, *last_cells]
     for mask in masks:
         # Before the first step that is taken, Keras returns zeros, and not the state.
         shown = mask if zeros else tf.cumsum(tf.cast(mask, tf.int32), axis=1) > 0
-        outputs = tf.where(shown[:, :, None], outputs, 0.0)
+        outputs = tf.where(shown[:, :, None], outputs, tf.zeros([], outputs.dtype))
         last_shown = mask[:, -1:] if zeros else tf.reduce_any(mask, axis=1, keepdims=True)
-        last = tf.where(last_shown, last, 0.0)
+        last = tf.where(last_shown, last, tf.zeros([], last.dtype))
     return last, outputs, after
 
 

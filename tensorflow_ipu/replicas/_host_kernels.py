@@ -125,7 +125,7 @@ def _served(op: tf.Operation) -> bool:
     if own or not wants_host_kernels(type_):
         return False
     rows, columns = op.inputs[1].shape[:2]
-    if rows == columns == 1 and set(op.get_attr("strides")) == {1}:
+    if rows == columns == 1 and op.get_attr("padding") != b"EXPLICIT":
         return True
     if _is_small(op) and not are_wherever_known():
         return False

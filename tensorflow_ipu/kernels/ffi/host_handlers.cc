@@ -24,6 +24,7 @@
 #include "tensorflow_ipu/kernels/host/lines.h"
 #include "tensorflow_ipu/kernels/host/releases.h"
 #include "tensorflow_ipu/kernels/host/status.h"
+#include "tensorflow_ipu/kernels/host/sums.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -212,6 +213,16 @@ IPU_DEFINE_HANDLER(kRun, kExecute, Run, "node", "name", "in_stashes");
 IPU_REGISTER_STATE("ipu_kernel_of_call", KernelOfCall);
 
 XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host", BundleOf(kInstantiate, kRun));
+
+ffi::Error Sum(ffi::ThreadPool threads, ffi::Buffer<ffi::F32> left, ffi::Buffer<ffi::F32> right,
+               ffi::Buffer<ffi::F32> center, ffi::ResultBuffer<ffi::F32> sums) {
+  const auto dimensions = left.dimensions();
+  SumProducts({left.typed_data(), right.typed_data(), center.typed_data(), dimensions[0], dimensions[1]},
+              sums->typed_data(), HostThreads::Of(threads.num_threads()));
+  return ffi::Error::Success();
+}
+
+IPU_HANDLER("ipu_sum_of_products", Sum);
 
 // Runs the function on this thread and on the program's memory.
 ffi::Error CallUser(std::string_view attributes, std::string_view called, std::string_view name,

@@ -14,6 +14,7 @@
 #include "tensorflow/core/platform/protobuf.h"
 #include "tensorflow/core/platform/setround.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/host/convolution.h"
 
 namespace tensorflow_ipu {
 
@@ -182,7 +183,7 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> Make(const std::string& text) 
   if (own->AsAsync() != nullptr) {
     return absl::UnimplementedError(absl::StrCat("`", node.op(), "` ends on a thread of its own choice."));
   }
-  return std::make_shared<const HostKernel>(std::move(own), OneDnnKernel::Of(*op, node));
+  return std::make_shared<const HostKernel>(std::move(own), OneDnnKernel::Of(*op, node), DirectConvolution::Of(node));
 }
 
 // For smaller tensors oneDNN's setup takes longer than the rest, except for narrow types, which TensorFlow's kernels
@@ -202,8 +203,14 @@ absl::StatusOr<tf::Tensor> CopyOf(tf::DataType type, const HostBuffer& buffer) {
   return copy;
 }
 
-HostKernel::HostKernel(std::unique_ptr<tf::OpKernel> own, std::unique_ptr<const OneDnnKernel> onednn)
-    : own_(std::move(own)), onednn_(std::move(onednn)), always_onednn_(IsNarrow(own_->output_type(0))) {}
+HostKernel::HostKernel(std::unique_ptr<tf::OpKernel> own, std::unique_ptr<const OneDnnKernel> onednn,
+                       std::unique_ptr<const DirectConvolution> direct)
+    : own_(std::move(own)),
+      onednn_(std::move(onednn)),
+      direct_(std::move(direct)),
+      always_onednn_(IsNarrow(own_->output_type(0))) {}
+
+HostKernel::~HostKernel() = default;
 
 absl::StatusOr<std::shared_ptr<const HostKernel>> HostKernel::Of(const std::string& node) {
   static auto* const mutex = new core::Mutex();
@@ -222,7 +229,9 @@ absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<
   const tf::port::ScopedFlushDenormal flush;
   const tf::port::ScopedSetRound round(FE_TONEAREST);
   const bool little = BytesOf(arguments) + BytesOf(results) < kLittle;
-  const DeviceOfCall device(little ? HostThreads::Of(1) : threads);
+  const HostThreads& used = little ? HostThreads::Of(1) : threads;
+  if (direct_ != nullptr && direct_->Compute(arguments, results, used)) return absl::OkStatus();
+  const DeviceOfCall device(used);
   Tensors inputs;
   inputs.reserve(arguments.size());
   for (std::size_t i = 0; i < arguments.size(); ++i) {

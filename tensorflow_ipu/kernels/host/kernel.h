@@ -50,15 +50,19 @@ struct HostBuffer {
 
 absl::StatusOr<tensorflow::Tensor> CopyOf(tensorflow::DataType type, const HostBuffer& buffer);
 
-// TensorFlow's CPU kernel for a node, or oneDNN's where there is one and the tensors are large. A node names neither,
-// so a program on disk runs the best one of each machine. Shared by all programs, replicas and calls, as TensorFlow's
-// executor does; kernels of stateful ops are refused. Thread-safe.
+class DirectConvolution;
+
+// TensorFlow's CPU kernel for a node, or oneDNN's where there is one and the tensors are large, or the package's own
+// convolution. A node names neither, so a program on disk runs the best one of each machine. Shared by all programs,
+// replicas and calls, as TensorFlow's executor does; kernels of stateful ops are refused. Thread-safe.
 class HostKernel {
  public:
   // `node` is a `NodeDef` in text form, with all attributes.
   static absl::StatusOr<std::shared_ptr<const HostKernel>> Of(const std::string& node);
 
-  HostKernel(std::unique_ptr<tensorflow::OpKernel> own, std::unique_ptr<const OneDnnKernel> onednn);
+  HostKernel(std::unique_ptr<tensorflow::OpKernel> own, std::unique_ptr<const OneDnnKernel> onednn,
+             std::unique_ptr<const DirectConvolution> direct);
+  ~HostKernel();
 
   // Computes `results` on this thread and those of `threads`. Aligned memory is not copied, if the kernel allocates its
   // results.
@@ -71,6 +75,7 @@ class HostKernel {
  private:
   const std::unique_ptr<tensorflow::OpKernel> own_;
   const std::unique_ptr<const OneDnnKernel> onednn_;
+  const std::unique_ptr<const DirectConvolution> direct_;
   const bool always_onednn_;
 };
 

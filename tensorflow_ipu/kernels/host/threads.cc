@@ -31,6 +31,13 @@ const HostThreads& HostThreads::Of(int64_t count) {
   return *all[(count < 1 || count > most ? most : count) - 1];
 }
 
+void HostThreads::Divide(int64_t count, const std::function<void(int64_t)>& run) const {
+  constexpr double kMany = 1e9;  // Cycles, so that each is worth a thread.
+  device_->parallelFor(count, Eigen::TensorOpCost(0, 0, kMany), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) run(i);
+  });
+}
+
 HostThreads::HostThreads(tf::thread::ThreadPool* pool)
     : all_(std::make_unique<Eigen::ThreadPoolDevice>(pool->AsEigenThreadPool(), pool->NumThreads())),
       device_(all_.get()) {

@@ -1,6 +1,7 @@
 // The threads of host kernels.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -51,6 +52,9 @@ class HostThreads {
 
   explicit HostThreads(tensorflow::thread::ThreadPool* pool);
   HostThreads(tensorflow::thread::ThreadPool* pool, int count);
+
+  // Calls `run` for 0 to `count` - 1, each on a thread of its own if there are so many.
+  void Divide(int64_t count, const std::function<void(int64_t)>& run) const;
 
   const Eigen::ThreadPoolDevice* device() const { return device_; }
   const tensorflow::DeviceBase::CpuWorkerThreads* workers() const { return &workers_; }

@@ -47,6 +47,10 @@ using PartOfMessage = std::variant<std::string, xla::XlaOp>;
 xla::XlaOp CallAssertion(tensorflow::XlaOpKernelContext* context, xla::XlaOp holds,
                          const std::vector<PartOfMessage>& message, int64_t summarize = 3);
 
+// Lowers the node to a kernel of the host if it sums products of float32 over all but the last dimension. Returns
+// whether it did.
+bool LowerAsSumOfProducts(tensorflow::XlaOpKernelContext* context);
+
 // The node without what does not affect its kernel, so that nodes of the same kernel have the same text.
 std::string TextOf(const tensorflow::NodeDef& node);
 

@@ -24,6 +24,7 @@
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
+#include "xla/hlo/builder/lib/constants.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 
@@ -57,14 +58,12 @@ using Sizes = std::vector<int64_t>;
 
 enum class Role { kForward, kOfInput, kOfFilter };
 
+// Whether a convolution has a filter of one element, and neither groups nor explicit padding.
 bool IsPointwise(const tf::NodeDef& node, const Sizes& filter, int64_t features) {
   std::string format, padding;
-  std::vector<int64_t> strides;
   if (!tf::TryGetNodeAttr(node, "data_format", &format) || (format != "NHWC" && format != "NDHWC")) return false;
   if (!tf::TryGetNodeAttr(node, "padding", &padding) || (padding != "SAME" && padding != "VALID")) return false;
-  if (!tf::TryGetNodeAttr(node, "strides", &strides)) return false;
-  const auto is_one = [](int64_t size) { return size == 1; };
-  return std::all_of(strides.begin(), strides.end(), is_one) && std::all_of(filter.begin(), filter.end() - 2, is_one) &&
+  return std::all_of(filter.begin(), filter.end() - 2, [](int64_t size) { return size == 1; }) &&
          filter[filter.size() - 2] == features;
 }
 
@@ -81,9 +80,9 @@ Sizes SizesOf(tf::XlaOpKernelContext* context, int input, bool says) {
   return {shape->dimensions().begin(), shape->dimensions().end()};
 }
 
-// Lowers the node to a product of matrices if it is a convolution by a filter of one element, without strides, groups
-// and padding, or a gradient of one. XLA computes the product in half the time of a convolution. Returns whether it
-// did.
+// Lowers the node to a product of matrices if it is a convolution by a filter of one element, without groups and
+// padding, or a gradient of one. XLA computes the product in half the time of a convolution. Strides leave out places
+// of the images before the product, or insert zeros after it. Returns whether it did.
 bool LowerAsProduct(tf::XlaOpKernelContext* context) {
   const tf::NodeDef& node = context->op_kernel().def();
   const bool convolution = absl::StartsWith(node.op(), "Conv2D") || absl::StartsWith(node.op(), "Conv3D");
@@ -93,14 +92,27 @@ bool LowerAsProduct(tf::XlaOpKernelContext* context) {
                                                                      : Role::kForward;
   const Sizes input = SizesOf(context, 0, role == Role::kOfInput);
   const Sizes filter = SizesOf(context, 1, role == Role::kOfFilter);
+  Sizes strides;
   if (input.size() < 3 || filter.size() != input.size() || !IsPointwise(node, filter, input.back())) return false;
+  if (!tf::TryGetNodeAttr(node, "strides", &strides) || strides.size() != input.size()) return false;
   const int64_t in = input.back(), out = filter.back();
-  const int64_t places = std::accumulate(input.begin(), input.end() - 1, int64_t{1}, std::multiplies<int64_t>());
-  if (places == 0 || in == 0 || out == 0) return false;
-  Sizes output = input;
+  Sizes used = input;  // The places of the images that the strides leave.
+  xla::PaddingConfig skipped;
+  for (std::size_t i = 0; i < input.size(); ++i) {
+    used[i] = (input[i] + strides[i] - 1) / strides[i];
+    auto* const axis = skipped.add_dimensions();
+    axis->set_interior_padding(strides[i] - 1);
+    axis->set_edge_padding_high(input[i] - ((used[i] - 1) * strides[i] + 1));
+  }
+  Sizes output = used;
   output.back() = out;
+  const int64_t places = std::accumulate(used.begin(), used.end() - 1, int64_t{1}, std::multiplies<int64_t>());
+  if (places == 0 || in == 0 || out == 0) return false;
   const auto flat = [&](int number, int64_t rows, int64_t columns) {
     return xla::Reshape(context->Input(number), {rows, columns});
+  };
+  const auto images = [&] {
+    return xla::Reshape(xla::Slice(context->Input(0), Sizes(input.size(), 0), input, strides), {places, in});
   };
   xla::DotDimensionNumbers axes;
   const auto contract = [&](int left, int right) {
@@ -109,13 +121,14 @@ bool LowerAsProduct(tf::XlaOpKernelContext* context) {
   };
   if (role == Role::kForward) {
     contract(1, 0);
-    context->SetOutput(0, xla::Reshape(xla::DotGeneral(flat(0, places, in), flat(1, in, out), axes), output));
+    context->SetOutput(0, xla::Reshape(xla::DotGeneral(images(), flat(1, in, out), axes), output));
   } else if (role == Role::kOfInput) {
     contract(1, 1);
-    context->SetOutput(0, xla::Reshape(xla::DotGeneral(flat(2, places, out), flat(1, in, out), axes), input));
+    const xla::XlaOp product = xla::Reshape(xla::DotGeneral(flat(2, places, out), flat(1, in, out), axes), used);
+    context->SetOutput(0, xla::Pad(product, xla::Zero(context->builder(), context->input_xla_type(2)), skipped));
   } else {
     contract(0, 0);
-    context->SetOutput(0, xla::Reshape(xla::DotGeneral(flat(0, places, in), flat(2, places, out), axes), filter));
+    context->SetOutput(0, xla::Reshape(xla::DotGeneral(images(), flat(2, places, out), axes), filter));
   }
   return true;
 }
@@ -224,6 +237,7 @@ constexpr int kAll = std::numeric_limits<int>::max();
 constexpr int kBatchNormResults = 5, kBatchNormGradientResults = 3;
 
 bool Always(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return true; }
+bool Never(tf::XlaOpKernelContext*, const tf::AttrSlice&) { return false; }  // See LowerAsSumOfProducts.
 
 // Whether the channels come last, which is the only data format of the host's kernels.
 bool ChannelsLast(const tf::AttrSlice& node) {
@@ -335,6 +349,7 @@ constexpr Layer kLayers[] = {
     {"MaxPool3DGradGrad", Pooling},
     {"MaxPoolGrad", Pooling},
     {"MaxPoolGradGrad", Pooling},
+    {"Mean", Never},
     OfHostAlone("IpuRecurrence"),
     OfHostAlone("IpuRecurrenceGrad"),
     {"ResizeBilinear", Always},
@@ -359,6 +374,7 @@ constexpr Layer kLayers[] = {
     OfHostAlone("StatelessShuffle", Philox),
     {"StatelessTruncatedNormal", Always},
     {"StatelessTruncatedNormalV2", Philox},
+    {"Sum", Never},
     {"TopKV2", Always, FasterForMany},
 };
 
@@ -400,7 +416,7 @@ class HostLayer : public tf::XlaOpKernel {
     if (!check) Widen(&called);
     const tf::AttrSlice node(called);
     const bool always = mark_ == kWhereverKnown;
-    if (marked && !always && LowerAsProduct(context)) return;
+    if (marked && !always && (LowerAsProduct(context) || LowerAsSumOfProducts(context))) return;
     const bool wanted = marked && (always || layer_.faster({context, node, in_loop_}));
     if (wanted && layer_.suits(context, node) && HasHostKernel(called)) {
       if (const std::optional<std::vector<tf::TensorShape>> results = ResultShapes(context, layer_.results)) {

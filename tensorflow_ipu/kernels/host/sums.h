@@ -1,0 +1,19 @@
+// Sums of products by feature, as batch normalization and its gradient need.
+#pragma once
+
+#include <cstdint>
+
+#include "tensorflow_ipu/kernels/host/threads.h"
+
+namespace tensorflow_ipu {
+
+// Two row-major matrices, and a number for each of their columns.
+struct Factors {
+  const float *left, *right, *center;
+  int64_t rows, columns;
+};
+
+// Writes the sum over the rows of (left - center) * (right - center).
+void SumProducts(const Factors& factors, float* sums, const HostThreads& threads);
+
+}  // namespace tensorflow_ipu
