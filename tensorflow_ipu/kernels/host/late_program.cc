@@ -7,12 +7,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
+#include "tsl/platform/snappy.h"
 #include "xla/client/client_library.h"
 #include "xla/executable_run_options.h"
 #include "xla/hlo/builder/xla_computation.h"
 #include "xla/service/hlo.pb.h"
 #include "xla/shape_util.h"
-#include "tsl/platform/snappy.h"
 
 namespace tensorflow_ipu {
 

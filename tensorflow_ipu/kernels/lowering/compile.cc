@@ -169,31 +169,23 @@ std::string WithoutFeatures(std::string serialized) {
   return executable.SerializeAsString();
 }
 
-// Compiles a program that emulates the machine's arithmetic. XLA's excess precision would skip the rounding to float16
-// of values that are converted back to float32.
-absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> BuiltAsRounded(tf::XlaDeviceCompilerClient* client,
-                                                                     const tf::XlaCompiler::Options& options,
-                                                                     const tf::XlaCompiler::CompilationResult& result) {
-  std::vector<const xla::Shape*> inputs;
-  for (const xla::Shape& shape : result.xla_input_shapes) inputs.push_back(&shape);
-  xla::ExecutableBuildOptions building =
-      tf::GetExecutableBuildOptions(options, result, client->client()->default_device_ordinal());
-  building.mutable_debug_options()->set_xla_allow_excess_precision(false);
-  TF_ASSIGN_OR_RETURN(auto built, client->client()->Compile(*result.computation, inputs, building));
-  return std::move(built.front());  // There is one partition.
-}
-
 // Has XLA compile the program, rewritten where its numbers ask for that.
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> Built(tf::XlaDeviceCompilerClient* client,
                                                             const tf::XlaCompiler::Options& options,
                                                             const tf::XlaCompiler::CompilationResult& result) {
-  TF_ASSIGN_OR_RETURN(auto rewritten, precision::Rewritten(*result.computation));
+  TF_ASSIGN_OR_RETURN(const auto rewritten, precision::Rewritten(*result.computation));
   if (rewritten == nullptr) return client->tf::XlaDeviceCompilerClient::BuildExecutable(options, result);
-  tf::XlaCompiler::CompilationResult changed = result;
-  changed.computation = std::move(rewritten);
-  return precision::IsMarked(*result.computation)
-             ? BuiltAsRounded(client, options, changed)
-             : client->tf::XlaDeviceCompilerClient::BuildExecutable(options, changed);
+  std::vector<const xla::Shape*> inputs;
+  for (const xla::Shape& shape : result.xla_input_shapes) inputs.push_back(&shape);
+  xla::ExecutableBuildOptions building =
+      tf::GetExecutableBuildOptions(options, result, client->client()->default_device_ordinal());
+  xla::DebugOptions& debugging = *building.mutable_debug_options();
+  // Would skip the rounding to float16 of values that are converted back to float32.
+  debugging.set_xla_allow_excess_precision(false);
+  // LLVM makes vectors of loops that convert float16, but not of what it has unrolled.
+  (*debugging.mutable_xla_backend_extra_options())["xla_cpu_disable_loop_unrolling"] = "true";
+  TF_ASSIGN_OR_RETURN(auto built, client->client()->Compile(*rewritten, inputs, building));
+  return std::move(built.front());  // There is one partition.
 }
 
 absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecutable(

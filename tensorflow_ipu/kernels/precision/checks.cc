@@ -15,11 +15,11 @@
 #include "tensorflow_ipu/kernels/host/releases.h"
 #include "tensorflow_ipu/kernels/precision/emit.h"
 #include "tensorflow_ipu/kernels/precision/rounding.h"
+#include "tsl/platform/snappy.h"
 #include "xla/hlo/ir/hlo_casting_utils.h"
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
 #include "xla/layout_util.h"
-#include "tsl/platform/snappy.h"
 
 namespace tensorflow_ipu::precision {
 

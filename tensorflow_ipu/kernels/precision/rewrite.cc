@@ -342,21 +342,41 @@ bool HasHalf(const xla::HloModuleProto& program) {
   return false;
 }
 
-// Has XLA compute float16 faster, with the same numbers: convolutions in float32, as it computes products, and large
-// values that several operations use once.
+bool IsHalf(const xla::Shape& shape) { return shape.IsArray() && shape.element_type() == xla::F16; }
+
+// Whether the result of an operation is the same number if its operands are widened.
+bool IsExact(const xla::HloInstruction& operation) {
+  return xla::HloPredicateIsOp<HloOpcode::kAbs, HloOpcode::kClamp, HloOpcode::kCompare, HloOpcode::kMaximum,
+                               HloOpcode::kMinimum, HloOpcode::kNegate, HloOpcode::kSelect, HloOpcode::kSign>(
+      &operation);
+}
+
+// Has XLA compute float16 faster, with the same numbers: in float32, with a rounding after each operation; and large
+// values once that several operations use, or that a sum reads.
 absl::Status Hasten(xla::HloModule* module) {
   constexpr int64_t kLarge = 4096;
-  for (xla::HloComputation* const computation : module->computations()) {
+  const auto is_large = [](const Value value) { return xla::ShapeUtil::ElementsIn(value->shape()) >= kLarge; };
+  for (xla::HloComputation* const computation : module->MakeNonfusionComputations()) {
     for (const Value operation : computation->MakeInstructionPostOrder()) {
-      if (operation->shape().element_type() != xla::F16 || !Computes(*operation)) continue;
       const Emit emit(computation, operation);
+      const bool half = IsHalf(operation->shape());
+      const bool takes_half = operation->operand_count() > 0 && IsHalf(operation->operands().back()->shape());
       Value result = operation;
-      if (operation->opcode() == HloOpcode::kConvolution) {
-        result = emit.Convert(Widened(emit, *operation, {}), xla::F16);
+      if ((half && Computes(*operation)) || (takes_half && IsExact(*operation))) {
+        result = Widened(emit, *operation, {});
+        if (half) result = emit.Convert(result, xla::F16);
         TF_RETURN_IF_ERROR(operation->ReplaceAllUsesWith(result));
       }
-      const bool often = result->user_count() > 1 && xla::ShapeUtil::ElementsIn(result->shape()) >= kLarge;
-      if (often) TF_RETURN_IF_ERROR(result->ReplaceAllUsesWith(Shared(emit, result)));
+      if (half && is_large(result) && result->user_count() > 1) {
+        TF_RETURN_IF_ERROR(result->ReplaceAllUsesWith(Shared(emit, result)));
+      }
+    }
+    for (const Value operation : computation->MakeInstructionPostOrder()) {
+      if (operation->opcode() != HloOpcode::kReduce) continue;
+      const Value summed = operation->mutable_operand(0);
+      if (summed->opcode() != HloOpcode::kConvert || !IsHalf(summed->operand(0)->shape()) || !is_large(summed))
+        continue;
+      TF_RETURN_IF_ERROR(operation->ReplaceOperandWith(0, Shared(Emit(computation, operation), summed)));
     }
   }
   return absl::OkStatus();
@@ -409,10 +429,8 @@ void Unshare(xla::HloModule* module) {
 
 }  // namespace
 
-bool IsMarked(const xla::XlaComputation& program) { return HasMarker(program.proto()); }
-
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program) {
-  const bool marked = IsMarked(program);
+  const bool marked = HasMarker(program.proto());
   if (!marked && !HasHalf(program.proto())) return nullptr;
   TF_ASSIGN_OR_RETURN(const xla::HloModuleConfig config,
                       xla::HloModule::CreateModuleConfigFromProto(program.proto(), xla::GetDebugOptionsFromFlags()));

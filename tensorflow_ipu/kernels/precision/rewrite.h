@@ -15,11 +15,8 @@
 
 namespace tensorflow_ipu::precision {
 
-// Whether a program has a marker, which asks for the machine's arithmetic.
-bool IsMarked(const xla::XlaComputation& program);
-
-// The program, with its loops, branches and functions, rewritten as its marker asks; without one, with convolutions of
-// float16 in float32. Null if nothing is to be rewritten.
+// The program, with its loops, branches and functions, rewritten as its marker asks; without one, so that XLA computes
+// float16 faster. Null if nothing is to be rewritten.
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program);
 
 // Replica-invariance: which operations of a program compute the same on all replicas.
