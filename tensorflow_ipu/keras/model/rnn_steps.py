@@ -62,7 +62,8 @@ def _of_keras_2(select: Callable[..., Nested]) -> Callable[..., Nested]:
 
     def selected(**arguments: Nested) -> Nested:
         inputs, mask = arguments["inputs"], arguments["mask"]
-        weights = rnn_steps.Weights(*(tf.convert_to_tensor(arguments[name]) for name in rnn_steps.Weights._fields))
+        names = ("kernel", "recurrent_kernel", "bias")
+        weights = rnn_steps.Weights(*(tf.convert_to_tensor(arguments[name]) for name in names))
         special = arguments["time_major"] or arguments["sequence_lengths"] is not None
         if special or not rnn_steps.serves(inputs, weights, mask):
             return plain(**arguments)

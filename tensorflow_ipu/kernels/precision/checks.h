@@ -19,7 +19,7 @@ constexpr Faults kNan = 1;
 constexpr Faults kInfinity = 2;
 
 // The custom call that scans results for values that may stop the program, and decides whether an operation does:
-// `ffi/precision_handlers.cc`.
+// `precision/check_handlers.cc`.
 constexpr char kCheck[] = "ipu_half_check";
 
 // Each run scans a few results for infinities and NaNs; see `UnobservedFaults`. Only if there are some, the elementwise

@@ -1,4 +1,4 @@
-#include "tensorflow_ipu/kernels/host/late_program.h"
+#include "tensorflow_ipu/kernels/precision/late_program.h"
 
 #include <cstddef>
 #include <type_traits>
@@ -14,7 +14,7 @@
 #include "xla/service/hlo.pb.h"
 #include "xla/shape_util.h"
 
-namespace tensorflow_ipu {
+namespace tensorflow_ipu::precision {
 
 namespace {
 
@@ -77,4 +77,4 @@ absl::StatusOr<LateProgram::Results> LateProgram::Run(absl::Span<void* const> ar
   return Results{std::move(memory), std::move(arrays)};
 }
 
-}  // namespace tensorflow_ipu
+}  // namespace tensorflow_ipu::precision

@@ -13,7 +13,7 @@
 #include "xla/client/local_client.h"
 #include "xla/service/shaped_buffer.h"
 
-namespace tensorflow_ipu {
+namespace tensorflow_ipu::precision {
 
 struct HostArray {
   const void* data;
@@ -44,4 +44,4 @@ class LateProgram {
   std::unique_ptr<xla::LocalExecutable> executable_;
 };
 
-}  // namespace tensorflow_ipu
+}  // namespace tensorflow_ipu::precision

@@ -1,0 +1,200 @@
+// The handler that checks the numbers of a program.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/core/scan.h"
+#include "tensorflow_ipu/kernels/ffi/handler.h"
+#include "tensorflow_ipu/kernels/host/releases.h"
+#include "tensorflow_ipu/kernels/host/status.h"
+#include "tensorflow_ipu/kernels/precision/late_program.h"
+#include "tensorflow_ipu/kernels/replicas/device_state.h"
+
+namespace tensorflow_ipu {
+namespace {
+
+namespace ffi = xla::ffi;
+
+constexpr uint32_t kInfinite = 0x7f800000;  // Float32 infinity; NaNs are above.
+
+constexpr char kKept[] =
+    ". The variables are as they were before that step, but for those that a loop in it had updated by then. "
+    "`IPUConfig.floating_point_behaviour` says what stops a program";
+
+uint32_t WordAt(const void* data) { return *static_cast<const uint32_t*>(data); }
+
+struct Contents {
+  bool infinite = false;
+  bool nan = false;
+};
+
+template <typename Word>
+Contents ContentsOf(const precision::HostArray& array, Word infinite) {
+  const auto* const words = static_cast<const Word*>(array.data);
+  Contents contents;
+  for (int64_t i = 0; i < array.elements; ++i) {
+    const auto magnitude = static_cast<Word>(words[i] << 1);
+    const auto limit = static_cast<Word>(infinite << 1);
+    contents.infinite = contents.infinite || magnitude == limit;
+    contents.nan = contents.nan || magnitude > limit;
+  }
+  return contents;
+}
+
+Contents ContentsOf(const precision::HostArray& array) {
+  return array.half ? ContentsOf<uint16_t>(array, 0x7c00) : ContentsOf<uint32_t>(array, kInfinite);
+}
+
+// An operation that stops the program unless its fault comes from its operands.
+struct Suspect {
+  int64_t order = 0;
+  std::string_view type;  // Type of the result: `half`, `float`, or `f8` for a conversion that overflows.
+  std::string what;
+  std::string_view sources;  // Numbers of the source values, separated by commas.
+  bool by_zero = false;
+  uint32_t magnitude = 0;  // Bits of a float32.
+};
+
+// Parses `operations` as written by `precision/checks.cc`, with the fault codes.
+std::vector<Suspect> Suspects(std::string_view operations, const std::vector<precision::HostArray>& values) {
+  std::vector<Suspect> suspects;
+  std::size_t at = 0;
+  for (const std::string_view group : absl::StrSplit(operations, "\n\n", absl::SkipEmpty())) {
+    const uint32_t word = WordAt(values[at++].data);
+    if (word == 0) continue;
+    const std::vector<std::string_view> lines = absl::StrSplit(group, '\n');
+    const std::vector<std::string_view> words = absl::StrSplit(lines[255 - (word >> 24)], ' ');
+    Suspect suspect{0,        words[1],        absl::StrCat(words[2], " `", words[3], "`"),
+                    words[4], (word & 1) != 0, (word & 0xfffffe) << 7};
+    if (!absl::SimpleAtoi(words[0], &suspect.order)) continue;
+    suspects.push_back(std::move(suspect));
+  }
+  std::sort(suspects.begin(), suspects.end(), [](const Suspect& a, const Suspect& b) { return a.order < b.order; });
+  return suspects;
+}
+
+struct Traps {
+  explicit Traps(std::string_view options)
+      : inv(absl::StrContains(options, "inv")),
+        div0(absl::StrContains(options, "div0")),
+        oflo(absl::StrContains(options, "oflo")) {}
+  const bool inv, div0, oflo;
+};
+
+// Why an operation stops the program; nothing if it does not.
+std::optional<std::string> Why(const Suspect& suspect, const Traps& traps, const Contents& taken) {
+  float value = 0;
+  std::memcpy(&value, &suspect.magnitude, sizeof(value));
+  if (suspect.magnitude > kInfinite) {
+    if (!traps.inv || taken.nan) return std::nullopt;
+    return absl::StrCat(suspect.what, " gave a NaN, from operands without one (inv)");
+  }
+  if (taken.nan || taken.infinite) return std::nullopt;
+  if (suspect.by_zero && traps.div0) return absl::StrCat(suspect.what, " divided by zero (div0)");
+  if (!traps.oflo || suspect.type == "float") return std::nullopt;
+  if (suspect.type == "f8") {
+    return absl::StrCat(suspect.what, " was given ", absl::StrFormat("%.5g", value),
+                        ", for which its format of eight bits has no number (oflo)");
+  }
+  return absl::StrCat(suspect.what, " gave ", absl::StrFormat("%.5g", value),
+                      ", and the largest number of float16 is 65504 (oflo)");
+}
+
+Contents OperandContents(const Suspect& suspect, const std::vector<precision::HostArray>& values, std::size_t sources) {
+  Contents all;
+  for (const std::string_view text : absl::StrSplit(suspect.sources, ',', absl::SkipEmpty())) {
+    std::size_t source = 0;
+    if (!absl::SimpleAtoi(text, &source)) continue;
+    const Contents one = ContentsOf(values[sources + source]);
+    all.infinite = all.infinite || one.infinite;
+    all.nan = all.nan || one.nan;
+  }
+  return all;
+}
+
+bool HasFrom(int64_t limit, const ffi::AnyBuffer& tensor) {
+  const auto count = static_cast<int64_t>(tensor.element_count());
+  if (tensor.element_type() == ffi::F16) {
+    return core::HasHalvesFrom(static_cast<uint16_t>(limit), static_cast<const uint16_t*>(tensor.untyped_data()),
+                               count);
+  }
+  return core::HasFloatsFrom(static_cast<uint32_t>(limit), static_cast<const uint32_t*>(tensor.untyped_data()), count);
+}
+
+using Integers = ffi::Span<const int64_t>;
+
+// The recomputation of a check in a program; see `precision/checks.h`.
+struct RecomputationOfCheck {
+  explicit RecomputationOfCheck(std::string_view serialized) : program(serialized) {}
+
+  static ffi::TypeId id;
+  precision::LateProgram program;
+};
+ffi::TypeId RecomputationOfCheck::id = {};
+
+ffi::ErrorOr<std::unique_ptr<RecomputationOfCheck>> BeginCheck(std::string_view, std::string_view, Integers, int64_t,
+                                                               std::string_view, std::string_view program) {
+  return std::make_unique<RecomputationOfCheck>(program);
+}
+
+// `limits` are the bits from which on a value may stop the program.
+ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs arguments,
+                 ffi::ResultBuffer<ffi::PRED> has_failed, std::string_view options, std::string_view loops,
+                 Integers limits, int64_t words, std::string_view operations, std::string_view) {
+  const auto data = [&](std::size_t i) { return arguments.get<ffi::AnyBuffer>(i)->untyped_data(); };
+  bool& result = has_failed->typed_data()[0];
+  result = *static_cast<const bool*>(data(0));
+  if (result) return ffi::Error::Success();
+  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
+  constexpr std::size_t kIterations = 2;  // The arguments before them: `precision/checks.cc`.
+  const std::size_t scanned = kIterations + around.size();
+  bool suspect = false;
+  for (std::size_t i = 0; i < limits.size() && !suspect; ++i) {
+    suspect = HasFrom(limits[i], *arguments.get<ffi::AnyBuffer>(scanned + i));
+  }
+  if (!suspect) return ffi::Error::Success();
+  std::vector<void*> taken;
+  for (std::size_t i = scanned + limits.size(); i < arguments.size(); ++i) taken.push_back(data(i));
+  const absl::StatusOr<precision::LateProgram::Results> computed = recomputation->program.Run(taken);
+  if (!computed.ok()) return ToError(ToCore(computed.status()));
+  std::optional<std::string> fault;
+  for (const Suspect& one : Suspects(operations, computed->arrays)) {
+    fault = Why(one, Traps(options), OperandContents(one, computed->arrays, static_cast<std::size_t>(words)));
+    if (fault.has_value()) break;
+  }
+  if (!fault.has_value()) return ffi::Error::Success();
+  const core::ProgramState at = core::StateAt(data(1));
+  if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
+  for (std::size_t loop = around.size(); loop-- > 0;) {
+    absl::StrAppend(&*fault, ", in iteration ", WordAt(data(kIterations + loop)), " of the loop `", around[loop], "`");
+  }
+  const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
+  if (streams == nullptr) return ToError(RandomStreamsGone());
+  NoteFault(streams.get(), at.replica, absl::StrCat("Floating point exception: ", *fault, kKept));
+  result = true;
+  return ffi::Error::Success();
+}
+
+IPU_DEFINE_HANDLER(kBeginCheck, kInstantiate, BeginCheck, "options", "loops", "limits", "words", "operations",
+                   "program");
+IPU_DEFINE_HANDLER(kCheck, kExecute, Check, "options", "loops", "limits", "words", "operations", "program");
+
+IPU_REGISTER_STATE("ipu_recomputation_of_check", RecomputationOfCheck);
+
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_check", "Host", BundleOf(kBeginCheck, kCheck));
+
+}  // namespace
+}  // namespace tensorflow_ipu
