@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.replicas import _host_kernels
 
 RANDOM = np.random.default_rng(5)
@@ -86,6 +87,9 @@ def drawn(op: str, **arguments: Any) -> Kernel:
 
 UNIFORM_INT = {"minval": np.int32(-9), "maxval": np.int32(9)}
 # An operation that a kernel of the host computes, and its input.
+STEPS = [array(3, 12), array(2, 3), [array(2, 3)], [], []]  # Of an LSTM of 3 units: the kernel, the states, no bias or mask.
+STEPS_GRADIENT = [array(2, 4, 3), array(2, 4, 15), array(2, 4, 3), [array(2, 3)]]
+
 KERNELS: dict[str, tuple[Kernel, np.ndarray]] = {
     "AvgPool": (of("AvgPool", "value", **WINDOW), IMAGES),
     "AvgPool3D": (of("AvgPool3D", "input", **CUBE), VOLUMES),
@@ -139,6 +143,8 @@ KERNELS: dict[str, tuple[Kernel, np.ndarray]] = {
     ),
     "FusedBatchNormV2": (of("FusedBatchNormV2", "x", **NORM), IMAGES),
     "FusedBatchNormV3": (of("FusedBatchNormV3", "x", **NORM), IMAGES),
+    "IpuRecurrence": (lambda x: ops.ipu_recurrence(x, *STEPS)[0], array(2, 4, 12)),
+    "IpuRecurrenceGrad": (lambda x: ops.ipu_recurrence_grad(x, *STEPS, *STEPS_GRADIENT)[0], array(2, 4, 12)),
     "MaxPool": (of("MaxPool", "input", **WINDOW), IMAGES),
     "MaxPool3D": (of("MaxPool3D", "input", **CUBE), VOLUMES),
     "MaxPool3DGrad": (of_maxima("MaxPool3DGrad", VOLUMES, **CUBE), VOLUMES),
@@ -179,6 +185,9 @@ KERNELS: dict[str, tuple[Kernel, np.ndarray]] = {
 # Which those with key and counter call.
 CALLED = {"StatelessRandomGetAlg", "StatelessRandomGetKeyCounter"}
 
+# Sums of products, which are no kernels of TensorFlow.
+SUMS = {"Mean", "Sum"}
+
 # Those that `tf.vectorized_map` calls in a loop, as `tf.map_fn` does.
 WITHOUT_CONVERTER = {
     "Conv2DBackpropFilter",
@@ -187,6 +196,8 @@ WITHOUT_CONVERTER = {
     "Conv3DBackpropInputV2",
     "FusedBatchNorm",
     "FusedBatchNormGrad",
+    "IpuRecurrence",
+    "IpuRecurrenceGrad",
     "FusedBatchNormGradV2",
     "FusedBatchNormV2",
     "ResizeBilinear",
@@ -201,6 +212,8 @@ WITHOUT_CONVERTER = {
 WITHOUT_HALF = {
     "FusedBatchNorm",
     "FusedBatchNormGrad",
+    "IpuRecurrence",
+    "IpuRecurrenceGrad",
     "ResizeBilinearGrad",
     *(name for name in KERNELS if name.startswith(("AvgPool3D", "MaxPool3D"))),
 }
@@ -313,7 +326,7 @@ def calls() -> Counter[str]:
 
 
 def test_all_kernels_of_the_host_are_here():
-    assert set(KERNELS) | CALLED == set(_host_kernels._LAYERS)
+    assert set(KERNELS) | CALLED | SUMS == set(_host_kernels._LAYERS)
 
 
 # A value of a custom call as the place of a slice: "Dynamic inferencing on custom call"; as an element of what a function
