@@ -87,7 +87,8 @@ def drawn(op: str, **arguments: Any) -> Kernel:
 
 UNIFORM_INT = {"minval": np.int32(-9), "maxval": np.int32(9)}
 # An operation that a kernel of the host computes, and its input.
-STEPS = [array(3, 12), array(2, 3), [array(2, 3)], [], []]  # Of an LSTM of 3 units: the kernel, the states, no bias or mask.
+# Of an LSTM of 3 units: the kernel, the states, no bias, no mask.
+STEPS = [array(3, 12), array(2, 3), [array(2, 3)], [], []]
 STEPS_GRADIENT = [array(2, 4, 3), array(2, 4, 15), array(2, 4, 3), [array(2, 3)]]
 
 KERNELS: dict[str, tuple[Kernel, np.ndarray]] = {
