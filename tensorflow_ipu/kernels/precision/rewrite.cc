@@ -355,7 +355,7 @@ bool IsExact(const xla::HloInstruction& operation) {
 // values once that several operations use, or that a sum reads.
 absl::Status Hasten(xla::HloModule* module) {
   constexpr int64_t kLarge = 4096;
-  const auto is_large = [](const Value value) { return xla::ShapeUtil::ElementsIn(value->shape()) >= kLarge; };
+  const auto is_large = [](const xla::HloInstruction* value) { return xla::ShapeUtil::ElementsIn(value->shape()) >= kLarge; };
   for (xla::HloComputation* const computation : module->MakeNonfusionComputations()) {
     for (const Value operation : computation->MakeInstructionPostOrder()) {
       const Emit emit(computation, operation);
@@ -372,11 +372,15 @@ absl::Status Hasten(xla::HloModule* module) {
       }
     }
     for (const Value operation : computation->MakeInstructionPostOrder()) {
-      if (operation->opcode() != HloOpcode::kReduce) continue;
-      const Value summed = operation->mutable_operand(0);
-      if (summed->opcode() != HloOpcode::kConvert || !IsHalf(summed->operand(0)->shape()) || !is_large(summed))
-        continue;
-      TF_RETURN_IF_ERROR(operation->ReplaceOperandWith(0, Shared(Emit(computation, operation), summed)));
+      if (operation->opcode() != HloOpcode::kReduce || !is_large(operation->operand(0))) continue;
+      const xla::HloInstruction* from = operation->operand(0);
+      while (from->opcode() == HloOpcode::kReshape ||
+             (from->opcode() == HloOpcode::kConvert && !IsHalf(from->operand(0)->shape()))) {
+        from = from->operand(0);
+      }
+      if (from->opcode() != HloOpcode::kConvert) continue;
+      const Value summed = Shared(Emit(computation, operation), operation->mutable_operand(0));
+      TF_RETURN_IF_ERROR(operation->ReplaceOperandWith(0, summed));
     }
   }
   return absl::OkStatus();
