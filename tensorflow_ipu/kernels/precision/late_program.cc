@@ -12,13 +12,19 @@
 #include "xla/executable_run_options.h"
 #include "xla/hlo/builder/xla_computation.h"
 #include "xla/service/hlo.pb.h"
+#include "xla/service/platform_util.h"
 #include "xla/shape_util.h"
 
 namespace tensorflow_ipu::precision {
 
 namespace {
 
-xla::LocalClient* Client() { return xla::ClientLibrary::LocalClientOrDie(); }
+// TensorFlow 2.20 knows more than one platform.
+xla::LocalClient* Client() {
+  xla::LocalClientOptions options;
+  options.set_platform(xla::PlatformUtil::GetPlatform("Host").value());
+  return xla::ClientLibrary::GetOrCreateLocalClient(options).value();
+}
 
 }  // namespace
 
