@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
@@ -75,6 +76,37 @@ def test_convolutions_and_gradients_of_all_sizes_equal_those_of_tensorflow():
         everywhere = strategy.run(tf.function(results, jit_compile=True), (INPUTS,))
     for size, found, wanted in zip(SIZES, everywhere, expected, strict=True):
         close(found, wanted, size)
+
+
+@pytest.mark.parametrize("shape", [[64, 32, 32, 32], [4, 30, 32, 32], [4, 32, 32, 16]])
+def test_gradients_of_another_shape_are_errors_and_leave_memory_alone(shape):
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.Conv2DBackpropFilter(
+            input=tf.ones([4, 32, 32, 16]),
+            filter_sizes=[3, 3, 16, 32],
+            out_backprop=upstream,
+            strides=[1, 1, 1, 1],
+            padding="SAME",
+        )
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="out_backprop"):
+        ipu.IPUStrategy().run(tf.function(gradient, jit_compile=True), (tf.ones(shape),))
+
+
+def test_strides_of_the_batch_are_errors_as_in_tensorflow():
+    def every_other(images: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d(images, tf.ones([1, 1, 16, 16]), [2, 1, 1, 1], "SAME")
+
+    with pytest.raises(tf.errors.UnimplementedError, match="strides in the batch"):
+        ipu.IPUStrategy().run(tf.function(every_other, jit_compile=True), (tf.ones([4, 8, 8, 16]),))
+
+
+def test_sums_over_an_axis_twice_are_errors_as_in_tensorflow():
+    def twice(x: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.Sum(input=x * tf.sin(x), axis=[0, 0])
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="duplicate dimension"):
+        ipu.IPUStrategy().run(tf.function(twice, jit_compile=True), (tf.ones([64, 32, 16]),))
 
 
 def sums(x: tf.Tensor, y: tf.Tensor, mean: tf.Tensor) -> list[tf.Tensor]:

@@ -39,12 +39,10 @@ constexpr std::size_t kMostFilter = 1 << 20;       // Bytes that stay in a secon
 constexpr int64_t kUnitsOfThread = 4;              // Units of work, if there are so many rows.
 constexpr int64_t kFilterRow = kColumns * kLanes;  // Of one channel of the images.
 
-struct Scratch {
-  explicit Scratch(int64_t count) : memory(new float[static_cast<std::size_t>(count)]) {}
-  float* get() const { return memory.get(); }
-
-  std::unique_ptr<float[]> memory;
-};
+// Memory that is not initialized.
+std::unique_ptr<float[]> Scratch(int64_t count) {
+  return std::unique_ptr<float[]>(new float[static_cast<std::size_t>(count)]);
+}
 
 struct Images {
   int64_t count, rows, columns, channels;
@@ -231,7 +229,7 @@ bool Convolve(const Pass& pass, const float* images, const float* filter, float*
   const bool whole = pass.in.channels < kLanes || pass.in.channels % kLanes == 0;
   const bool aligned = pass.left % pass.gap == 0 && pass.out.columns % pass.gap == 0;
   if (kernel == nullptr || !whole || !aligned || pass.out.channels % kLanes != 0) return false;
-  const Scratch packed(pass.filter_rows * kColumns * pass.in.channels * pass.out.channels);
+  const auto packed = Scratch(pass.filter_rows * kColumns * pass.in.channels * pass.out.channels);
   PackFilter(filter, pass, packed.get());
   const int64_t shards = threads.device()->numThreads(), rows = pass.out.rows;
   const int64_t width = std::max(pass.left / pass.gap + pass.in.columns,
@@ -241,7 +239,7 @@ bool Convolve(const Pass& pass, const float* images, const float* filter, float*
   const int64_t units = pass.in.count * bands;
   std::atomic<int64_t> next = 0;
   threads.Divide(std::min(shards, units), [&](int64_t) {
-    const Scratch padded(pass.in.blocks() * padded_rows * width * kLanes);
+    const auto padded = Scratch(pass.in.blocks() * padded_rows * width * kLanes);
     for (int64_t unit = next++; unit < units; unit = next++) {
       const int64_t image = unit / bands, band = unit % bands;
       ComputeBand(pass, *kernel, images + image * pass.in.image(), packed.get(), band * rows / bands,
@@ -327,9 +325,9 @@ bool FilterGradient(const Pass& pass, const float* images, const float* upstream
   const int64_t width =
       std::max(before - pass.left / pass.stride + pass.out.columns, pass.in.columns / pass.stride + before);
   const int64_t rows = pass.out.rows, bands = BandsOf(rows, pass.out.blocks() * rows * width, 1);
-  const Scratch others((shards - 1) * size);
+  const auto others = Scratch((shards - 1) * size);
   threads.Divide(shards, [&](int64_t shard) {
-    const Scratch padded(pass.out.blocks() * (rows / bands + 1) * width * kLanes);
+    const auto padded = Scratch(pass.out.blocks() * (rows / bands + 1) * width * kLanes);
     float* const sums = shard == 0 ? out : others.get() + (shard - 1) * size;
     std::fill_n(sums, size, 0.0f);
     for (int64_t i = shard * count / shards * bands; i < (shard + 1) * count / shards * bands; ++i) {
@@ -362,7 +360,7 @@ std::unique_ptr<const DirectConvolution> DirectConvolution::Of(const tf::NodeDef
   }
   tf::DataType type = tf::DT_INVALID;
   std::string format, padding;
-  std::vector<int64_t> strides, dilations, paddings;
+  std::vector<int64_t> strides, dilations;
   if (!__builtin_cpu_supports("avx512f") || !tf::TryGetNodeAttr(node, "T", &type) || type != tf::DT_FLOAT ||
       !tf::TryGetNodeAttr(node, "data_format", &format) || format != "NHWC" ||
       !tf::TryGetNodeAttr(node, "padding", &padding) || !tf::TryGetNodeAttr(node, "strides", &strides) ||
@@ -372,11 +370,8 @@ std::unique_ptr<const DirectConvolution> DirectConvolution::Of(const tf::NodeDef
   }
   made.stride_ = strides[1];
   made.same_ = padding == "SAME";
-  if (padding == "EXPLICIT") {
-    if (!tf::TryGetNodeAttr(node, "explicit_paddings", &paddings) || paddings.size() != 8) return nullptr;
-    made.top_ = paddings[2];
-    made.left_ = paddings[4];
-  }
+  tf::TryGetNodeAttr(node, "explicit_paddings", &made.paddings_);
+  made.paddings_.resize(8);
   return std::make_unique<const DirectConvolution>(made);
 }
 
@@ -388,13 +383,14 @@ bool DirectConvolution::Compute(absl::Span<const HostBuffer> arguments, absl::Sp
   if (images.dimensions.size() != 4 || filter.dimensions.size() != 4 || out.dimensions.size() != 4) return false;
   if (filter.dimensions[1] != kColumns || filter.dimensions[2] != images.dimensions[3]) return false;
   if (images.bytes == 0 || filter.bytes == 0 || out.bytes == 0 || filter.bytes > kMostFilter) return false;
-  Pass pass{ImagesOf(images), ImagesOf(out), filter.dimensions[0], stride_, 1, top_, left_, false};
-  const auto before = [&](int64_t size, int64_t of_out, int64_t of_filter) {
-    return std::max<int64_t>((of_out - 1) * stride_ + of_filter - size, 0) / 2;
-  };
-  if (same_) {
-    pass.top = before(pass.in.rows, pass.out.rows, pass.filter_rows);
-    pass.left = before(pass.in.columns, pass.out.columns, kColumns);
+  // A gradient of another shape is an error, which TensorFlow's kernel reports.
+  if (out.dimensions[0] != images.dimensions[0] || out.dimensions[3] != filter.dimensions[3]) return false;
+  Pass pass{ImagesOf(images), ImagesOf(out), filter.dimensions[0], stride_, 1, paddings_[2], paddings_[4], false};
+  for (const int axis : {1, 2}) {
+    const int64_t size = images.dimensions[axis], of_out = out.dimensions[axis], taps = filter.dimensions[axis - 1];
+    const int64_t moves = same_ ? size - 1 : size + paddings_[2 * axis] + paddings_[2 * axis + 1] - taps;
+    if (moves < 0 || of_out != moves / stride_ + 1) return false;
+    if (same_) (axis == 1 ? pass.top : pass.left) = std::max<int64_t>((of_out - 1) * stride_ + taps - size, 0) / 2;
   }
   if (pass.left >= kColumns) return false;
   const auto* const x = static_cast<const float*>(images.data);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "tensorflow/core/framework/node_def.pb.h"
@@ -26,7 +27,8 @@ class DirectConvolution {
   enum class Role { kForward, kOfInput, kOfFilter };
 
   Role role_ = Role::kForward;
-  int64_t stride_ = 1, top_ = 0, left_ = 0;  // The padding before rows and columns, unless it is `same_`.
+  int64_t stride_ = 1;
+  std::vector<int64_t> paddings_;  // Before and after each dimension, unless the padding is `same_`.
   bool same_ = false;
 };
 

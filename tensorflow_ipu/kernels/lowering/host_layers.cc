@@ -95,6 +95,7 @@ bool LowerAsProduct(tf::XlaOpKernelContext* context) {
   Sizes strides;
   if (input.size() < 3 || filter.size() != input.size() || !IsPointwise(node, filter, input.back())) return false;
   if (!tf::TryGetNodeAttr(node, "strides", &strides) || strides.size() != input.size()) return false;
+  if (strides.front() != 1 || strides.back() != 1) return false;  // Which is an error.
   const int64_t in = input.back(), out = filter.back();
   Sizes used = input;  // The places of the images that the strides leave.
   xla::PaddingConfig skipped;

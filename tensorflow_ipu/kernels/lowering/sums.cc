@@ -2,6 +2,7 @@
 // the host. XLA sums a few features at a time, and rereads the memory for each.
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -67,9 +68,10 @@ bool LowerAsSumOfProducts(tf::XlaOpKernelContext* context) {
   }
   const auto rank = static_cast<int64_t>(shape->dimensions().size());
   for (int64_t& axis : axes) axis = axis < 0 ? axis + rank : axis;
-  const bool by_feature =
-      static_cast<int64_t>(axes.size()) == rank - 1 && std::find(axes.begin(), axes.end(), rank - 1) == axes.end();
-  if (rank < 2 || !by_feature || xla::ShapeUtil::ElementsIn(*shape) < kFewElements) return false;
+  std::sort(axes.begin(), axes.end());
+  std::vector<int64_t> wanted(std::max<int64_t>(rank - 1, 0));
+  std::iota(wanted.begin(), wanted.end(), int64_t{0});
+  if (rank < 2 || axes != wanted || xla::ShapeUtil::ElementsIn(*shape) < kFewElements) return false;
   const std::optional<Product> product = ProductOf(context->Input(0), rank);
   if (!product) return false;
   xla::XlaBuilder* const builder = context->builder();
