@@ -266,7 +266,6 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   CheckedOperation checked;
   checked.wide = wide;
   checked.judged = judged;
-  checked.result = result;
   checked.elementwise = operation.IsElementwise();
   checked.converts = operation.opcode() == HloOpcode::kConvert;
   checked.pole = options_.div0 ? PoleOperand(operation.opcode()) : -1;
@@ -352,7 +351,8 @@ Value Checks::Reaches(const Emit& emit, Value value) {
   const auto made = [&](Value condition) { return *made_.insert(condition).first; };
   Value reaches = nullptr;
   for (const Value user : std::vector<Value>(value->users().begin(), value->users().end())) {
-    if (made_.count(user) != 0) continue;
+    const bool unused = user->users().empty() && user != user->parent()->root_instruction();
+    if (unused || made_.count(user) != 0) continue;
     if (!IsWithinOperation(*value, *user)) return nullptr;
     Value by = Reaches(emit, user);
     if (IsSelectOf(*user, *value) && user->operand(1) != user->operand(2)) {
@@ -434,7 +434,7 @@ Value Checks::Failed(const Emit& emit, const Scope& scope) {
   for (auto& [group, parts] : groups_) {
     for (CheckedOperations& part : parts) {
       for (CheckedOperation& checked : part) {
-        if (checked.elementwise) checked.reaches = Reaches(emit, checked.result);
+        if (checked.elementwise) checked.reaches = Reaches(emit, checked.wide);
       }
     }
   }

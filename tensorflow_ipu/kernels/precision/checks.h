@@ -43,7 +43,6 @@ class Checks {
   struct CheckedOperation {
     Value wide;
     Value judged;
-    Value result;
     Value reaches = nullptr;  // See `Reaches`.
     bool elementwise;
     bool converts;     // To float16.
