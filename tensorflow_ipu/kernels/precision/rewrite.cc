@@ -356,7 +356,7 @@ bool IsComputed(const xla::HloInstruction& value) {
 }
 
 // Has XLA compute float16 faster, with the same numbers: in float32, with a rounding after each operation; and large
-// values once that several operations use, or that a sum reads. A conversion rounds once as it is, also float64.
+// values once that several operations use, or that a sum reads.
 absl::Status Hasten(xla::HloModule* module) {
   constexpr int64_t kLarge = 4096;
   const auto is_large = [](const Value value) { return xla::ShapeUtil::ElementsIn(value->shape()) >= kLarge; };
@@ -366,8 +366,7 @@ absl::Status Hasten(xla::HloModule* module) {
       const bool half = IsHalf(operation->shape());
       const bool takes_half = operation->operand_count() > 0 && IsHalf(operation->operands().back()->shape());
       Value result = operation;
-      const bool computes = half && Computes(*operation) && operation->opcode() != HloOpcode::kConvert;
-      if (computes || (takes_half && IsExact(*operation))) {
+      if ((half && Computes(*operation)) || (takes_half && IsExact(*operation))) {
         result = Widened(emit, *operation, {});
         if (half) result = emit.Convert(result, xla::F16);
         TF_RETURN_IF_ERROR(operation->ReplaceAllUsesWith(result));
