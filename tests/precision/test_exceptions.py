@@ -102,6 +102,49 @@ def test_masks_of_infinities_go_through_as_they_are():
     assert got[2].numpy().tolist() == [2, 4, 0, np.inf]
 
 
+# An operation of TensorFlow may compute two results and select one: `Erfc` divides by zero where it is 1.
+@pytest.mark.parametrize("others", [[], ["esr"]])
+def test_what_an_operation_computes_and_discards_stops_nothing(others):
+    configure("inv", "div0", "oflo", *others)
+    gamma = tf.constant([1.0, 2.0, 5.0])
+    got = run(lambda x, y: (tf.math.erfc(x), tf.nn.selu(100 * x), tf.math.lgamma(y)), half(0, 1), gamma)
+    np.testing.assert_allclose(got[0], [1, 0.1573], rtol=2e-3)
+    np.testing.assert_allclose(got[1], [0, 105.07], rtol=2e-3)
+    np.testing.assert_allclose(got[2], [0, 0, np.log(24)], atol=1e-5)
+    assert "Lgamma `Lgamma`" in stopped(tf.math.lgamma, tf.constant([0.0]))
+
+
+# Loops that XLA's library makes have no names, and the check took its operands by those.
+def test_loops_without_names_are_checked_too():
+    configure("inv")
+    matrix = tf.random.stateless_normal([4, 4], [1, 2])
+    np.testing.assert_allclose(run(lambda x: tf.linalg.svd(x)[0], matrix), tf.linalg.svd(matrix)[0], rtol=1e-4)
+
+
+# The value that several operations read was taken for one that is not restored.
+def test_a_variable_whose_new_value_is_read_again_is_restored():
+    configure("oflo")
+    with ipu.IPUStrategy().scope():
+        weights = tf.Variable(half(200))
+
+    def step():
+        doubled = weights * 2
+        weights.assign(doubled)
+        return doubled * doubled, doubled + 1
+
+    stopped(step)
+    assert weights.numpy().tolist() == [200]
+
+
+def test_layers_that_the_host_computes_stop_the_program():
+    images, weights = tf.fill([2, 40, 40, 16], tf.constant(300, HALF)), tf.fill([3, 3, 16, 16], tf.constant(30, HALF))
+    configure("inv", "oflo")
+    assert re.search(
+        "Conv2D `Conv2D` .* gave 1.296e", stopped(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), images, weights)
+    )
+    run(lambda x, w: tf.nn.conv2d(x, w, 1, "SAME"), images / 0, weights / 30)  # What was there before.
+
+
 def test_what_rounds_at_random_overflows_where_it_rounds_up():
     configure("oflo", "esr")
     x = tf.fill([200], 65516.0)  # Three in eight become 65536.

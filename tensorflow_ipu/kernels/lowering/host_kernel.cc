@@ -148,19 +148,19 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
                                                        const std::vector<tf::TensorShape>& results, bool always) {
   const std::string node = TextOf(called);
   const std::string name = NameForMessages(context, node);
-  tf::DataType own = tf::DT_INVALID, type = tf::DT_INVALID;
-  tf::TryGetNodeAttr(context->op_kernel().def(), "T", &own);
-  tf::TryGetNodeAttr(called, "T", &type);
-  const auto converted = [&](xla::XlaOp value, tf::DataType from, tf::DataType to) {
+  const tf::OpDef* op = nullptr;
+  tf::DataTypeVector operand_types, result_types;  // Of the call.
+  TF_RETURN_IF_ERROR(tf::OpRegistry::Global()->LookUpOpDef(called.op(), &op));
+  TF_RETURN_IF_ERROR(tf::InOutTypesForNode(called, *op, &operand_types, &result_types));
+  const auto converted = [](xla::XlaOp value, tf::DataType from, tf::DataType to) {
     xla::PrimitiveType element = xla::PRIMITIVE_TYPE_INVALID;
     const bool converts = from != to && tf::DataTypeToPrimitiveType(to, &element).ok();
     return converts ? xla::ConvertElementType(value, element) : value;
   };
-  const auto type_in_call = [&](tf::DataType of_node) { return of_node == own ? type : of_node; };
   std::vector<xla::XlaOp> operands, slots;
   std::vector<int> in_stashes;
   for (int i = 0; i < context->num_inputs(); ++i) {
-    const tf::DataType from = context->input_type(i), to = type_in_call(from);
+    const tf::DataType from = context->input_type(i), to = operand_types[i];
     const std::optional<StashSlot> slot = from == to ? StashSlotOf(context, context->Input(i)) : std::nullopt;
     operands.push_back(slot ? slot->stash : converted(context->Input(i), from, to));
     if (!slot) continue;
@@ -171,8 +171,7 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
   std::vector<xla::Shape> result_shapes;
   const int count = static_cast<int>(results.size());
   for (int i = 0; i < count; ++i) {
-    TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(type_in_call(context->expected_output_dtype(i)), results[i],
-                                                 &result_shapes.emplace_back()));
+    TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(result_types[i], results[i], &result_shapes.emplace_back()));
   }
   const bool one = result_shapes.size() == 1;
   const xla::XlaOp call = TypedCall(
@@ -183,8 +182,8 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
       /*has_side_effect=*/always);
   std::vector<xla::XlaOp> outputs;
   for (int i = 0; i < count; ++i) {
-    const tf::DataType to = context->expected_output_dtype(i);
-    outputs.push_back(converted(one ? AtRunTime(context, call) : ResultOf(context, call, i), type_in_call(to), to));
+    outputs.push_back(converted(one ? AtRunTime(context, call) : ResultOf(context, call, i), result_types[i],
+                                context->expected_output_dtype(i)));
   }
   return outputs;
 }

@@ -88,10 +88,11 @@ bool AddsUp(const xla::HloInstruction& reduction) {
          reduction.to_apply()->instruction_count() == 3;
 }
 
-// Whether a value is an intermediate one of an operation of TensorFlow that its user belongs to, element by element.
+// Whether a value is an intermediate one of an operation of TensorFlow that its user belongs to, element by element. In
+// loops of such an operation neither has a name.
 bool IsWithinOperation(const xla::HloInstruction& value, const xla::HloInstruction& user) {
-  const std::string& name = value.metadata().op_name();
-  return !name.empty() && name == user.metadata().op_name() && user.IsElementwise() &&
+  return value.metadata().op_name() == user.metadata().op_name() &&
+         (user.IsElementwise() || user.IsCustomCall(kRound) || user.IsCustomCall(kShared)) &&
          xla::ShapeUtil::SameDimensions(value.shape(), user.shape());
 }
 
@@ -265,7 +266,6 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   CheckedOperation checked;
   checked.wide = wide;
   checked.judged = judged;
-  checked.result = result;
   checked.elementwise = operation.IsElementwise();
   checked.converts = operation.opcode() == HloOpcode::kConvert;
   checked.pole = options_.div0 ? PoleOperand(operation.opcode()) : -1;
@@ -274,12 +274,13 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
   if (half && options_.oflo) checked.limit = kAboveHalf;
   const bool f8 = OverflowsF8(operation);
   if (f8) checked.limit = 1;  // Any value but 0.
-  const xla::OpMetadata& metadata = operation.metadata();
-  checked.line = absl::StrCat(count_++,
-                              f8     ? " f8 "
-                              : half ? " half "
-                                     : " float ",
-                              metadata.op_type(), " ", metadata.op_name(), " ");
+  const std::string& type = operation.metadata().op_type();
+  checked.line =
+      absl::StrCat(count_++,
+                   f8     ? " f8 "
+                   : half ? " half "
+                          : " float ",
+                   type.empty() ? xla::HloOpcodeString(operation.opcode()) : type, " ", NameOf(operation), " ");
   const auto unobserved = unobserved_.find(&operation);
   if (unobserved != unobserved_.end()) ChooseScanned(checked, unobserved->second, result);
   const xla::HloInstruction* const group = GroupOf(&operation);
@@ -347,19 +348,20 @@ void Checks::FindSources() {
 Value Checks::Reaches(const Emit& emit, Value value) {
   const auto [known, is_new] = reaches_.emplace(value, nullptr);
   if (!is_new || value->users().empty() || value == value->parent()->root_instruction()) return known->second;
+  const auto made = [&](Value condition) { return *made_.insert(condition).first; };
   Value reaches = nullptr;
   for (const Value user : std::vector<Value>(value->users().begin(), value->users().end())) {
-    if (!IsWithinOperation(*value, *user) || (user->opcode() == HloOpcode::kSelect && user->operand(0) == value)) {
-      return nullptr;
-    }
+    const bool unused = user->users().empty() && user != user->parent()->root_instruction();
+    if (unused || made_.count(user) != 0) continue;
+    if (!IsWithinOperation(*value, *user)) return nullptr;
     Value by = Reaches(emit, user);
     if (IsSelectOf(*user, *value) && user->operand(1) != user->operand(2)) {
       const Value condition = user->mutable_operand(0);
-      const Value here = user->operand(1) == value ? condition : emit.Unary(HloOpcode::kNot, condition);
-      by = by == nullptr ? here : emit.And(by, here);
+      const Value here = user->operand(1) == value ? condition : made(emit.Unary(HloOpcode::kNot, condition));
+      by = by == nullptr ? here : made(emit.And(by, here));
     }
     if (by == nullptr) return nullptr;
-    reaches = reaches == nullptr ? by : emit.Or(reaches, by);
+    reaches = reaches == nullptr ? by : made(emit.Or(reaches, by));
   }
   return reaches_[value] = reaches;
 }
@@ -432,7 +434,7 @@ Value Checks::Failed(const Emit& emit, const Scope& scope) {
   for (auto& [group, parts] : groups_) {
     for (CheckedOperations& part : parts) {
       for (CheckedOperation& checked : part) {
-        if (checked.elementwise) checked.reaches = Reaches(emit, checked.result);
+        if (checked.elementwise) checked.reaches = Reaches(emit, checked.wide);
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "tensorflow_ipu/kernels/precision/emit.h"
@@ -42,7 +43,6 @@ class Checks {
   struct CheckedOperation {
     Value wide;
     Value judged;
-    Value result;
     Value reaches = nullptr;  // See `Reaches`.
     bool elementwise;
     bool converts;     // To float16.
@@ -71,6 +71,7 @@ class Checks {
   // Each in parts whose operations a fault code distinguishes.
   std::unordered_map<const xla::HloInstruction*, std::vector<CheckedOperations>> groups_;
   std::unordered_map<const xla::HloInstruction*, Value> reaches_;
+  std::unordered_set<Value> made_;                 // By `Reaches`, and no users of what it looks at.
   std::vector<const xla::HloInstruction*> order_;  // Of `groups_`.
   int64_t count_ = 0;                              // Of all checked operations.
 };

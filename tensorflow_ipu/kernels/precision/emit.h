@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,12 @@
 namespace tensorflow_ipu::precision {
 
 using Value = xla::HloInstruction*;
+
+// The name of the operation of TensorFlow; XLA's own where it made the instruction, as in loops of `Svd`.
+inline std::string NameOf(const xla::HloInstruction& instruction) {
+  const std::string& name = instruction.metadata().op_name();
+  return name.empty() ? std::string(instruction.name()) : name;
+}
 
 class Emit {
  public:

@@ -71,7 +71,7 @@ absl::Status Replace(Value instruction, Value replacement) {
 // Follows a value through operations that only move it.
 Value Source(Value value) {
   while (value->opcode() == HloOpcode::kReshape || value->opcode() == HloOpcode::kCopy ||
-         value->opcode() == HloOpcode::kGetTupleElement) {
+         value->opcode() == HloOpcode::kGetTupleElement || value->IsCustomCall(kShared)) {
     const Value from = value->mutable_operand(0);
     const bool picks = value->opcode() == HloOpcode::kGetTupleElement && from->opcode() == HloOpcode::kTuple;
     value = picks ? from->mutable_operand(value->tuple_index()) : from;
@@ -156,7 +156,7 @@ absl::Status Rewriter::Loop(Value loop, Scope* scope) {
   const Emit emit(loop->parent(), loop);
   Scope first = scope->Inside(emit, ++parts_);
   first.iterations.push_back(emit.Scalar<int32_t>(0));
-  first.loops.push_back(loop->metadata().op_name());
+  first.loops.push_back(NameOf(*loop));
   const Value start = emit.Tuple({loop->mutable_operand(0), first.Packed(emit)});
   const xla::Shape packed = start->shape().tuple_shapes(1);
 
@@ -342,13 +342,17 @@ bool HasHalf(const xla::HloModuleProto& program) {
   return false;
 }
 
-bool IsHalf(const xla::Shape& shape) { return shape.IsArray() && shape.element_type() == xla::F16; }
-
 // Whether the result of an operation is the same number if its operands are widened.
 bool IsExact(const xla::HloInstruction& operation) {
   return xla::HloPredicateIsOp<HloOpcode::kAbs, HloOpcode::kClamp, HloOpcode::kCompare, HloOpcode::kMaximum,
                                HloOpcode::kMinimum, HloOpcode::kNegate, HloOpcode::kSelect, HloOpcode::kSign>(
       &operation);
+}
+
+// Whether a value is computed in this computation; XLA need not be kept from computing others anew.
+bool IsComputed(const xla::HloInstruction& value) {
+  return xla::HloPredicateIsNotOp<HloOpcode::kBroadcast, HloOpcode::kConstant, HloOpcode::kCustomCall,
+                                  HloOpcode::kGetTupleElement, HloOpcode::kIota, HloOpcode::kParameter>(&value);
 }
 
 // Has XLA compute float16 faster, with the same numbers: in float32, with a rounding after each operation; and large
@@ -367,7 +371,7 @@ absl::Status Hasten(xla::HloModule* module) {
         if (half) result = emit.Convert(result, xla::F16);
         TF_RETURN_IF_ERROR(operation->ReplaceAllUsesWith(result));
       }
-      if (half && is_large(result) && result->user_count() > 1) {
+      if (half && is_large(result) && result->user_count() > 1 && IsComputed(*result)) {
         TF_RETURN_IF_ERROR(result->ReplaceAllUsesWith(Shared(emit, result)));
       }
     }

@@ -81,10 +81,8 @@ bool ComputesElements(const xla::HloInstruction& operation) {
                                HloOpcode::kSqrt, HloOpcode::kSubtract, HloOpcode::kTanh>(&operation);
 }
 
-bool HasHalf(const xla::Shape& shape) { return shape.IsArray() && shape.element_type() == xla::F16; }
-
 xla::Shape WideShape(const xla::Shape& shape) {
-  return HasHalf(shape) ? xla::ShapeUtil::ChangeElementType(shape, xla::F32) : shape;
+  return IsHalf(shape) ? xla::ShapeUtil::ChangeElementType(shape, xla::F32) : shape;
 }
 
 // Whether the combiner of a reduction computes; a maximum does not.
@@ -111,7 +109,7 @@ xla::HloComputation* WideCombiner(xla::HloComputation* combiner) {
     if (one->opcode() == HloOpcode::kParameter) {
       made[one] = builder.AddInstruction(
           xla::HloInstruction::CreateParameter(one->parameter_number(), shape, std::string(one->name())));
-    } else if (one->opcode() == HloOpcode::kConstant && HasHalf(one->shape())) {
+    } else if (one->opcode() == HloOpcode::kConstant && IsHalf(one->shape())) {
       const Value narrow = builder.AddInstruction(one->Clone());
       made[one] = builder.AddInstruction(xla::HloInstruction::CreateConvert(shape, narrow));
     } else {
@@ -124,6 +122,8 @@ xla::HloComputation* WideCombiner(xla::HloComputation* combiner) {
 }
 
 }  // namespace
+
+bool IsHalf(const xla::Shape& shape) { return shape.IsArray() && shape.element_type() == xla::F16; }
 
 Key KeyOf(const Emit& emit, Key key, uint64_t part) {
   const uint64_t scattered = Scattered(part);
@@ -213,7 +213,7 @@ Value Widened(const Emit& emit, const xla::HloInstruction& operation, const Wide
     if (found != known.end()) {
       operands.push_back(found->second);
     } else {
-      operands.push_back(HasHalf(operand->shape()) ? emit.Convert(operand, xla::F32) : operand);
+      operands.push_back(IsHalf(operand->shape()) ? emit.Convert(operand, xla::F32) : operand);
     }
   }
   const Value wide =

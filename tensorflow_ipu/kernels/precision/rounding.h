@@ -78,6 +78,8 @@ Value Shared(const Emit& emit, Value value);
 bool RoundsToF8(const xla::HloInstruction& operation);
 bool OverflowsF8(const xla::HloInstruction& operation);
 
+bool IsHalf(const xla::Shape& shape);
+
 // Whether an operation computes, so that its exact result may have to be rounded. Moves, comparisons and selections do
 // not.
 bool Computes(const xla::HloInstruction& operation);
