@@ -136,14 +136,15 @@ constexpr Kernel kKernels[] = {{1, 16, Compute<1, 16, S, D>},
                                {kRows<D>, 8, Compute<kRows<D>, 8, S, D>},
                                {kRows<D>, 7, Compute<kRows<D>, 7, S, D>}};
 
-// The kernel that computes the fewest places twice, as tiles overlap where they have to; null if none fits.
+// The kernel that computes the fewest places twice, as tiles overlap where they have to; null if none fits, or if it
+// would be slower than oneDNN's.
 const Kernel* KernelFor(int64_t rows, int64_t columns, int64_t stride, int64_t gap) {
   const Kernel* best = nullptr;
-  int64_t fewest = 0;
+  int64_t fewest = columns + columns / 16 + 1;
   for (const Kernel& kernel : gap == 2 ? kKernels<1, 2> : stride == 2 ? kKernels<2, 1> : kKernels<1, 1>) {
     const int64_t computed = (columns + kernel.columns - 1) / kernel.columns * kernel.columns;
     if (kernel.columns > columns || kernel.rows > rows || kernel.columns % gap != 0) continue;
-    if (best != nullptr && computed >= fewest) continue;
+    if (computed >= fewest) continue;
     best = &kernel;
     fewest = computed;
   }
