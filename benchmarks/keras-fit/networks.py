@@ -154,8 +154,8 @@ class _Sampled(layers.Layer):
     def call(self, inputs):
         mean, log_variance = inputs
         distance = 1 + log_variance - keras.ops.square(mean) - keras.ops.exp(log_variance)
-        self.add_loss(-0.5 * keras.ops.mean(keras.ops.sum(distance, axis=1)))
-        noise = keras.random.normal(keras.ops.shape(mean), seed=self.seeds)
+        self.add_loss(-0.5 * keras.ops.mean(keras.ops.sum(keras.ops.cast(distance, "float32"), axis=1)))
+        noise = keras.random.normal(keras.ops.shape(mean), dtype=mean.dtype, seed=self.seeds)
         return mean + keras.ops.exp(0.5 * log_variance) * noise
 
 

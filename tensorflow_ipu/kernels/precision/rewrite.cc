@@ -359,7 +359,9 @@ bool IsComputed(const xla::HloInstruction& value) {
 // values once that several operations use, or that a sum reads.
 absl::Status Hasten(xla::HloModule* module) {
   constexpr int64_t kLarge = 4096;
-  const auto is_large = [](const xla::HloInstruction* value) { return xla::ShapeUtil::ElementsIn(value->shape()) >= kLarge; };
+  const auto is_large = [](const xla::HloInstruction* value) {
+    return xla::ShapeUtil::ElementsIn(value->shape()) >= kLarge;
+  };
   for (xla::HloComputation* const computation : module->MakeNonfusionComputations()) {
     for (const Value operation : computation->MakeInstructionPostOrder()) {
       const Emit emit(computation, operation);
