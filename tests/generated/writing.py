@@ -47,6 +47,12 @@ class Program:
     tensors: dict[str, np.ndarray]
     variables: dict[str, np.ndarray]
 
+    @property
+    def uses_half(self) -> bool:
+        """Whether the program computes with float16: the tensor of that type, or one that is cast to it."""
+        _, _, body = self.source.partition(":")
+        return "g0" in body or "float16" in body
+
 
 @dataclasses.dataclass(frozen=True)
 class Expression:
