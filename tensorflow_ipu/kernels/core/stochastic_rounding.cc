@@ -79,7 +79,7 @@ using Kernel = void (*)(uint32_t first, uint32_t second, const float* from, floa
 IPU_KERNEL(Plain, )
 #if IPU_X86
 IPU_KERNEL(ByAvx2, __attribute__((target("avx2"))))
-IPU_KERNEL(ByAvx512, __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))))
+IPU_KERNEL(ByAvx512, __attribute__((target("avx512f,avx512dq,avx512vl"))))
 #endif
 #undef IPU_KERNEL
 
