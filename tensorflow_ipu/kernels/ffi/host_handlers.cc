@@ -203,7 +203,7 @@ ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs a
     input = *there;
   }
   for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
-  const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
+  const absl::Status done = call->kernel->Run(from, to, CallThreads(&threads));
   return done.ok() ? ffi::Error::Success() : Failed(ToCore(done), node, name);
 }
 
@@ -218,7 +218,7 @@ ffi::Error Sum(ffi::ThreadPool threads, ffi::Buffer<ffi::F32> left, ffi::Buffer<
                ffi::Buffer<ffi::F32> center, ffi::ResultBuffer<ffi::F32> sums) {
   const auto dimensions = left.dimensions();
   SumProducts({left.typed_data(), right.typed_data(), center.typed_data(), dimensions[0], dimensions[1]},
-              sums->typed_data(), HostThreads::Of(threads.num_threads()));
+              sums->typed_data(), CallThreads(&threads));
   return ffi::Error::Success();
 }
 

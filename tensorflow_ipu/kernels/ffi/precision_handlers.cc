@@ -39,19 +39,13 @@ IPU_HANDLER("ipu_half_precision", Begin, "options");
 
 using KeyWord = ffi::Buffer<ffi::U32>;
 
-// Runs `part` on ranges of so many elements, of which each takes so many cycles.
-template <typename Part>
-void InParts(ffi::ThreadPool threads, int64_t count, double cycles, Part part) {
-  HostThreads::Of(threads.num_threads()).device()->parallelFor(count, Eigen::TensorOpCost(0, 0, cycles), part);
-}
-
 ffi::Error Round(ffi::ThreadPool threads, ffi::Buffer<ffi::F32> values, KeyWord first, KeyWord second,
                  ffi::ResultBuffer<ffi::F32> rounded, int64_t site, int64_t to) {
   const core::StochasticRounding rounding(first.typed_data()[0], second.typed_data()[0], static_cast<uint64_t>(site),
                                           static_cast<core::RoundTo>(to));
   constexpr double kCycles = 0.7;  // With AVX-512.
   const auto count = static_cast<int64_t>(values.element_count());
-  InParts(threads, count, kCycles, [&](Eigen::Index begin, Eigen::Index end) {
+  CallThreads(&threads).DivideRange(count, kCycles, [&](int64_t begin, int64_t end) {
     rounding.Compute(values.typed_data(), rounded->typed_data(), begin, end);
   });
   return ffi::Error::Success();
@@ -73,10 +67,10 @@ ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer
   product.operands = left.element_type() == ffi::F16 ? core::Element::kHalf : core::Element::kFloat;
   product.result = core::Element::kFloat;
   product.key = key;
-  InParts(threads, product.Parts(), static_cast<double>(product.CyclesOfPart()),
-          [&](Eigen::Index first, Eigen::Index last) {
-            product.Compute(left.untyped_data(), right.untyped_data(), result->untyped_data(), first, last);
-          });
+  const auto cycles = static_cast<double>(product.CyclesOfPart());
+  CallThreads(&threads).DivideRange(product.Parts(), cycles, [&](int64_t first, int64_t last) {
+    product.Compute(left.untyped_data(), right.untyped_data(), result->untyped_data(), first, last);
+  });
   return ffi::Error::Success();
 }
 

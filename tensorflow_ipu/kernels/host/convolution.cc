@@ -34,7 +34,6 @@ namespace {
 #define IPU_UNROLL _Pragma("GCC unroll 32")
 
 constexpr int kLanes = 16, kColumns = 3, kDepth = 8;
-constexpr __mmask16 kAllLanes = 0xFFFF;
 constexpr std::size_t kMostFilter = 1 << 20;       // Bytes that stay in a second-level cache.
 constexpr int64_t kUnitsOfThread = 4;              // Units of work, if there are so many rows.
 constexpr int64_t kFilterRow = kColumns * kLanes;  // Of one channel of the images.
@@ -163,20 +162,17 @@ struct Pass {
 int64_t Floor(int64_t value, int64_t by) { return value >= 0 ? value / by : -((by - 1 - value) / by); }
 
 // Writes [out block][in block][row][channel][column][16 channels].
-IPU_LANES void PackFilter(const float* filter, const Pass& pass, float* to) {
-  const auto in = static_cast<int>(pass.in.channels), out = static_cast<int>(pass.out.channels);
-  const auto taps = static_cast<int>(pass.filter_rows) * kColumns;
-  const int of_in = pass.turned ? 1 : out, of_out = pass.turned ? in : 1;  // Distances of channels.
-  __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-  lanes = _mm512_mullo_epi32(lanes, _mm512_set1_epi32(of_out));
-  for (int block = 0; block < out; block += kLanes) {
-    for (int first = 0; first < in; first += kLanes) {
-      for (int row = 0; row < taps; row += kColumns) {
-        for (int channel = first; channel < std::min(first + kLanes, in); ++channel) {
-          for (int tap = row; tap < row + kColumns; ++tap, to += kLanes) {
+void PackFilter(const float* filter, const Pass& pass, float* to) {
+  const int64_t in = pass.in.channels, out = pass.out.channels, taps = pass.filter_rows * kColumns;
+  const int64_t of_in = pass.turned ? 1 : out, of_out = pass.turned ? in : 1;  // Distances of channels.
+  for (int64_t block = 0; block < out; block += kLanes) {
+    for (int64_t first = 0; first < in; first += kLanes) {
+      for (int64_t row = 0; row < taps; row += kColumns) {
+        for (int64_t channel = first; channel < std::min<int64_t>(first + kLanes, in); ++channel) {
+          for (int64_t tap = row; tap < row + kColumns; ++tap, to += kLanes) {
             const int64_t place = pass.turned ? taps - 1 - tap : tap;
             const float* const from = filter + place * in * out + channel * of_in + block * of_out;
-            _mm512_storeu_ps(to, _mm512_mask_i32gather_ps(_mm512_setzero_ps(), kAllLanes, lanes, from, sizeof(float)));
+            for (int64_t lane = 0; lane < kLanes; ++lane) to[lane] = from[lane * of_out];
           }
         }
       }
@@ -225,14 +221,14 @@ int64_t BandsOf(int64_t rows, int64_t vectors, int64_t least) {
   return std::clamp<int64_t>(std::max(vectors / kVectorsOfBand, least), 1, std::max<int64_t>(rows / kRowsOfBand, 1));
 }
 
-bool Convolve(const Pass& pass, const float* images, const float* filter, float* out, const HostThreads& threads) {
+bool Convolve(const Pass& pass, const float* images, const float* filter, float* out, const CallThreads& threads) {
   const Kernel* const kernel = KernelFor(pass.out.rows, pass.out.columns, pass.stride, pass.gap);
   const bool whole = pass.in.channels < kLanes || pass.in.channels % kLanes == 0;
   const bool aligned = pass.left % pass.gap == 0 && pass.out.columns % pass.gap == 0;
   if (kernel == nullptr || !whole || !aligned || pass.out.channels % kLanes != 0) return false;
   const auto packed = Scratch(pass.filter_rows * kColumns * pass.in.channels * pass.out.channels);
   PackFilter(filter, pass, packed.get());
-  const int64_t shards = threads.device()->numThreads(), rows = pass.out.rows;
+  const int64_t shards = threads.count(), rows = pass.out.rows;
   const int64_t width = std::max(pass.left / pass.gap + pass.in.columns,
                                  ((pass.out.columns - 1) * pass.stride + kColumns - 1) / pass.gap + 1);
   const int64_t bands = BandsOf(rows, pass.in.blocks() * pass.in.rows * width, kUnitsOfThread * shards / pass.in.count);
@@ -315,8 +311,8 @@ void AddBand(const Pass& pass, const float* image, const float* upstream, int64_
 }
 
 bool FilterGradient(const Pass& pass, const float* images, const float* upstream, float* out,
-                    const HostThreads& threads) {
-  const int64_t shards = threads.device()->numThreads(), count = pass.in.count;
+                    const CallThreads& threads) {
+  const int64_t shards = threads.count(), count = pass.in.count;
   const bool aligned = pass.left % pass.stride == 0 && pass.in.columns % pass.stride == 0;
   if (!aligned || pass.in.channels % kDepth != 0 || pass.out.channels % kLanes != 0 || count < shards) {
     return false;
@@ -377,7 +373,7 @@ std::unique_ptr<const DirectConvolution> DirectConvolution::Of(const tf::NodeDef
 }
 
 bool DirectConvolution::Compute(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
-                                const HostThreads& threads) const {
+                                const CallThreads& threads) const {
   const HostBuffer& images = role_ == Role::kOfInput ? results[0] : arguments[0];
   const HostBuffer& filter = role_ == Role::kOfFilter ? results[0] : arguments[1];
   const HostBuffer& out = role_ == Role::kForward ? results[0] : arguments[2];
@@ -409,7 +405,7 @@ bool DirectConvolution::Compute(absl::Span<const HostBuffer> arguments, absl::Sp
 
 std::unique_ptr<const DirectConvolution> DirectConvolution::Of(const tf::NodeDef&) { return nullptr; }
 
-bool DirectConvolution::Compute(absl::Span<const HostBuffer>, absl::Span<const HostBuffer>, const HostThreads&) const {
+bool DirectConvolution::Compute(absl::Span<const HostBuffer>, absl::Span<const HostBuffer>, const CallThreads&) const {
   return false;
 }
 

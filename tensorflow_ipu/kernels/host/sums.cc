@@ -31,12 +31,12 @@ IPU_BY_PROCESSOR void AddProducts(const float* left, const float* right, const f
 
 }  // namespace
 
-void SumProducts(const Factors& factors, float* sums, const HostThreads& threads) {
+void SumProducts(const Factors& factors, float* sums, const CallThreads& threads) {
   constexpr int64_t kWidth = 1024, kFewElements = 64 << 10;  // Few elements are not worth another thread.
   const int64_t columns = factors.columns, elements = factors.rows * columns;
   // Rows are added side by side, as one long row.
   const int64_t width = std::max<int64_t>(kWidth / columns, 1) * columns, rows = (elements + width - 1) / width;
-  const int64_t shards = elements < kFewElements ? 1 : threads.device()->numThreads();
+  const int64_t shards = elements < kFewElements ? 1 : threads.count();
   std::vector<float> centers, partial(static_cast<std::size_t>(shards * width), 0.0f);
   while (static_cast<int64_t>(centers.size()) < width) {
     centers.insert(centers.end(), factors.center, factors.center + columns);
