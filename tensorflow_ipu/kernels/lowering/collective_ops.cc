@@ -246,10 +246,7 @@ REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), UntransposedXla<core::Kind:
 // The state holds the index, so XLA computes it without a custom call.
 class ReplicaIndexXla : public tf::XlaOpKernel {
  public:
-  explicit ReplicaIndexXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("group_size", &group_size_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("orthogonal", &orthogonal_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     tf::TensorShape shape;
@@ -268,8 +265,8 @@ class ReplicaIndexXla : public tf::XlaOpKernel {
   }
 
  private:
-  int64_t group_size_ = 0;
-  bool orthogonal_ = false;
+  const int64_t group_size_ = tf::GetNodeAttr<int64_t>(def(), "group_size").value();
+  const bool orthogonal_ = tf::GetNodeAttr<bool>(def(), "orthogonal").value();
 };
 
 REGISTER_XLA_OP(Name("IpuReplicaIndex").IsMetadataOp(), ReplicaIndexXla);

@@ -243,9 +243,7 @@ constexpr int kBefore = 2;
 
 class OnceXla : public tf::XlaOpKernel {
  public:
-  explicit OnceXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const int captured = kBefore + context->num_outputs() - 1;
@@ -340,7 +338,7 @@ class OnceXla : public tf::XlaOpKernel {
     return status.ok() ? xla::ConstantLiteral(builder, literal) : builder->ReportError(status);
   }
 
-  tf::NameAttrList function_;
+  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
 };
 
 REGISTER_XLA_OP(Name("IpuOnce").AllowResourceTypes().AllowVariantTypes(), OnceXla);
@@ -379,9 +377,7 @@ class AddedComputations : public tf::ResourceBase {
 
 class OutlinedXla : public tf::XlaOpKernel {
  public:
-  explicit OutlinedXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<tf::XlaCompiler::Argument> arguments(context->num_inputs());
@@ -434,7 +430,7 @@ class OutlinedXla : public tf::XlaOpKernel {
   }
 
  private:
-  tf::NameAttrList function_;
+  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
 };
 
 REGISTER_XLA_OP(Name("IpuOutlined").AllowResourceTypes().AllowVariantTypes(), OutlinedXla);

@@ -242,9 +242,7 @@ absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp stas
 
 class StashZerosXla : public tf::XlaOpKernel {
  public:
-  explicit StashZerosXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("output_shapes", &shapes_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::Shape> stashes(shapes_.size());
@@ -258,7 +256,8 @@ class StashZerosXla : public tf::XlaOpKernel {
   }
 
  private:
-  std::vector<tf::TensorShape> shapes_;
+  const std::vector<tf::TensorShape> shapes_ =
+      tf::GetNodeAttr<std::vector<tf::TensorShape>>(def(), "output_shapes").value();
 };
 
 class StashReadXla : public tf::XlaOpKernel {

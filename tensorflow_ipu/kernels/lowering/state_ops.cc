@@ -42,10 +42,7 @@ REGISTER_OP("IpuInfeedDequeue")
 
 class InfeedDequeueXla : public tf::XlaOpKernel {
  public:
-  explicit InfeedDequeueXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("types", &types_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::Shape> results(types_.size());
@@ -57,8 +54,8 @@ class InfeedDequeueXla : public tf::XlaOpKernel {
   }
 
  private:
-  tf::DataTypeVector types_;
-  std::vector<tf::TensorShape> shapes_;
+  const tf::DataTypeVector types_ = tf::GetNodeAttr<tf::DataTypeVector>(def(), "types").value();
+  const std::vector<tf::TensorShape> shapes_ = tf::GetNodeAttr<std::vector<tf::TensorShape>>(def(), "shapes").value();
 };
 
 REGISTER_XLA_OP(Name("IpuInfeedDequeue").IsMetadataOp(), InfeedDequeueXla);
@@ -76,10 +73,7 @@ REGISTER_OP("IpuOutfeedEnqueue")
 
 class OutfeedEnqueueXla : public tf::XlaOpKernel {
  public:
-  explicit OutfeedEnqueueXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("layout", &layout_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("synthetic", &synthetic_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::XlaOp> element = ValuesOf(context);
@@ -94,8 +88,8 @@ class OutfeedEnqueueXla : public tf::XlaOpKernel {
   }
 
  private:
-  int64_t layout_;
-  bool synthetic_;
+  const int64_t layout_ = tf::GetNodeAttr<int64_t>(def(), "layout").value();
+  const bool synthetic_ = tf::GetNodeAttr<bool>(def(), "synthetic").value();
 };
 
 REGISTER_XLA_OP(Name("IpuOutfeedEnqueue"), OutfeedEnqueueXla);
@@ -134,10 +128,7 @@ REGISTER_OP("IpuEmbeddingUpdate")
 
 class EmbeddingLookupXla : public tf::XlaOpKernel {
  public:
-  explicit EmbeddingLookupXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("width", &width_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const absl::StatusOr<xla::Shape> indices = context->InputXlaShape(1);
@@ -151,17 +142,13 @@ class EmbeddingLookupXla : public tf::XlaOpKernel {
   }
 
  private:
-  int64_t width_;
-  CallOptions options_;
+  const int64_t width_ = tf::GetNodeAttr<int64_t>(def(), "width").value();
+  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
 };
 
 class EmbeddingUpdateXla : public tf::XlaOpKernel {
  public:
-  explicit EmbeddingUpdateXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("learning_rate", &learning_rate_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("batches", &batches_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("site", &site_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     xla::Shape done;
@@ -174,9 +161,9 @@ class EmbeddingUpdateXla : public tf::XlaOpKernel {
   }
 
  private:
-  float learning_rate_;
-  int64_t batches_;
-  int64_t site_;
+  const float learning_rate_ = tf::GetNodeAttr<float>(def(), "learning_rate").value();
+  const int64_t batches_ = tf::GetNodeAttr<int64_t>(def(), "batches").value();
+  const int64_t site_ = tf::GetNodeAttr<int64_t>(def(), "site").value();
 };
 
 REGISTER_XLA_OP(Name("IpuEmbeddingLookup").IsMetadataOp(), EmbeddingLookupXla);
@@ -203,9 +190,7 @@ REGISTER_OP("IpuRandomStream")
 
 class RandomSeedXla : public tf::XlaOpKernel {
  public:
-  explicit RandomSeedXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const xla::Shape seed = xla::ShapeUtil::MakeShape(xla::S64, {2});
@@ -213,7 +198,7 @@ class RandomSeedXla : public tf::XlaOpKernel {
   }
 
  private:
-  CallOptions options_;
+  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
 };
 
 class RandomStreamXla : public tf::XlaOpKernel {
@@ -239,9 +224,7 @@ REGISTER_OP("IpuHalfPrecision")
 
 class HalfPrecisionXla : public tf::XlaOpKernel {
  public:
-  explicit HalfPrecisionXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("options", &options_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const xla::Shape word = xla::ShapeUtil::MakeShape(xla::U32, {});
@@ -250,7 +233,7 @@ class HalfPrecisionXla : public tf::XlaOpKernel {
   }
 
  private:
-  std::string options_;
+  const std::string options_ = tf::GetNodeAttr<std::string>(def(), "options").value();
 };
 
 REGISTER_XLA_OP(Name("IpuHalfPrecision").IsMetadataOp(), HalfPrecisionXla);
