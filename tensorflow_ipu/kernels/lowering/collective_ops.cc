@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
@@ -38,13 +37,6 @@ absl::Status SetShapes(InferenceContext* c, ShapeOf shape_of) {
     c->set_output(i, shape);
   }
   return absl::OkStatus();
-}
-
-absl::Status Unchanged(InferenceContext* c) {
-  return SetShapes(c, [](ShapeHandle value, ShapeHandle* shape) {
-    *shape = value;
-    return absl::OkStatus();
-  });
 }
 
 absl::Status GroupLeads(InferenceContext* c) {
@@ -103,7 +95,7 @@ absl::Status Exchanged(InferenceContext* c) {
       .SetIsStateful()
 #define REDUCTION "reduction: {'sum', 'mean', 'product', 'min', 'max', 'and', 'or', 'local'} = 'sum'"
 
-COLLECTIVE_OP("IpuAllReduce").Attr(REDUCTION).Attr("group_size: int >= 0 = 0").SetShapeFn(Unchanged);
+COLLECTIVE_OP("IpuAllReduce").Attr(REDUCTION).Attr("group_size: int >= 0 = 0").SetShapeFn(ShapesOfInputs<1>);
 COLLECTIVE_OP("IpuAllGather").Attr("group_size: int >= 1").SetShapeFn(GroupLeads);
 COLLECTIVE_OP("IpuReduceScatter").Attr(REDUCTION).Attr("group_size: int >= 1").SetShapeFn(Scattered);
 COLLECTIVE_OP("IpuAllToAll")
@@ -111,7 +103,7 @@ COLLECTIVE_OP("IpuAllToAll")
     .Attr("concat_dimension: int >= 0")
     .Attr("group_size: int >= 1")
     .SetShapeFn(Exchanged);
-COLLECTIVE_OP("IpuBroadcast").Attr("root: int >= 0 = 0").Attr("group_size: int >= 0 = 0").SetShapeFn(Unchanged);
+COLLECTIVE_OP("IpuBroadcast").Attr("root: int >= 0 = 0").Attr("group_size: int >= 0 = 0").SetShapeFn(ShapesOfInputs<1>);
 
 // The index of the replica, or its rank in its group.
 REGISTER_OP("IpuReplicaIndex")
@@ -155,10 +147,11 @@ class CollectiveXla : public tf::XlaOpKernel {
       value = Sent(value, *shape);
       shapes.push_back(ReceivedShape(*shape));
     }
-    const std::string attributes =
-        absl::StrCat("{kind = ", static_cast<int64_t>(kind_), " : i64, reduction = ", static_cast<int64_t>(reduction_),
-                     " : i64, group_size = ", group_size_, " : i64, orthogonal = ", orthogonal_ ? "true" : "false",
-                     ", root = ", root_, " : i64}");
+    const std::string attributes = CallAttributes({{"kind", static_cast<int64_t>(kind_)},
+                                                   {"reduction", static_cast<int64_t>(reduction_)},
+                                                   {"group_size", group_size_},
+                                                   {"orthogonal", orthogonal_},
+                                                   {"root", root_}});
     const std::vector<xla::XlaOp> received =
         CallWithState(context, "ipu_collective", values, shapes, attributes, options_);
     for (std::size_t i = 0; i < received.size(); ++i) {

@@ -120,9 +120,7 @@ class HostCallXla : public tf::XlaOpKernel {
     const std::string node = TextOf(def());
     const std::vector<xla::XlaOp> given =
         CallWithState(context, "ipu_host_call", ValuesOf(context), results,
-                      absl::StrCat("{node = ", QuotedAttribute(node),
-                                   ", name = ", QuotedAttribute(NameForMessages(context, node)), "}"),
-                      options_);
+                      CallAttributes({{"node", node}, {"name", NameForMessages(context, node)}}), options_);
     if (given.size() == results.size()) context->SetTensorListOutput(0, xla::Tuple(context->builder(), given));
   }
 
@@ -176,8 +174,7 @@ class UserOperationXla : public tf::XlaOpKernel {
       OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(i), shape, &results[i]));
     }
     const std::string attributes =
-        absl::StrCat("{attributes = ", QuotedAttribute(attributes_), ", called = ", QuotedAttribute(called_),
-                     ", name = ", QuotedAttribute(NameForMessages(context, called_)), "}");
+        CallAttributes({{"attributes", attributes_}, {"called", called_}, {"name", NameForMessages(context, called_)}});
     SetOutputs(context, CallWithState(context, "ipu_user_operation", ValuesOf(context), results, attributes, options_));
   }
 

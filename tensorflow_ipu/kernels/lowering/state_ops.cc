@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -29,16 +28,7 @@ REGISTER_OP("IpuInfeedDequeue")
     .Attr("types: list(type) >= 1")
     .Attr("shapes: list(shape) >= 1")
     .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      std::vector<tf::TensorShape> shapes;
-      TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
-      for (std::size_t i = 0; i < shapes.size(); ++i) {
-        tf::shape_inference::ShapeHandle shape;
-        TF_RETURN_IF_ERROR(c->MakeShapeFromTensorShape(shapes[i], &shape));
-        c->set_output(static_cast<int>(i), shape);
-      }
-      return absl::OkStatus();
-    });
+    .SetShapeFn(StatedShapes);
 
 class InfeedDequeueXla : public tf::XlaOpKernel {
  public:
@@ -69,7 +59,7 @@ REGISTER_OP("IpuOutfeedEnqueue")
     .Attr("layout: int")
     .Attr("synthetic: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+    .SetShapeFn(tf::shape_inference::NoOutputs);
 
 class OutfeedEnqueueXla : public tf::XlaOpKernel {
  public:
@@ -83,8 +73,7 @@ class OutfeedEnqueueXla : public tf::XlaOpKernel {
       OP_REQUIRES_OK(context, RefuseEmpty("outfeed", *shape));
     }
     if (synthetic_) element.clear();
-    CallWithState(context, "ipu_outfeed_enqueue", element, /*results=*/{},
-                  "{layout = " + std::to_string(layout_) + " : i64}");
+    CallWithState(context, "ipu_outfeed_enqueue", element, /*results=*/{}, CallAttributes({{"layout", layout_}}));
   }
 
  private:
@@ -136,7 +125,7 @@ class EmbeddingLookupXla : public tf::XlaOpKernel {
     xla::Shape rows;
     OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0),
                                                       tf::TensorShape({indices->dimensions(0), width_}), &rows));
-    const std::string attributes = absl::StrCat("{name = ", QuotedAttribute(NameForMessages(context, "lookup")), "}");
+    const std::string attributes = CallAttributes({{"name", NameForMessages(context, "lookup")}});
     SetOutputs(context,
                CallWithState(context, "ipu_embedding_lookup", {context->Input(1)}, {rows}, attributes, options_));
   }
@@ -153,9 +142,10 @@ class EmbeddingUpdateXla : public tf::XlaOpKernel {
   void Compile(tf::XlaOpKernelContext* context) override {
     xla::Shape done;
     OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0), tf::TensorShape({}), &done));
-    const std::string attributes =
-        absl::StrFormat("{learning_rate = %.9e : f32, batches = %d : i64, site = %d : i64, name = %s}", learning_rate_,
-                        batches_, site_, QuotedAttribute(NameForMessages(context, absl::StrCat(site_))));
+    const std::string attributes = CallAttributes({{"learning_rate", learning_rate_},
+                                                   {"batches", batches_},
+                                                   {"site", site_},
+                                                   {"name", NameForMessages(context, absl::StrCat(site_))}});
     SetOutputs(context, CallWithState(context, "ipu_embedding_update", {context->Input(1), context->Input(2)}, {done},
                                       attributes));
   }
@@ -228,8 +218,7 @@ class HalfPrecisionXla : public tf::XlaOpKernel {
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const xla::Shape word = xla::ShapeUtil::MakeShape(xla::U32, {});
-    CallWithState(context, precision::kMarker, {}, {word, word, word, word},
-                  absl::StrCat("{options = ", QuotedAttribute(options_), "}"));
+    CallWithState(context, precision::kMarker, {}, {word, word, word, word}, CallAttributes({{"options", options_}}));
   }
 
  private:
