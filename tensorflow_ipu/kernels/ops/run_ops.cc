@@ -52,6 +52,8 @@ REGISTER_OP("IpuReplicatedRun")
     .SetIsDistributedCommunication()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
+const core::Counter failed_runs("FailedGraphRuns");
+
 // The user's name of a function: `train` for `__inference_train_123`.
 std::string NameOf(absl::string_view function) {
   absl::ConsumePrefix(&function, "__inference_");
@@ -116,10 +118,9 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
   // Wraps `done` to record the run.
   static DoneCallback Timed(const tf::OpKernelContext* context, DoneCallback done) {
     return [context, done = std::move(done), begin = core::Samples::Clock::now()] {
-      core::Metrics& metrics = core::Metrics::Global();
       const auto end = core::Samples::Clock::now();
-      metrics.graph_runs.Add(end, end - begin);
-      if (!context->status().ok()) core::Count(&metrics.failed_graph_runs);
+      core::Metrics::Global().graph_runs.Add(end, end - begin);
+      if (!context->status().ok()) failed_runs.Add();
       done();
     };
   }
