@@ -16,8 +16,7 @@ const std::vector<const HostThreads*>& ByCount() {
     auto* const made = new std::vector<const HostThreads*>();
     const int cores = tf::port::MaxParallelism();
     auto* const pool = new tf::thread::ThreadPool(tf::Env::Default(), "ipu-host-kernels", cores);
-    for (int count = 1; count < cores; ++count) made->push_back(new HostThreads(pool, count));
-    made->push_back(new HostThreads(pool));
+    for (int count = 1; count <= cores; ++count) made->push_back(new HostThreads(pool->AsEigenThreadPool(), count));
     return made;
   }();
   return *all;
@@ -33,24 +32,14 @@ const HostThreads& HostThreads::Of(int64_t count) {
 
 void HostThreads::Divide(int64_t count, const std::function<void(int64_t)>& run) const {
   constexpr double kMany = 1e9;  // Cycles, so that each is worth a thread.
-  device_->parallelFor(count, Eigen::TensorOpCost(0, 0, kMany), [&](int64_t first, int64_t last) {
+  device()->parallelFor(count, Eigen::TensorOpCost(0, 0, kMany), [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) run(i);
   });
 }
 
-HostThreads::HostThreads(tf::thread::ThreadPool* pool)
-    : all_(std::make_unique<Eigen::ThreadPoolDevice>(pool->AsEigenThreadPool(), pool->NumThreads())),
-      device_(all_.get()) {
-  workers_.num_threads = pool->NumThreads();
-  workers_.workers = pool;
-}
-
-HostThreads::HostThreads(tf::thread::ThreadPool* pool, int count)
-    : fewer_(std::make_unique<FewerThreads>(pool->AsEigenThreadPool(), count)),
-      named_(std::make_unique<tf::thread::ThreadPool>(fewer_.get())),
-      device_(fewer_->device()) {
+HostThreads::HostThreads(Eigen::ThreadPoolInterface* pool, int count) : pool_(pool, count), named_(&pool_) {
   workers_.num_threads = count;
-  workers_.workers = named_.get();
+  workers_.workers = &named_;
 }
 
 }  // namespace tensorflow_ipu

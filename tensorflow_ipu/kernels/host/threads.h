@@ -50,20 +50,17 @@ class HostThreads {
   // 0 or too many: all threads.
   static const HostThreads& Of(int64_t count);
 
-  explicit HostThreads(tensorflow::thread::ThreadPool* pool);
-  HostThreads(tensorflow::thread::ThreadPool* pool, int count);
+  HostThreads(Eigen::ThreadPoolInterface* pool, int count);
 
   // Calls `run` for 0 to `count` - 1, each on a thread of its own if there are so many.
   void Divide(int64_t count, const std::function<void(int64_t)>& run) const;
 
-  const Eigen::ThreadPoolDevice* device() const { return device_; }
+  const Eigen::ThreadPoolDevice* device() const { return pool_.device(); }
   const tensorflow::DeviceBase::CpuWorkerThreads* workers() const { return &workers_; }
 
  private:
-  std::unique_ptr<FewerThreads> fewer_;
-  std::unique_ptr<tensorflow::thread::ThreadPool> named_;  // The pool as TensorFlow's kernels want it.
-  std::unique_ptr<Eigen::ThreadPoolDevice> all_;
-  const Eigen::ThreadPoolDevice* device_;
+  FewerThreads pool_;
+  tensorflow::thread::ThreadPool named_;  // The pool as TensorFlow's kernels want it.
   tensorflow::DeviceBase::CpuWorkerThreads workers_;
 };
 

@@ -10,6 +10,7 @@
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -115,32 +116,35 @@ REGISTER_OP("IpuReplicaIndex")
 
 namespace {
 
-core::Reduction ReductionOf(const std::string& name) {
+core::Kind KindOf(const std::string& op) {
+  static const auto* const kinds =
+      new std::map<std::string, core::Kind>{{"IpuAllReduce", core::Kind::kAllReduce},
+                                            {"IpuAllGather", core::Kind::kAllGather},
+                                            {"IpuReduceScatter", core::Kind::kReduceScatter},
+                                            {"IpuAllToAll", core::Kind::kAllToAll},
+                                            {"IpuBroadcast", core::Kind::kBroadcast}};
+  return kinds->at(op);
+}
+
+core::Reduction ReductionOf(const tf::NodeDef& node) {
   static const auto* const reductions = new std::map<std::string, core::Reduction>{
       {"sum", core::Reduction::kSum}, {"mean", core::Reduction::kMean},  {"product", core::Reduction::kProduct},
       {"min", core::Reduction::kMin}, {"max", core::Reduction::kMax},    {"and", core::Reduction::kAnd},
       {"or", core::Reduction::kOr},   {"local", core::Reduction::kLocal}};
+  std::string name = "sum";
+  tf::TryGetNodeAttr(node, "reduction", &name);
   return reductions->at(name);  // The op checks the name.
 }
 
 class CollectiveXla : public tf::XlaOpKernel {
  public:
-  CollectiveXla(tf::OpKernelConstruction* construction, core::Kind kind) : XlaOpKernel(construction), kind_(kind) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("group_size", &group_size_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("orthogonal", &orthogonal_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
-    // A single replica then has nothing to copy.
-    options_.in_place = kind == core::Kind::kAllReduce || kind == core::Kind::kBroadcast;
-    if (construction->HasAttr("root")) OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
-    if (!construction->HasAttr("reduction")) return;
-    std::string reduction;
-    OP_REQUIRES_OK(construction, construction->GetAttr("reduction", &reduction));
-    reduction_ = ReductionOf(reduction);
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::XlaOp> values = ValuesOf(context);
     std::vector<xla::Shape> shapes;
+    int64_t root = 0;
+    tf::TryGetNodeAttr(def(), "root", &root);
     for (xla::XlaOp& value : values) {
       const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(value);
       OP_REQUIRES_OK(context, shape.status());
@@ -148,10 +152,10 @@ class CollectiveXla : public tf::XlaOpKernel {
       shapes.push_back(ReceivedShape(*shape));
     }
     const std::string attributes = CallAttributes({{"kind", static_cast<int64_t>(kind_)},
-                                                   {"reduction", static_cast<int64_t>(reduction_)},
+                                                   {"reduction", static_cast<int64_t>(ReductionOf(def()))},
                                                    {"group_size", group_size_},
                                                    {"orthogonal", orthogonal_},
-                                                   {"root", root_}});
+                                                   {"root", root}});
     const std::vector<xla::XlaOp> received =
         CallWithState(context, "ipu_collective", values, shapes, attributes, options_);
     for (std::size_t i = 0; i < received.size(); ++i) {
@@ -169,29 +173,20 @@ class CollectiveXla : public tf::XlaOpKernel {
   }
   virtual xla::XlaOp Result(xla::XlaOp received, const xla::Shape&) const { return received; }
 
-  int64_t group_size_ = 0;
+  const int64_t group_size_ = tf::GetNodeAttr<int64_t>(def(), "group_size").value();
 
  private:
-  const core::Kind kind_;
-  int64_t root_ = 0;
-  core::Reduction reduction_ = core::Reduction::kSum;
-  bool orthogonal_ = false;
-  CallOptions options_;
-};
-
-template <core::Kind kKind>
-class UntransposedXla : public CollectiveXla {
- public:
-  explicit UntransposedXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, kKind) {}
+  const core::Kind kind_ = KindOf(type_string());
+  const bool orthogonal_ = tf::GetNodeAttr<bool>(def(), "orthogonal").value();
+  // A single replica has nothing to copy if the results are in place.
+  const CallOptions options_{/*in_place=*/kind_ == core::Kind::kAllReduce || kind_ == core::Kind::kBroadcast,
+                             tf::GetNodeAttr<bool>(def(), "advance").value()};
 };
 
 // The custom call exchanges contiguous parts, so XLA transposes them to the front and back again.
 class AllToAllXla : public CollectiveXla {
  public:
-  explicit AllToAllXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kAllToAll) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("split_dimension", &split_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("concat_dimension", &concat_));
-  }
+  using CollectiveXla::CollectiveXla;
 
  protected:
   // [..., n, ...] to [k, ..., n / k, ...].
@@ -226,15 +221,15 @@ class AllToAllXla : public CollectiveXla {
   }
 
  private:
-  int64_t split_ = 0;
-  int64_t concat_ = 0;
+  const int64_t split_ = tf::GetNodeAttr<int64_t>(def(), "split_dimension").value();
+  const int64_t concat_ = tf::GetNodeAttr<int64_t>(def(), "concat_dimension").value();
 };
 
-REGISTER_XLA_OP(Name("IpuAllReduce").IsMetadataOp(), UntransposedXla<core::Kind::kAllReduce>);
-REGISTER_XLA_OP(Name("IpuAllGather").IsMetadataOp(), UntransposedXla<core::Kind::kAllGather>);
-REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), UntransposedXla<core::Kind::kReduceScatter>);
+REGISTER_XLA_OP(Name("IpuAllReduce").IsMetadataOp(), CollectiveXla);
+REGISTER_XLA_OP(Name("IpuAllGather").IsMetadataOp(), CollectiveXla);
+REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), CollectiveXla);
 REGISTER_XLA_OP(Name("IpuAllToAll").IsMetadataOp(), AllToAllXla);
-REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), UntransposedXla<core::Kind::kBroadcast>);
+REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), CollectiveXla);
 
 // The state holds the index, so XLA computes it without a custom call.
 class ReplicaIndexXla : public tf::XlaOpKernel {
