@@ -9,7 +9,6 @@
 
 #include "tensorflow_ipu/kernels/core/half.h"
 #include "tensorflow_ipu/kernels/core/processor.h"
-#include "tensorflow_ipu/kernels/core/stochastic_rounding.h"
 
 #if IPU_X86
 #define IPU_AVX2 __attribute__((target("avx2,fma,f16c")))
@@ -199,6 +198,23 @@ IPU_AVX2 void WidenByInstruction(const uint16_t* from, int64_t count, float* to)
 }
 #endif
 
+// The bits that a float has more than a half.
+constexpr int kDropped = 13;
+constexpr float kSmallestNormalHalf = 0x1p-14f, kHalfQuantum = 0x1p-24f;
+
+// Like `RoundStochastically` of precision/: `random` has kDropped bits.
+float RoundedAtRandom(float value, uint32_t random, Overflow overflow) {
+  const float magnitude = std::fabs(value);
+  float rounded = value;
+  if (magnitude < kSmallestNormalHalf) {
+    const float fraction = static_cast<float>(random) * (1.0f / (1 << kDropped));
+    rounded = std::copysign(std::floor(magnitude / kHalfQuantum + fraction) * kHalfQuantum, value);
+  } else if (magnitude <= kLargestHalf + 32) {  // Larger ones overflow in any case.
+    rounded = FromBits((Bits(value) + static_cast<int32_t>(random)) & ~((1 << kDropped) - 1));
+  }
+  return Limited(rounded, overflow);
+}
+
 // Each step is a bijection that mixes high bits into low ones.
 uint32_t RandomBits(uint32_t place, uint32_t block, const uint32_t* key) {
   uint32_t x = place * 0x9e3779b9u + key[0];
@@ -206,7 +222,7 @@ uint32_t RandomBits(uint32_t place, uint32_t block, const uint32_t* key) {
   x += block * 0x85ebca6bu;
   x = (x ^ (x >> 15)) * 0x846ca68bu;
   x = (x ^ (x >> 16)) * 0x7feb352du;
-  return x >> (32 - kRandomBits);
+  return x >> (32 - kDropped);
 }
 
 // Adjacent channels of one place of the filter, in the order of the sum.
@@ -276,8 +292,7 @@ class Worker {
       for (int64_t column = 0; column < kTileColumns; ++column) {
         float& sum = sums[row * kSumsStride + column];
         const auto at = static_cast<uint32_t>(place + row * down_step + column * across_step);
-        const uint32_t random = RandomBits(at, static_cast<uint32_t>(block), product_.key);
-        sum = Limited(Rounded<RoundTo::kHalvesAndBeyond>(sum, random), product_.overflow);
+        sum = RoundedAtRandom(sum, RandomBits(at, static_cast<uint32_t>(block), product_.key), product_.overflow);
       }
     }
   }

@@ -3,13 +3,22 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <type_traits>
 
+#include "tensorflow_ipu/kernels/core/half.h"
 #include "tensorflow_ipu/kernels/core/processor.h"
 
 namespace tensorflow_ipu::core {
 
 namespace {
 
+constexpr int32_t kMagnitude = 0x7fffffff;
+constexpr int32_t kInfinite = 0x7f800000;
+constexpr int32_t kNan = 0x7fc00000;
+constexpr int32_t kLargestHalf = 0x477fe000;     // Of 65504.
+constexpr int32_t kSmallestNormal = 0x38800000;  // Of 2^-14, the smallest normal number of float16.
+constexpr int kDropped = 13;                     // The significand bits that float16 drops.
+constexpr float kQuantum = 0x1p-24f;             // Between the numbers of float16 below the smallest normal one.
 constexpr uint32_t kGolden = 0x9e3779b9u;
 
 // Constants of a 32-bit finalizer with low bias: Wellons, Prospecting for Hash Functions, 2018.
@@ -20,6 +29,23 @@ uint32_t Mixed(uint32_t x) {
   x = (x ^ (x >> 16)) * kFirstFactor;
   x = (x ^ (x >> 15)) * kSecondFactor;
   return x ^ (x >> 16);
+}
+
+template <RoundTo to>
+[[gnu::always_inline]] inline float Rounded(float value, uint32_t random) {
+  const float fraction = static_cast<float>(static_cast<int32_t>(random)) * (1.0f / (1 << kDropped));
+  if constexpr (to == RoundTo::kIntegers) return __builtin_floorf(value + fraction);
+  const int32_t magnitude = Bits(value) & kMagnitude;
+  // Adding random bits below the significand of float16 carries into it in proportion to the dropped bits; the rest is
+  // cut off. Subnormal numbers are evenly spaced: there a random fraction is added and the sum is cut off.
+  const auto normal = static_cast<int32_t>((static_cast<uint32_t>(magnitude) + random) & ~((1u << kDropped) - 1));
+  const float quanta = FromBits(Select(magnitude < kSmallestNormal, magnitude, 0)) * (1 / kQuantum) + fraction;
+  const int32_t small = Bits(static_cast<float>(static_cast<int32_t>(quanta)) * kQuantum);
+  int32_t rounded = Select(magnitude < kSmallestNormal, small, normal);
+  if constexpr (to == RoundTo::kHalves) rounded = Select(rounded > kLargestHalf, kLargestHalf, rounded);
+  if constexpr (to == RoundTo::kHalvesOrNan) rounded = Select(rounded > kLargestHalf, kNan, rounded);
+  rounded = Select(magnitude > kInfinite, magnitude, rounded);
+  return FromBits(rounded | (Bits(value) & ~kMagnitude));
 }
 
 // Blocks of a fixed length in arrays of their own: GCC vectorizes no other loop at -O2.
@@ -37,7 +63,7 @@ template <RoundTo to>
       uint32_t x = (index + i) * kGolden + first;
       x = (x ^ (x >> 16)) * kFirstFactor + second;
       x = (x ^ (x >> 15)) * kSecondFactor;
-      block[i] = Rounded<to>(block[i], x >> (32 - kRandomBits));
+      block[i] = Rounded<to>(block[i], x >> (32 - kDropped));
     }
     std::memcpy(result + at, block, bytes);
   }
