@@ -83,7 +83,7 @@ TEST(threads_that_add_find_and_remove_get_numbers_of_their_own) {
 }
 
 TEST(each_device_has_one_object) {
-  ByDevice<int> objects;
+  Registry<int> objects;
   const auto first = objects.Of(3, [] { return std::make_shared<int>(7); });
   CHECK_EQ(*first, 7);
   CHECK(objects.Of(3, [] { return std::make_shared<int>(8); }) == first);

@@ -8,7 +8,7 @@ namespace tensorflow_ipu {
 
 namespace {
 
-core::ByDevice<core::ReplicaGroup>& Groups() { return core::NeverDestroyed<core::ByDevice<core::ReplicaGroup>>(); }
+core::Registry<core::ReplicaGroup>& Groups() { return core::NeverDestroyed<core::Registry<core::ReplicaGroup>>(); }
 
 bool SomeProgramWaitsForData() {
   for (const auto& infeed : Infeeds().All()) {

@@ -299,30 +299,7 @@ const char* ipu_metrics(int64_t samples) {
   static thread_local std::string kept;
   core::Metrics& metrics = core::Metrics::Global();
   std::ostringstream text;
-  const auto counter = [&](const char* name, const std::atomic<int64_t>& value) {
-    text << "counter " << name << ' ' << value.load(std::memory_order_relaxed) << '\n';
-  };
-  counter("Collectives", metrics.collectives);
-  counter("CollectiveBytes", metrics.collective_bytes);
-  counter("Crossings", metrics.crossings);
-  counter("CrossingBytes", metrics.crossing_bytes);
-  const EmbeddingTraffic& embeddings = EmbeddingTraffic::Global();
-  counter("EmbeddingLookups", embeddings.lookups);
-  counter("EmbeddingRowsRead", embeddings.rows_read);
-  counter("EmbeddingUpdates", embeddings.updates);
-  counter("EmbeddingRowsUpdated", embeddings.rows_updated);
-  counter("ExecutablesLoaded", metrics.executables_loaded);
-  counter("ExecutablesStored", metrics.executables_stored);
-  for (const auto& [type, calls] : metrics.host_kernel_calls.Read()) {
-    text << "counter HostKernelCalls:" << type << ' ' << calls << '\n';
-  }
-  counter("HostFunctionCalls", metrics.host_function_calls);
-  counter("UserOperationCalls", metrics.user_operation_calls);
-  counter("VariableReads", metrics.variable_reads);
-  counter("VariableReadBytes", metrics.variable_read_bytes);
-  counter("VariableWrites", metrics.variable_writes);
-  counter("VariableWriteBytes", metrics.variable_write_bytes);
-  counter("FailedGraphRuns", metrics.failed_graph_runs);
+  for (const auto& [name, count] : core::Counters::Global().Read()) text << "counter " << name << ' ' << count << '\n';
   Write(text, "InfeedWaitTime", metrics.infeed_waits, samples);
   Write(text, "CollectiveWaitTime", metrics.collective_waits, samples);
   Write(text, "GraphRunTime", metrics.graph_runs, samples);

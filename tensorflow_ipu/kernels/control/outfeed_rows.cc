@@ -6,10 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -31,8 +29,8 @@ struct ElementLayout {
 
 namespace {
 
-// Answers of calls that transfer nothing.
-enum Refusal : int64_t { kGone = -1, kOtherLayout = -2, kNoMemory = -3, kOtherReplicas = -4 };
+// The answer of calls that transfer nothing, for reasons that a dequeue operation explains. All elements stay.
+constexpr int64_t kRefused = -1;
 
 // TensorFlow copies tensors of another alignment.
 constexpr std::size_t kAlignment = 64;
@@ -66,73 +64,39 @@ OwnedTensor NewTensor(const ElementLayout& layout, int64_t leaf, const int64_t* 
   return owned;
 }
 
-// The address of each row of a replica, in order.
-std::vector<const std::byte*> RowsOf(const std::vector<core::Rows>& pieces, std::size_t row_bytes) {
-  std::vector<const std::byte*> rows;
-  for (const core::Rows& piece : pieces) {
-    for (int64_t row = piece.begin; row < piece.end; ++row) {
-      rows.push_back(piece.data.get() + static_cast<std::size_t>(row) * row_bytes);
-    }
-  }
-  return rows;
-}
-
-// Tensors for the leaves of an element, without values and with these leading dimensions; fewer if there is no memory.
-std::vector<OwnedTensor> NewTensors(const ElementLayout& layout, const std::vector<int64_t>& leading) {
-  std::vector<OwnedTensor> tensors;
+// Appends tensors for the leaves of an element, without values and with these leading dimensions. Returns false if
+// there is no memory.
+bool AddTensors(const ElementLayout& layout, const std::vector<int64_t>& leading, std::vector<OwnedTensor>* tensors) {
   const int64_t* sizes = layout.sizes;
-  for (int64_t leaf = 0; leaf < layout.leaves; ++leaf) {
-    OwnedTensor tensor = NewTensor(layout, leaf, sizes, leading);
-    if (tensor == nullptr) break;
-    sizes += layout.ranks[leaf];
-    tensors.push_back(std::move(tensor));
-  }
-  return tensors;
-}
-
-// Tensors for the leaves of an element of several replicas.
-std::vector<OwnedTensor> NewElement(const ElementLayout& layout, int64_t replicas) {
-  return NewTensors(layout, replicas > 1 ? std::vector<int64_t>{replicas} : std::vector<int64_t>{});
-}
-
-std::size_t RowBytes(const ElementLayout& layout) {
-  return static_cast<std::size_t>(std::accumulate(layout.bytes, layout.bytes + layout.leaves, int64_t{0}));
-}
-
-// Copies row `row` of each replica to `to(leaf)`.
-template <typename Destination>
-void CopyRow(const std::vector<std::vector<const std::byte*>>& replicas, std::size_t row, const ElementLayout& layout,
-             Destination to) {
-  std::size_t offset = 0;
-  for (int64_t leaf = 0; leaf < layout.leaves; ++leaf) {
-    const std::size_t bytes = static_cast<std::size_t>(layout.bytes[leaf]);
-    auto* at = static_cast<std::byte*>(to(leaf));
-    for (const auto& replica : replicas) {
-      std::memcpy(at, replica[row] + offset, bytes);
-      at += bytes;
-    }
-    offset += bytes;
-  }
-}
-
-// Copies the first row to `first`, a pointer a leaf, if that is not null, and the others into a tensor a leaf and
-// element. Returns whether there was memory.
-bool Copy(const core::Outfeed::Taken& taken, const ElementLayout& layout, void* const* first,
-          std::vector<OwnedTensor>* tensors) {
-  std::vector<std::vector<const std::byte*>> replicas;
-  for (const auto& pieces : taken.pieces) replicas.push_back(RowsOf(pieces, RowBytes(layout)));
-  for (std::size_t row = 0; row < static_cast<std::size_t>(taken.count); ++row) {
-    if (row == 0 && first != nullptr) {
-      CopyRow(replicas, row, layout, [&](int64_t leaf) { return first[leaf]; });
-      continue;
-    }
-    std::vector<OwnedTensor> element = NewElement(layout, taken.replicas);
-    if (element.size() != static_cast<std::size_t>(layout.leaves)) return false;
-    CopyRow(replicas, row, layout,
-            [&](int64_t leaf) { return element[static_cast<std::size_t>(leaf)]->dl_tensor.data; });
-    for (OwnedTensor& tensor : element) tensors->push_back(std::move(tensor));
+  for (int64_t leaf = 0; leaf < layout.leaves; sizes += layout.ranks[leaf++]) {
+    tensors->push_back(NewTensor(layout, leaf, sizes, leading));
+    if (tensors->back() == nullptr) return false;
   }
   return true;
+}
+
+// The dimensions ahead of a leaf's own.
+std::vector<int64_t> OfReplicas(int64_t replicas) {
+  return replicas > 1 ? std::vector<int64_t>{replicas} : std::vector<int64_t>{};
+}
+
+std::vector<std::size_t> SizesOf(const ElementLayout& layout) { return {layout.bytes, layout.bytes + layout.leaves}; }
+
+// Takes elements, has `copy(taken, tensors)` copy them unless it returns false, and passes the tensors on.
+template <typename Copy>
+int64_t Take(int64_t number, int64_t patience_us, const ElementLayout& layout, int64_t most, DLManagedTensor** tensors,
+             Copy copy) {
+  const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
+  if (outfeed == nullptr) return kRefused;
+  core::Outfeed::Taken taken = outfeed->Take(std::chrono::microseconds(patience_us), layout.number, most);
+  if (taken.layout != 0 && taken.layout != layout.number) return kRefused;
+  std::vector<OwnedTensor> copied;
+  if (!copy(taken, &copied)) {
+    outfeed->PutBack(std::move(taken));
+    return kRefused;
+  }
+  for (OwnedTensor& tensor : copied) *tensors++ = tensor.release();
+  return taken.count;
 }
 
 }  // namespace
@@ -141,8 +105,8 @@ bool Copy(const core::Outfeed::Taken& taken, const ElementLayout& layout, void* 
 // values belong. Returns 0 if there is no memory.
 extern "C" int32_t ipu_outfeed_place(const ElementLayout* layout, int64_t replicas, DLManagedTensor** tensors,
                                      void** values) {
-  std::vector<OwnedTensor> element = NewElement(*layout, replicas);
-  if (element.size() != static_cast<std::size_t>(layout->leaves)) return 0;
+  std::vector<OwnedTensor> element;
+  if (!AddTensors(*layout, OfReplicas(replicas), &element)) return 0;
   for (OwnedTensor& tensor : element) {
     *values++ = tensor->dl_tensor.data;
     *tensors++ = tensor.release();
@@ -152,51 +116,34 @@ extern "C" int32_t ipu_outfeed_place(const ElementLayout* layout, int64_t replic
 
 // Takes up to `most` elements of an outfeed, and waits up to `patience_us` if there is none. If `first` is not null,
 // the first element goes there, to tensors for `replicas` replicas; for each other one, `tensors` gets a tensor a leaf,
-// which the caller owns. Returns the number of elements, or a `Refusal`, which a dequeue operation explains; then all
-// elements stay.
+// which the caller owns. Returns the number of elements, or `kRefused`.
 extern "C" int64_t ipu_outfeed_rows(int64_t number, int64_t patience_us, const ElementLayout* layout, int64_t most,
                                     int64_t replicas, void* const* first, DLManagedTensor** tensors) {
-  const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
-  if (outfeed == nullptr) return kGone;
-  core::Outfeed::Taken taken = outfeed->Take(std::chrono::microseconds(patience_us), layout->number, most);
-  if (taken.layout != 0 && taken.layout != layout->number) return kOtherLayout;
-  if (taken.count > 0 && first != nullptr && taken.replicas != replicas) {
-    outfeed->PutBack(std::move(taken));
-    return kOtherReplicas;
-  }
-  std::vector<OwnedTensor> copied;
-  if (!Copy(taken, *layout, first, &copied)) {
-    outfeed->PutBack(std::move(taken));
-    return kNoMemory;
-  }
-  for (OwnedTensor& tensor : copied) *tensors++ = tensor.release();
-  return taken.count;
+  return Take(number, patience_us, *layout, most, tensors, [&](const auto& taken, std::vector<OwnedTensor>* copied) {
+    if (taken.count > 0 && first != nullptr && taken.replicas != replicas) return false;
+    const std::size_t there = first == nullptr ? 0 : 1;
+    for (int64_t row = static_cast<int64_t>(there); row < taken.count; ++row) {
+      if (!AddTensors(*layout, OfReplicas(taken.replicas), copied)) return false;
+    }
+    core::CopyRows(taken, SizesOf(*layout), [&](std::size_t row, std::size_t leaf) {
+      if (row < there) return first[leaf];
+      return (*copied)[(row - there) * static_cast<std::size_t>(layout->leaves) + leaf]->dl_tensor.data;
+    });
+    return true;
+  });
 }
 
 // As `ipu_outfeed_rows`, with all elements of a leaf in one tensor of shape [elements] + [replicas, if several] + the
 // leaf's own.
 extern "C" int64_t ipu_outfeed_stacked(int64_t number, int64_t patience_us, const ElementLayout* layout, int64_t most,
                                        DLManagedTensor** tensors) {
-  const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
-  if (outfeed == nullptr) return kGone;
-  core::Outfeed::Taken taken = outfeed->Take(std::chrono::microseconds(patience_us), layout->number, most);
-  if (taken.layout != 0 && taken.layout != layout->number) return kOtherLayout;
-  std::vector<int64_t> leading{taken.count};
-  if (taken.replicas > 1) leading.push_back(taken.replicas);
-  std::vector<OwnedTensor> stacked = NewTensors(*layout, leading);
-  if (stacked.size() != static_cast<std::size_t>(layout->leaves)) {
-    outfeed->PutBack(std::move(taken));
-    return kNoMemory;
-  }
-  std::size_t offset = 0;
-  for (int64_t leaf = 0; leaf < layout->leaves; ++leaf) {
-    OwnedTensor& tensor = stacked[static_cast<std::size_t>(leaf)];
-    const std::size_t bytes = static_cast<std::size_t>(layout->bytes[leaf]);
-    core::StackLeaf(taken, RowBytes(*layout), offset, bytes, static_cast<std::byte*>(tensor->dl_tensor.data));
-    offset += bytes;
-  }
-  for (OwnedTensor& tensor : stacked) *tensors++ = tensor.release();
-  return taken.count;
+  return Take(number, patience_us, *layout, most, tensors, [&](const auto& taken, std::vector<OwnedTensor>* copied) {
+    std::vector<int64_t> leading = OfReplicas(taken.replicas);
+    leading.insert(leading.begin(), taken.count);
+    if (!AddTensors(*layout, leading, copied)) return false;
+    core::StackLeaves(taken, SizesOf(*layout), [&](std::size_t leaf) { return (*copied)[leaf]->dl_tensor.data; });
+    return true;
+  });
 }
 
 }  // namespace tensorflow_ipu

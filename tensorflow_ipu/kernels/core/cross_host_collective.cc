@@ -14,6 +14,8 @@ namespace {
 
 std::atomic<std::size_t> chunk_bytes{0};
 
+const Counter crossings("Crossings"), crossing_bytes("CrossingBytes");
+
 }  // namespace
 
 void SetChunkBytes(std::size_t bytes) { chunk_bytes = bytes; }
@@ -36,7 +38,7 @@ CrossHostCollective::CrossHostCollective(std::string name, std::string key, Pack
 void CrossHostCollective::Start(std::function<void(Status)> done, std::function<void(int64_t, Status)> lost) {
   done_ = std::move(done);
   lost_ = std::move(lost);
-  Count(&Metrics::Global().crossings);
+  crossings.Add();
   if (chunks_.empty()) return done_(Status::Ok());
   for (std::size_t i = 0; i < std::min(chunks_.size(), kChunksInFlight); ++i) Next();
 }
@@ -130,7 +132,7 @@ void CrossHostCollective::Exchange(const std::shared_ptr<InFlightChunk>& in_flig
     };
     const int64_t worker = packer_.worker(share);
     if (to_send[share] != nullptr) {
-      Count(&Metrics::Global().crossing_bytes, static_cast<int64_t>(to_send[share]->bytes()));
+      crossing_bytes.Add(static_cast<int64_t>(to_send[share]->bytes()));
       network_->Send(calls_, worker, own_key, std::move(to_send[share]), called);
     }
     if (received[share] != nullptr) {

@@ -17,9 +17,10 @@
 
 namespace tensorflow_ipu::core {
 
-// Named counters. Thread-safe; a counter needs no lock once it was found.
+// Named counters, which only grow. Thread-safe; a counter needs no lock once it was found.
 class Counters {
  public:
+  static Counters& Global() { return NeverDestroyed<Counters>(); }
   std::atomic<int64_t>* Of(const std::string& name) IPU_EXCLUDES(mutex_) {
     const Lock lock(mutex_);
     return &counters_[name];  // Nodes of a map stay where they are.
@@ -35,6 +36,17 @@ class Counters {
  private:
   mutable Mutex mutex_;
   std::map<std::string, std::atomic<int64_t>> counters_ IPU_GUARDED_BY(mutex_);
+};
+
+// A counter of the process, listed from its construction on.
+class Counter {
+ public:
+  explicit Counter(const std::string& name) : count_(Counters::Global().Of(name)) {}
+
+  void Add(int64_t by = 1) const { count_->fetch_add(by, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<int64_t>* const count_;
 };
 
 // Thread-safe. Threads share its locks, so it is for code that has waited anyway.
@@ -109,30 +121,13 @@ class Samples {
   std::array<Part, kParts> parts_;
 };
 
-// Thread-safe; counters only grow.
 struct Metrics {
-  std::atomic<int64_t> collectives{0};
-  std::atomic<int64_t> collective_bytes{0};
-  std::atomic<int64_t> crossings{0};  // Collectives that span workers.
-  std::atomic<int64_t> crossing_bytes{0};
-  std::atomic<int64_t> executables_loaded{0};  // From disk.
-  std::atomic<int64_t> executables_stored{0};
-  std::atomic<int64_t> host_function_calls{0};
-  std::atomic<int64_t> user_operation_calls{0};
-  std::atomic<int64_t> variable_reads{0};  // By the host.
-  std::atomic<int64_t> variable_read_bytes{0};
-  std::atomic<int64_t> variable_writes{0};
-  std::atomic<int64_t> variable_write_bytes{0};
-  std::atomic<int64_t> failed_graph_runs{0};
-  Counters host_kernel_calls;  // By type of op.
   Samples infeed_waits;
   Samples collective_waits;
   Samples graph_runs;  // Runs that Python does not see: those of sessions, and of programs in functions of the host.
 
   static Metrics& Global() { return NeverDestroyed<Metrics>(); }
 };
-
-inline void Count(std::atomic<int64_t>* counter, int64_t by = 1) { counter->fetch_add(by, std::memory_order_relaxed); }
 
 // What has passed through a queue.
 struct Passed {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -140,26 +141,39 @@ class Outfeed {
   std::vector<Replica> replicas_ IPU_GUARDED_BY(mutex_);
 };
 
-// Copies one leaf of every row to `to`, with the replicas of a row side by side.
-inline void StackLeaf(const Outfeed::Taken& taken, std::size_t row_bytes, std::size_t offset, std::size_t bytes,
-                      std::byte* to) {
-  const std::size_t replicas = taken.pieces.size();
-  for (std::size_t replica = 0; replica < replicas; ++replica) {
-    std::byte* at = to + replica * bytes;
+// Copies each leaf of every row, of `sizes[leaf]` bytes, to `to(row, leaf)`, with the replicas of a row side by side.
+template <typename Destination>
+void CopyRows(const Outfeed::Taken& taken, const std::vector<std::size_t>& sizes, Destination to) {
+  const std::size_t row_bytes = std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+  for (std::size_t replica = 0; replica < taken.pieces.size(); ++replica) {
+    std::size_t row = 0;
     for (const Rows& piece : taken.pieces[replica]) {
-      const std::byte* from = piece.data.get() + static_cast<std::size_t>(piece.begin) * row_bytes + offset;
-      const std::size_t rows = static_cast<std::size_t>(piece.end - piece.begin);
-      if (replicas == 1 && bytes == row_bytes) {
-        std::memcpy(at, from, rows * bytes);
-        at += rows * bytes;
-        continue;
-      }
-      for (std::size_t row = 0; row < rows; ++row) {
-        std::memcpy(at, from + row * row_bytes, bytes);
-        at += replicas * bytes;
+      const std::byte* from = piece.data.get() + static_cast<std::size_t>(piece.begin) * row_bytes;
+      for (int64_t left = piece.end - piece.begin; left > 0; --left, ++row) {
+        for (std::size_t leaf = 0; leaf < sizes.size(); from += sizes[leaf++]) {
+          std::memcpy(static_cast<std::byte*>(to(row, leaf)) + replica * sizes[leaf], from, sizes[leaf]);
+        }
       }
     }
   }
+}
+
+// Copies each leaf of every row to `to(leaf)`, one row after the other.
+template <typename Destination>
+void StackLeaves(const Outfeed::Taken& taken, const std::vector<std::size_t>& sizes, Destination to) {
+  const std::size_t replicas = taken.pieces.size();
+  if (replicas == 1 && sizes.size() == 1) {  // The rows of a piece are side by side already.
+    auto* at = static_cast<std::byte*>(to(0));
+    for (const Rows& piece : taken.pieces[0]) {
+      const std::size_t bytes = static_cast<std::size_t>(piece.end - piece.begin) * sizes[0];
+      std::memcpy(at, piece.data.get() + static_cast<std::size_t>(piece.begin) * sizes[0], bytes);
+      at += bytes;
+    }
+    return;
+  }
+  CopyRows(taken, sizes, [&](std::size_t row, std::size_t leaf) {
+    return static_cast<std::byte*>(to(leaf)) + row * replicas * sizes[leaf];
+  });
 }
 
 }  // namespace tensorflow_ipu::core

@@ -27,23 +27,25 @@ constexpr int64_t kSumsStride = 128;
 constexpr int64_t kDepth = 256;
 constexpr float kLargestHalf = 65504.0f;
 
-// Adds `depth` products to each partial sum of `rows` x kTileColumns. `right` has a row of kTileColumns for each
-// product; it and `sums` are aligned to 64 bytes. With `half`, partial sums are rounded to half precision, and
-// `overflow` applies.
+// Adds `depth` products to each partial sum of `rows` x kTileColumns, which is a parameter of templates. `right` has a
+// row of kTileColumns for each product; it and `sums` are aligned to 64 bytes. With `half`, partial sums are rounded to
+// half precision, and `overflow` applies.
 //
 // The product of two halves is exact in float, so fused and separate sums agree. No sum of such products is subnormal,
 // so flushing them changes nothing.
-using TileOf = void (*)(const float* left, const float* right, int64_t depth, int64_t rows, bool half,
-                        Overflow overflow, float* sums);
+using TileOf = void (*)(const float* left, const float* right, int64_t depth, bool half, Overflow overflow,
+                        float* sums);
 
-inline float RoundedToHalf(float value, Overflow overflow) {
-  const float rounded = F16::Load(F16::Store(value));
-  if (overflow == Overflow::kInfinite || std::fabs(rounded) != std::numeric_limits<float>::infinity()) return rounded;
-  return overflow == Overflow::kNan ? std::numeric_limits<float>::quiet_NaN() : std::copysign(kLargestHalf, rounded);
+// Applies `overflow` to what was rounded as if the numbers of half precision had more exponents.
+inline float Limited(float rounded, Overflow overflow) {
+  if (!(std::fabs(rounded) > kLargestHalf)) return rounded;
+  if (overflow == Overflow::kNan) return std::numeric_limits<float>::quiet_NaN();
+  const bool largest = overflow == Overflow::kLargest;
+  return std::copysign(largest ? kLargestHalf : std::numeric_limits<float>::infinity(), rounded);
 }
 
-inline void PlainTile(const float* left, const float* right, int64_t depth, int64_t rows, bool half, Overflow overflow,
-                      float* sums) {
+template <int64_t rows>
+void PlainRows(const float* left, const float* right, int64_t depth, bool half, Overflow overflow, float* sums) {
   for (int64_t row = 0; row < rows; ++row) {
     const float* const factors = left + row * kDepth;
     float* const partials = sums + row * kSumsStride;
@@ -57,13 +59,14 @@ inline void PlainTile(const float* left, const float* right, int64_t depth, int6
       }
       for (int64_t column = 0; column < kTileColumns; ++column) block[column] += partials[column];
       if (half) {
-        for (int64_t column = 0; column < kTileColumns; ++column)
-          block[column] = RoundedToHalf(block[column], overflow);
+        for (float& sum : block) sum = Limited(F16::Load(F16::Store(sum)), overflow);
       }
       std::memcpy(partials, block, sizeof(block));
     }
   }
 }
+
+constexpr TileOf kPlain[] = {PlainRows<1>, PlainRows<2>, PlainRows<3>, PlainRows<4>, PlainRows<5>, PlainRows<6>};
 
 #if IPU_X86
 
@@ -145,28 +148,8 @@ IPU_AVX512 inline void Avx512Rows(const float* left, const float* right, int64_t
   }
 }
 
-#define IPU_TILE(name, target, one)                                                                      \
-  target inline void name(const float* left, const float* right, int64_t depth, int64_t rows, bool half, \
-                          Overflow overflow, float* sums) {                                              \
-    switch (rows) {                                                                                      \
-      case 1:                                                                                            \
-        return one<1>(left, right, depth, half, overflow, sums);                                         \
-      case 2:                                                                                            \
-        return one<2>(left, right, depth, half, overflow, sums);                                         \
-      case 3:                                                                                            \
-        return one<3>(left, right, depth, half, overflow, sums);                                         \
-      case 4:                                                                                            \
-        return one<4>(left, right, depth, half, overflow, sums);                                         \
-      case 5:                                                                                            \
-        return one<5>(left, right, depth, half, overflow, sums);                                         \
-      default:                                                                                           \
-        return one<6>(left, right, depth, half, overflow, sums);                                         \
-    }                                                                                                    \
-  }
-IPU_TILE(Avx2Tile, IPU_AVX2, Avx2Rows)
-IPU_TILE(Avx512Tile, IPU_AVX512, Avx512Rows)
-#undef IPU_TILE
-
+constexpr TileOf kAvx2[] = {Avx2Rows<1>, Avx2Rows<2>, Avx2Rows<3>, Avx2Rows<4>, Avx2Rows<5>, Avx2Rows<6>};
+constexpr TileOf kAvx512[] = {Avx512Rows<1>, Avx512Rows<2>, Avx512Rows<3>, Avx512Rows<4>, Avx512Rows<5>, Avx512Rows<6>};
 #endif
 
 // The size of a part, which stays in the second-level cache.
@@ -186,13 +169,14 @@ Instructions& Chosen() {
   return chosen;
 }
 
-TileOf TileFor(Instructions instructions) {
+// The tiles by their number of rows, less 1.
+const TileOf* TilesFor(Instructions instructions) {
 #if IPU_X86
-  if (instructions == Instructions::kAvx512) return Avx512Tile;
-  if (instructions == Instructions::kAvx2) return Avx2Tile;
+  if (instructions == Instructions::kAvx512) return kAvx512;
+  if (instructions == Instructions::kAvx2) return kAvx2;
 #endif
   static_cast<void>(instructions);
-  return PlainTile;
+  return kPlain;
 }
 
 void Widen(const uint16_t* from, int64_t count, float* to) {
@@ -218,32 +202,17 @@ IPU_AVX2 void WidenByInstruction(const uint16_t* from, int64_t count, float* to)
 constexpr int kDropped = 13;
 constexpr float kSmallestNormalHalf = 0x1p-14f, kHalfQuantum = 0x1p-24f;
 
-float FloatOf(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-uint32_t BitsOf(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
 // Like `RoundStochastically` of precision/: `random` has kDropped bits.
 float RoundedAtRandom(float value, uint32_t random, Overflow overflow) {
   const float magnitude = std::fabs(value);
-  if (std::isnan(value)) return value;
   float rounded = value;
   if (magnitude < kSmallestNormalHalf) {
     const float fraction = static_cast<float>(random) * (1.0f / (1 << kDropped));
     rounded = std::copysign(std::floor(magnitude / kHalfQuantum + fraction) * kHalfQuantum, value);
   } else if (magnitude <= kLargestHalf + 32) {  // Larger ones overflow in any case.
-    rounded = FloatOf((BitsOf(value) + random) & ~((1u << kDropped) - 1));
+    rounded = FromBits((Bits(value) + static_cast<int32_t>(random)) & ~((1 << kDropped) - 1));
   }
-  if (std::fabs(rounded) <= kLargestHalf) return rounded;
-  if (overflow == Overflow::kNan) return std::numeric_limits<float>::quiet_NaN();
-  return std::copysign(overflow == Overflow::kLargest ? kLargestHalf : std::numeric_limits<float>::infinity(), value);
+  return Limited(rounded, overflow);
 }
 
 // Each step is a bijection that mixes high bits into low ones.
@@ -277,7 +246,7 @@ class Worker {
         left_(left),
         right_(right),
         result_(result),
-        tile_(TileFor(Chosen())),
+        tiles_(TilesFor(Chosen())),
         places_(ProductOf(product.out)),
         taps_(ProductOf(product.filter)),
         depth_(taps_ * product.channels),
@@ -295,18 +264,19 @@ class Worker {
       for (int64_t column = 0; column < across; column += kTileColumns) {
         for (int64_t row = 0; row < down; row += kTileRows) {
           const int64_t tile_rows = std::min(kTileRows, down - row);
+          const TileOf tile = tiles_[tile_rows - 1];
           float* const sums = scratch_->sums + row * kSumsStride + column;
           if (product_.key == nullptr || product_.partials == Partials::kFloat) {
-            tile_(scratch_->rows + row * kDepth, scratch_->columns + column * kDepth, depth, tile_rows,
-                  product_.partials == Partials::kHalf, product_.overflow, sums);
+            tile(scratch_->rows + row * kDepth, scratch_->columns + column * kDepth, depth,
+                 product_.partials == Partials::kHalf, product_.overflow, sums);
             continue;
           }
           const int64_t place = image_place * product_.out_stride + group * product_.group_out + feature;
           const int64_t down_step = swapped ? 1 : product_.out_stride;
           const int64_t across_step = swapped ? product_.out_stride : 1;
           for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
-            tile_(scratch_->rows + row * kDepth + begin, scratch_->columns + column * kDepth + begin * kTileColumns,
-                  std::min(kBlockOfProducts, depth - begin), tile_rows, /*half=*/false, product_.overflow, sums);
+            tile(scratch_->rows + row * kDepth + begin, scratch_->columns + column * kDepth + begin * kTileColumns,
+                 std::min(kBlockOfProducts, depth - begin), /*half=*/false, product_.overflow, sums);
             RoundAtRandom(place + row * down_step + column * across_step, down_step, across_step, tile_rows,
                           (first + begin) / kBlockOfProducts, sums);
           }
@@ -444,7 +414,7 @@ class Worker {
   const T* const left_;
   const T* const right_;
   void* const result_;
-  const TileOf tile_;
+  const TileOf* const tiles_;
   void (*const widen_)(const T*, int64_t, float*) = Widening();
   const int64_t places_, taps_, depth_;
   const int64_t image_ = ProductOf(product_.in) * product_.left_stride;  // From an image to the next.

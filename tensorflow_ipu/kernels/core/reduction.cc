@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cfenv>
 #include <cstring>
+#include <optional>
 #include <type_traits>
 
 #include "tensorflow_ipu/kernels/core/half.h"
@@ -201,18 +202,47 @@ class Ieee754Floats {
 #endif
 };
 
+struct Type {
+  const char* name;
+  std::size_t bytes;
+  void (*reduce)(Reduction, const Step&, const std::vector<const std::byte*>& inputs, int64_t count, std::byte* out);
+};
+
+const Type& TypeOf(DataType type) {
+  static constexpr Type kTypes[] = {
+      {},
+      {"bool", 1, ReduceBooleans},
+      {"int8", 1, ReduceIntegers<int8_t>},
+      {"int16", 2, ReduceIntegers<int16_t>},
+      {"int32", 4, ReduceIntegers<int32_t>},
+      {"int64", 8, ReduceIntegers<int64_t>},
+      {"uint8", 1, ReduceIntegers<uint8_t>},
+      {"uint16", 2, ReduceIntegers<uint16_t>},
+      {"uint32", 4, ReduceIntegers<uint32_t>},
+      {"uint64", 8, ReduceIntegers<uint64_t>},
+      {"float16", 2, ReduceNumbers<F16>},
+      {"float32", 4, ReduceNumbers<Plain<float>>},
+      {"float64", 8, ReduceNumbers<Plain<double>>},
+      {},
+      {},
+      {},
+      {"bfloat16", 2, ReduceNumbers<BF16>},
+  };
+  return kTypes[static_cast<int>(type)];
+}
+
+void ReduceAt(DataType type, Reduction reduction, const Step& step, const std::vector<const std::byte*>& inputs,
+              int64_t count, std::byte* out) {
+  std::optional<Ieee754Floats> ieee754;
+  if (type >= DataType::kF16) ieee754.emplace();
+  TypeOf(type).reduce(reduction, step, inputs, count, out);
+}
+
 }  // namespace
 
-std::size_t SizeOf(DataType type) {
-  constexpr std::size_t kSizes[] = {1, 2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8};
-  return kSizes[static_cast<int>(type)];
-}
+std::size_t SizeOf(DataType type) { return TypeOf(type).bytes; }
 
-const char* NameOf(DataType type) {
-  constexpr const char* kNames[] = {"bool",  "float16", "bfloat16", "float32", "float64", "int8",  "int16",
-                                    "int32", "int64",   "uint8",    "uint16",  "uint32",  "uint64"};
-  return kNames[static_cast<int>(type)];
-}
+const char* NameOf(DataType type) { return TypeOf(type).name; }
 
 bool Supports(DataType type, Reduction reduction) {
   if (reduction == Reduction::kLocal) return true;
@@ -220,64 +250,10 @@ bool Supports(DataType type, Reduction reduction) {
   return logical == (type == DataType::kBool);
 }
 
-namespace {
-
-void ReduceAt(DataType type, Reduction reduction, const Step& step, const std::vector<const std::byte*>& inputs,
-              int64_t count, std::byte* out) {
-  switch (type) {
-    case DataType::kBool:
-      return ReduceBooleans(reduction, step, inputs, count, out);
-    case DataType::kS8:
-      return ReduceIntegers<int8_t>(reduction, step, inputs, count, out);
-    case DataType::kS16:
-      return ReduceIntegers<int16_t>(reduction, step, inputs, count, out);
-    case DataType::kS32:
-      return ReduceIntegers<int32_t>(reduction, step, inputs, count, out);
-    case DataType::kS64:
-      return ReduceIntegers<int64_t>(reduction, step, inputs, count, out);
-    case DataType::kU8:
-      return ReduceIntegers<uint8_t>(reduction, step, inputs, count, out);
-    case DataType::kU16:
-      return ReduceIntegers<uint16_t>(reduction, step, inputs, count, out);
-    case DataType::kU32:
-      return ReduceIntegers<uint32_t>(reduction, step, inputs, count, out);
-    case DataType::kU64:
-      return ReduceIntegers<uint64_t>(reduction, step, inputs, count, out);
-    default:
-      break;
-  }
-  const Ieee754Floats ieee754;
-  switch (type) {
-    case DataType::kF16:
-      return ReduceNumbers<F16>(reduction, step, inputs, count, out);
-    case DataType::kBF16:
-      return ReduceNumbers<BF16>(reduction, step, inputs, count, out);
-    case DataType::kF64:
-      return ReduceNumbers<Plain<double>>(reduction, step, inputs, count, out);
-    default:
-      return ReduceNumbers<Plain<float>>(reduction, step, inputs, count, out);
-  }
-}
-
-}  // namespace
-
 DataType Accumulated(DataType type, Reduction reduction) {
-  const bool mean = reduction == Reduction::kMean;
-  switch (type) {
-    case DataType::kF16:
-    case DataType::kBF16:
-      return DataType::kF32;
-    case DataType::kS8:
-    case DataType::kS16:
-    case DataType::kS32:
-      return mean ? DataType::kS64 : type;
-    case DataType::kU8:
-    case DataType::kU16:
-    case DataType::kU32:
-      return mean ? DataType::kU64 : type;
-    default:
-      return type;
-  }
+  if (type == DataType::kF16 || type == DataType::kBF16) return DataType::kF32;
+  if (reduction != Reduction::kMean || type < DataType::kS8 || type > DataType::kU64) return type;
+  return type <= DataType::kS64 ? DataType::kS64 : DataType::kU64;
 }
 
 void Reduce(DataType type, Reduction reduction, const std::vector<const std::byte*>& inputs, int64_t count,

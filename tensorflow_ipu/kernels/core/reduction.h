@@ -7,7 +7,8 @@
 
 namespace tensorflow_ipu::core {
 
-enum class DataType { kBool, kF16, kBF16, kF32, kF64, kS8, kS16, kS32, kS64, kU8, kU16, kU32, kU64 };
+// The numbers are those of XLA's, so that a cast converts them.
+enum class DataType { kBool = 1, kS8, kS16, kS32, kS64, kU8, kU16, kU32, kU64, kF16, kF32, kF64, kBF16 = 16 };
 
 std::size_t SizeOf(DataType type);
 

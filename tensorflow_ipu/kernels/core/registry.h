@@ -1,12 +1,10 @@
 // Objects by number, so that programs can refer to them.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -47,46 +45,23 @@ class Registry {
     return object;
   }
 
-  // In the order of numbers.
-  std::vector<std::pair<int64_t, std::shared_ptr<T>>> Entries() const {
-    std::vector<std::pair<int64_t, std::shared_ptr<T>>> entries;
-    {
-      const Lock lock(mutex_);
-      entries.assign(objects_.begin(), objects_.end());
-    }
-    std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    return entries;
-  }
-
-  std::vector<std::shared_ptr<T>> All() const {
-    const Lock lock(mutex_);
-    std::vector<std::shared_ptr<T>> all;
-    all.reserve(objects_.size());
-    for (const auto& [number, object] : objects_) all.push_back(object);
-    return all;
-  }
-
- private:
-  mutable Mutex mutex_;
-  std::unordered_map<int64_t, std::shared_ptr<T>> objects_ IPU_GUARDED_BY(mutex_);
-};
-
-// Objects by device, made at their first use. Thread-safe.
-template <typename T>
-class ByDevice {
- public:
+  // The object of a number that is given elsewhere, such as a device's; made at its first use.
   template <typename Make>
-  std::shared_ptr<T> Of(int64_t device, Make make) {
+  std::shared_ptr<T> Of(int64_t number, Make make) {
     const Lock lock(mutex_);
-    std::shared_ptr<T>& object = objects_[device];
+    std::shared_ptr<T>& object = objects_[number];
     if (object == nullptr) object = make();
     return object;
   }
 
-  std::vector<std::shared_ptr<T>> All() const {
+  std::map<int64_t, std::shared_ptr<T>> Entries() const {
     const Lock lock(mutex_);
+    return objects_;
+  }
+
+  std::vector<std::shared_ptr<T>> All() const {
     std::vector<std::shared_ptr<T>> all;
-    for (const auto& [device, object] : objects_) all.push_back(object);
+    for (const auto& [number, object] : Entries()) all.push_back(object);
     return all;
   }
 

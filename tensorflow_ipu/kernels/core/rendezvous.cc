@@ -242,9 +242,11 @@ std::size_t BytesOf(const Contribution& contribution) {
   return bytes;
 }
 
+const Counter collectives("Collectives"), collective_bytes("CollectiveBytes");
+
 void NoteCollective(std::size_t bytes) {
-  Count(&Metrics::Global().collectives);
-  Count(&Metrics::Global().collective_bytes, static_cast<int64_t>(bytes));
+  collectives.Add();
+  collective_bytes.Add(static_cast<int64_t>(bytes));
 }
 
 }  // namespace

@@ -76,18 +76,20 @@ void NoteWrites(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
   }
 }
 
+const core::Counter reads("VariableReads"), read_bytes("VariableReadBytes");
+const core::Counter writes("VariableWrites"), write_bytes("VariableWriteBytes");
+
 // Counts the host's reads and writes of variables by single operations, which programs do not make.
 void CountTransfer(const tf::OpKernel& kernel, tf::OpKernelContext* context) {
-  core::Metrics& metrics = core::Metrics::Global();
   const std::string& type = kernel.type_string();
   if (type == "ReadVariableOp") {
     const tf::Tensor* const read = context->status().ok() ? context->mutable_output(0) : nullptr;
     if (read == nullptr) return;
-    core::Count(&metrics.variable_reads);
-    core::Count(&metrics.variable_read_bytes, static_cast<int64_t>(read->TotalBytes()));
+    reads.Add();
+    read_bytes.Add(static_cast<int64_t>(read->TotalBytes()));
   } else if (type == "AssignVariableOp") {
-    core::Count(&metrics.variable_writes);
-    core::Count(&metrics.variable_write_bytes, static_cast<int64_t>(context->input(1).TotalBytes()));
+    writes.Add();
+    write_bytes.Add(static_cast<int64_t>(context->input(1).TotalBytes()));
   }
 }
 
@@ -146,6 +148,7 @@ class IpuDevice : public HostDevice {
  private:
   void DivideThreads() {
     Eigen::ThreadPoolInterface* const pool = ThreadPoolDevice::eigen_cpu_device()->getPool();
+    HostThreads::Know(pool);
     for (int count = 1; count < pool->NumThreads(); ++count) {
       fewer_threads_.push_back(std::make_unique<FewerThreads>(pool, count));
     }

@@ -57,6 +57,10 @@ absl::Status CheckThreads(const tf::data::DatasetBase& dataset) {
 
 }  // namespace
 
+ElementSpec::ElementSpec(const tf::NodeDef& node)
+    : types(tf::GetNodeAttr<tf::DataTypeVector>(node, "types").value()),
+      shapes(tf::GetNodeAttr<std::vector<tf::TensorShape>>(node, "shapes").value()) {}
+
 std::vector<std::size_t> ElementSpec::sizes() const {
   std::vector<std::size_t> sizes;
   for (std::size_t i = 0; i < types.size(); ++i) {

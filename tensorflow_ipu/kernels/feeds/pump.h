@@ -27,6 +27,8 @@ namespace tensorflow_ipu {
 
 // What every element of a dataset must be.
 struct ElementSpec {
+  // Of the attributes `types` and `shapes` of an op.
+  explicit ElementSpec(const tensorflow::NodeDef& node);
   tensorflow::DataTypeVector types;
   std::vector<tensorflow::TensorShape> shapes;
 

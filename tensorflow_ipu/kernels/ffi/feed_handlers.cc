@@ -130,20 +130,6 @@ XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_outfeed_enqueue", "Host", Cal
 
 // Collectives: pass the replica's buffers to the call site where the replicas meet.
 
-constexpr std::pair<ffi::DataType, core::DataType> kTypes[] = {
-    {ffi::PRED, core::DataType::kBool}, {ffi::F16, core::DataType::kF16}, {ffi::BF16, core::DataType::kBF16},
-    {ffi::F32, core::DataType::kF32},   {ffi::F64, core::DataType::kF64}, {ffi::S8, core::DataType::kS8},
-    {ffi::S16, core::DataType::kS16},   {ffi::S32, core::DataType::kS32}, {ffi::S64, core::DataType::kS64},
-    {ffi::U8, core::DataType::kU8},     {ffi::U16, core::DataType::kU16}, {ffi::U32, core::DataType::kU32},
-    {ffi::U64, core::DataType::kU64}};
-
-std::optional<core::DataType> TypeOf(ffi::DataType type) {
-  for (const auto& [xla_type, core_type] : kTypes) {
-    if (xla_type == type) return core_type;
-  }
-  return std::nullopt;
-}
-
 // XLA orders the attributes by their names.
 core::Collective CollectiveOf(const XLA_FFI_Attrs& attributes) {
   const int64_t group_size = ScalarOf<int64_t>(attributes.attrs[0]);
@@ -154,18 +140,15 @@ core::Collective CollectiveOf(const XLA_FFI_Attrs& attributes) {
   return {kind, reduction, {group_size, orthogonal}, root};
 }
 
-core::Status Gather(const XLA_FFI_CallFrame& frame, int64_t states, core::Contribution* contribution) {
-  const int64_t count = frame.rets.size - 1;  // Without the state.
-  contribution->reserve(static_cast<std::size_t>(count));
-  for (int64_t i = 0; i < count; ++i) {
-    const auto& value = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[states + i]);
+core::Contribution Gather(const XLA_FFI_CallFrame& frame, int64_t states) {
+  core::Contribution contribution(static_cast<std::size_t>(frame.rets.size - 1));  // Without the state.
+  for (std::size_t i = 0; i < contribution.size(); ++i) {
+    const auto& value = *static_cast<const XLA_FFI_Buffer*>(frame.args.args[static_cast<std::size_t>(states) + i]);
     const auto& result = *static_cast<const XLA_FFI_Buffer*>(frame.rets.rets[1 + i]);
-    const std::optional<core::DataType> type = TypeOf(static_cast<ffi::DataType>(value.dtype));
-    if (!type.has_value()) return core::Status::InvalidArgument("A collective got a value of a type that it lacks.");
-    contribution->push_back({*type, static_cast<const std::byte*>(value.data), static_cast<std::byte*>(result.data),
-                             ElementsOf(value), ElementsOf(result)});
+    contribution[i] = {static_cast<core::DataType>(value.dtype), static_cast<const std::byte*>(value.data),
+                       static_cast<std::byte*>(result.data), ElementsOf(value), ElementsOf(result)};
   }
-  return core::Status::Ok();
+  return contribution;
 }
 
 Reply Meet(const XLA_FFI_CallFrame& frame) {
@@ -181,9 +164,6 @@ Reply Meet(const XLA_FFI_CallFrame& frame) {
   }
   core::Advance(states.advanced, DataOf(frame.rets.rets[0]));
   const core::Collective collective = CollectiveOf(frame.attrs);
-  core::Contribution contribution;
-  core::Status gathered = Gather(frame, states.states, &contribution);
-  if (!gathered.ok()) return {std::move(gathered), {}};
 
   // The last replica of a group to arrive, or a single one, gets its answer at once; the others by the future.
   ffi::Promise promise;
@@ -193,7 +173,7 @@ Reply Meet(const XLA_FFI_CallFrame& frame) {
     promise.SetError(ToError(std::move(status)));
   };
   std::optional<core::Status> answer =
-      site->Arrive(at.replica, at.replicas, collective, std::move(contribution), std::move(called));
+      site->Arrive(at.replica, at.replicas, collective, Gather(frame, states.states), std::move(called));
   if (answer.has_value()) return {std::move(*answer), {}};
   return {core::Status::Ok(), std::move(future)};
 }

@@ -1,5 +1,4 @@
 // Handlers that call the host: assertions, embedding tables, host functions, host kernels and users' functions.
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -126,6 +125,8 @@ ffi::Error Update(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ff
 IPU_HANDLER("ipu_embedding_lookup", LookUp, "name");
 IPU_HANDLER("ipu_embedding_update", Update, "learning_rate", "batches", "site", "name");
 
+const core::Counter host_function_calls("HostFunctionCalls"), user_operation_calls("UserOperationCalls");
+
 // Returns a future at once: the function may take long and wait for the user's code, and this is one of the few threads
 // on which programs compute.
 ffi::Future CallHost(std::string_view node, std::string_view name, ffi::RemainingArgs arguments,
@@ -138,7 +139,7 @@ ffi::Future CallHost(std::string_view node, std::string_view name, ffi::Remainin
     promise.SetError(Failed(Gone(), node, name));
     return future;
   }
-  core::Count(&core::Metrics::Global().host_function_calls);
+  host_function_calls.Add();
   core::Advance(states.advanced, next_state->untyped_data());
   absl::InlinedVector<HostBuffer, 4> passed;
   for (auto i = static_cast<std::size_t>(states.states); i < arguments.size(); ++i) {
@@ -169,14 +170,14 @@ using Integers = ffi::Span<const int64_t>;
 struct KernelOfCall {
   static ffi::TypeId id;
   std::shared_ptr<const HostKernel> kernel;
-  std::atomic<int64_t>* calls;  // Counts the calls of all kernels of its type.
+  core::Counter calls;  // Of the calls of all kernels of its type.
 };
 ffi::TypeId KernelOfCall::id = {};
 
 ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view name, Integers) {
   absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = HostKernel::Of(std::string(node));
   if (!kernel.ok()) return ffi::Unexpected(Failed(ToCore(kernel.status()), node, name));
-  std::atomic<int64_t>* const calls = core::Metrics::Global().host_kernel_calls.Of((*kernel)->type());
+  const core::Counter calls("HostKernelCalls:" + (*kernel)->type());
   return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel), calls});
 }
 
@@ -191,7 +192,7 @@ ffi::ErrorOr<HostBuffer> InStash(const HostBuffer& stash, int32_t slot) {
 
 ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results,
                std::string_view node, std::string_view name, Integers in_stashes) {
-  core::Count(call->calls);
+  call->calls.Add();
   absl::InlinedVector<HostBuffer, 4> from, to;
   const std::size_t inputs = arguments.size() - in_stashes.size();
   for (std::size_t i = 0; i < inputs; ++i) from.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
@@ -203,7 +204,7 @@ ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs a
     input = *there;
   }
   for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
-  const absl::Status done = call->kernel->Run(from, to, CallThreads(&threads));
+  const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
   return done.ok() ? ffi::Error::Success() : Failed(ToCore(done), node, name);
 }
 
@@ -218,7 +219,7 @@ ffi::Error Sum(ffi::ThreadPool threads, ffi::Buffer<ffi::F32> left, ffi::Buffer<
                ffi::Buffer<ffi::F32> center, ffi::ResultBuffer<ffi::F32> sums) {
   const auto dimensions = left.dimensions();
   SumProducts({left.typed_data(), right.typed_data(), center.typed_data(), dimensions[0], dimensions[1]},
-              sums->typed_data(), CallThreads(&threads));
+              sums->typed_data(), HostThreads::Of(threads.num_threads()));
   return ffi::Error::Success();
 }
 
@@ -231,7 +232,7 @@ ffi::Error CallUser(std::string_view attributes, std::string_view called, std::s
   const std::shared_ptr<UserFunction> function = UserFunctions().Find(states.used.number);
   if (function == nullptr) return Failed(Gone(), called, name);
   if (core::interrupted) return Failed(core::Status::Cancelled("the run was interrupted."), called, name);
-  core::Count(&core::Metrics::Global().user_operation_calls);
+  user_operation_calls.Add();
   core::Advance(states.advanced, next_state->untyped_data());
   std::vector<const void*> data;
   std::vector<uint32_t> elements;

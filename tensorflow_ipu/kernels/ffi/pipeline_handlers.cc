@@ -81,10 +81,10 @@ ffi::Error StashWrite(ffi::ThreadPool threads, ffi::AnyBuffer stash, ffi::AnyBuf
   }
   const auto* const from = static_cast<const char*>(value.untyped_data());
   constexpr double kCycles = 0.1;  // A byte, from memory.
-  CallThreads(&threads).DivideRange(static_cast<int64_t>(value.size_bytes()), kCycles,
-                                    [&](int64_t first, int64_t last) {
-                                      std::memcpy(to + first, from + first, static_cast<std::size_t>(last - first));
-                                    });
+  HostThreads::Of(threads.num_threads())
+      .DivideRange(static_cast<int64_t>(value.size_bytes()), kCycles, [&](int64_t first, int64_t last) {
+        std::memcpy(to + first, from + first, static_cast<std::size_t>(last - first));
+      });
   return ffi::Error::Success();
 }
 

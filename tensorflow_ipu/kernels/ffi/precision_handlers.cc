@@ -45,7 +45,7 @@ ffi::Error Round(ffi::ThreadPool threads, ffi::Buffer<ffi::F32> values, KeyWord 
                                           static_cast<core::RoundTo>(to));
   constexpr double kCycles = 0.7;  // With AVX-512.
   const auto count = static_cast<int64_t>(values.element_count());
-  CallThreads(&threads).DivideRange(count, kCycles, [&](int64_t begin, int64_t end) {
+  HostThreads::Of(threads.num_threads()).DivideRange(count, kCycles, [&](int64_t begin, int64_t end) {
     rounding.Compute(values.typed_data(), rounded->typed_data(), begin, end);
   });
   return ffi::Error::Success();
@@ -68,7 +68,7 @@ ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer
   product.result = core::Element::kFloat;
   product.key = key;
   const auto cycles = static_cast<double>(product.CyclesOfPart());
-  CallThreads(&threads).DivideRange(product.Parts(), cycles, [&](int64_t first, int64_t last) {
+  HostThreads::Of(threads.num_threads()).DivideRange(product.Parts(), cycles, [&](int64_t first, int64_t last) {
     product.Compute(left.untyped_data(), right.untyped_data(), result->untyped_data(), first, last);
   });
   return ffi::Error::Success();

@@ -221,7 +221,7 @@ int64_t BandsOf(int64_t rows, int64_t vectors, int64_t least) {
   return std::clamp<int64_t>(std::max(vectors / kVectorsOfBand, least), 1, std::max<int64_t>(rows / kRowsOfBand, 1));
 }
 
-bool Convolve(const Pass& pass, const float* images, const float* filter, float* out, const CallThreads& threads) {
+bool Convolve(const Pass& pass, const float* images, const float* filter, float* out, const HostThreads& threads) {
   const Kernel* const kernel = KernelFor(pass.out.rows, pass.out.columns, pass.stride, pass.gap);
   const bool whole = pass.in.channels < kLanes || pass.in.channels % kLanes == 0;
   const bool aligned = pass.left % pass.gap == 0 && pass.out.columns % pass.gap == 0;
@@ -311,7 +311,7 @@ void AddBand(const Pass& pass, const float* image, const float* upstream, int64_
 }
 
 bool FilterGradient(const Pass& pass, const float* images, const float* upstream, float* out,
-                    const CallThreads& threads) {
+                    const HostThreads& threads) {
   const int64_t shards = threads.count(), count = pass.in.count;
   const bool aligned = pass.left % pass.stride == 0 && pass.in.columns % pass.stride == 0;
   if (!aligned || pass.in.channels % kDepth != 0 || pass.out.channels % kLanes != 0 || count < shards) {
@@ -373,7 +373,7 @@ std::unique_ptr<const DirectConvolution> DirectConvolution::Of(const tf::NodeDef
 }
 
 bool DirectConvolution::Compute(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
-                                const CallThreads& threads) const {
+                                const HostThreads& threads) const {
   const HostBuffer& images = role_ == Role::kOfInput ? results[0] : arguments[0];
   const HostBuffer& filter = role_ == Role::kOfFilter ? results[0] : arguments[1];
   const HostBuffer& out = role_ == Role::kForward ? results[0] : arguments[2];
@@ -405,7 +405,7 @@ bool DirectConvolution::Compute(absl::Span<const HostBuffer> arguments, absl::Sp
 
 std::unique_ptr<const DirectConvolution> DirectConvolution::Of(const tf::NodeDef&) { return nullptr; }
 
-bool DirectConvolution::Compute(absl::Span<const HostBuffer>, absl::Span<const HostBuffer>, const CallThreads&) const {
+bool DirectConvolution::Compute(absl::Span<const HostBuffer>, absl::Span<const HostBuffer>, const HostThreads&) const {
   return false;
 }
 

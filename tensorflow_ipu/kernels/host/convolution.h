@@ -21,7 +21,7 @@ class DirectConvolution {
 
   // Returns false, without results, for sizes that others compute as fast.
   bool Compute(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
-               const CallThreads& threads) const;
+               const HostThreads& threads) const;
 
  private:
   enum class Role { kForward, kOfInput, kOfFilter };

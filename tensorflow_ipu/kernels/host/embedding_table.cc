@@ -8,6 +8,13 @@
 
 namespace tensorflow_ipu {
 
+namespace {
+
+const core::Counter lookups("EmbeddingLookups"), rows_read("EmbeddingRowsRead");
+const core::Counter updates("EmbeddingUpdates"), rows_updated("EmbeddingRowsUpdated");
+
+}  // namespace
+
 void EmbeddingTable::SetOpen(bool open) {
   open_ = open;
   const core::Lock lock(mutex_);
@@ -17,8 +24,8 @@ void EmbeddingTable::SetOpen(bool open) {
 core::Status EmbeddingTable::Lookup(const int32_t* indices, int64_t count, void* values) {
   core::Status status = Check(indices, count);
   if (!status.ok()) return status;
-  core::Count(&EmbeddingTraffic::Global().lookups);
-  core::Count(&EmbeddingTraffic::Global().rows_read, count);
+  lookups.Add();
+  rows_read.Add(count);
   auto* to = static_cast<char*>(values);
   for (int64_t i = 0; i < count; ++i, to += Bytes()) {
     const core::Lock lock(LockOf(indices[i]));
@@ -31,8 +38,8 @@ core::Status EmbeddingTable::Update(const int32_t* indices, int64_t count, const
                                     const EmbeddingUpdate& how) {
   core::Status status = Check(indices, count);
   if (!status.ok()) return status;
-  core::Count(&EmbeddingTraffic::Global().updates);
-  core::Count(&EmbeddingTraffic::Global().rows_updated, count);
+  updates.Add();
+  rows_updated.Add(count);  // As given: with accumulation they change the table later.
   if (how.batches <= 1) {
     for (int64_t i = 0; i < count; ++i) {
       if (half_) {

@@ -15,16 +15,6 @@
 
 namespace tensorflow_ipu {
 
-// What programs have asked of all tables.
-struct EmbeddingTraffic {
-  std::atomic<int64_t> lookups{0};
-  std::atomic<int64_t> rows_read{0};
-  std::atomic<int64_t> updates{0};
-  std::atomic<int64_t> rows_updated{0};  // As given: with accumulation they change the table later.
-
-  static EmbeddingTraffic& Global() { return core::NeverDestroyed<EmbeddingTraffic>(); }
-};
-
 struct EmbeddingUpdate {
   float learning_rate;
   int64_t batches;  // Mini-batches per update of a replica.

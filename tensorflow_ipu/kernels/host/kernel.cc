@@ -224,14 +224,14 @@ absl::StatusOr<std::shared_ptr<const HostKernel>> HostKernel::Of(const std::stri
 }
 
 absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
-                             const CallThreads& threads) const {
+                             const HostThreads& threads) const {
   // As in TensorFlow's executor.
   const tf::port::ScopedFlushDenormal flush;
   const tf::port::ScopedSetRound round(FE_TONEAREST);
   const bool little = BytesOf(arguments) + BytesOf(results) < kLittle;
-  const CallThreads used = little ? threads.One() : threads;
+  const HostThreads& used = little ? HostThreads::Of(1) : threads;
   if (direct_ != nullptr && direct_->Compute(arguments, results, used)) return absl::OkStatus();
-  const DeviceOfCall device(HostThreads::Of(used.count()));
+  const DeviceOfCall device(used);
   Tensors inputs;
   inputs.reserve(arguments.size());
   for (std::size_t i = 0; i < arguments.size(); ++i) {

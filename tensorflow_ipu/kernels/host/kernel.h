@@ -67,7 +67,7 @@ class HostKernel {
   // Computes `results` on this thread and those of `threads`. Aligned memory is not copied, if the kernel allocates its
   // results.
   absl::Status Run(absl::Span<const HostBuffer> arguments, absl::Span<const HostBuffer> results,
-                   const CallThreads& threads) const;
+                   const HostThreads& threads) const;
 
   // Such as `Conv2D`.
   const std::string& type() const { return own_->def().op(); }

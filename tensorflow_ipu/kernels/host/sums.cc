@@ -31,7 +31,7 @@ IPU_BY_PROCESSOR void AddProducts(const float* left, const float* right, const f
 
 }  // namespace
 
-void SumProducts(const Factors& factors, float* sums, const CallThreads& threads) {
+void SumProducts(const Factors& factors, float* sums, const HostThreads& threads) {
   constexpr int64_t kWidth = 1024, kFewElements = 64 << 10;  // Few elements are not worth another thread.
   const int64_t columns = factors.columns, elements = factors.rows * columns;
   // Rows are added side by side, as one long row.

@@ -14,6 +14,6 @@ struct Factors {
 };
 
 // Writes the sum over the rows of (left - center) * (right - center).
-void SumProducts(const Factors& factors, float* sums, const CallThreads& threads);
+void SumProducts(const Factors& factors, float* sums, const HostThreads& threads);
 
 }  // namespace tensorflow_ipu

@@ -17,43 +17,51 @@ namespace tf = tensorflow;
 
 namespace {
 
-const std::vector<const HostThreads*>& ByCount() {
-  static const auto* const all = [] {
-    auto* const made = new std::vector<const HostThreads*>();
-    const int cores = tf::port::MaxParallelism();
-    auto* const pool = new tf::thread::ThreadPool(tf::Env::Default(), "ipu-host-kernels", cores);
-    for (int count = 1; count < cores; ++count) made->push_back(new HostThreads(pool, count));
-    made->push_back(new HostThreads(pool));
-    return made;
-  }();
+using ByCount = std::vector<const HostThreads*>;
+
+const ByCount* MakeByCount(Eigen::ThreadPoolInterface* pool) {
+  auto* const made = new ByCount();
+  for (int count = 1; count <= pool->NumThreads(); ++count) made->push_back(new HostThreads(pool, count));
+  return made;
+}
+
+const ByCount& OfOwnPool() {
+  static const ByCount* const all =
+      MakeByCount((new tf::thread::ThreadPool(tf::Env::Default(), "ipu-host-kernels", tf::port::MaxParallelism()))
+                      ->AsEigenThreadPool());
+  return *all;
+}
+
+std::atomic<Eigen::ThreadPoolInterface*> pool_of_xla{nullptr};
+
+const ByCount& OfCaller() {
+  Eigen::ThreadPoolInterface* const pool = pool_of_xla;
+  if (pool == nullptr || pool->CurrentThreadId() >= 0) return OfOwnPool();
+  static const ByCount* const all = MakeByCount(pool);
   return *all;
 }
 
 }  // namespace
 
 const HostThreads& HostThreads::Of(int64_t count) {
-  const std::vector<const HostThreads*>& all = ByCount();
+  const ByCount& all = OfCaller();
   const auto most = static_cast<int64_t>(all.size());
   return *all[(count < 1 || count > most ? most : count) - 1];
 }
 
-HostThreads::HostThreads(tf::thread::ThreadPool* pool)
-    : all_(std::make_unique<Eigen::ThreadPoolDevice>(pool->AsEigenThreadPool(), pool->NumThreads())),
-      device_(all_.get()) {
-  workers_.num_threads = pool->NumThreads();
-  workers_.workers = pool;
+void HostThreads::Know(Eigen::ThreadPoolInterface* pool) {
+  Eigen::ThreadPoolInterface* none = nullptr;
+  pool_of_xla.compare_exchange_strong(none, pool);
 }
 
-HostThreads::HostThreads(tf::thread::ThreadPool* pool, int count)
-    : fewer_(std::make_unique<FewerThreads>(pool->AsEigenThreadPool(), count)),
-      named_(std::make_unique<tf::thread::ThreadPool>(fewer_.get())),
-      device_(fewer_->device()) {
+HostThreads::HostThreads(Eigen::ThreadPoolInterface* pool, int count) : pool_(pool, count), named_(&pool_) {
   workers_.num_threads = count;
-  workers_.workers = named_.get();
+  workers_.workers = &named_;
 }
 
-void CallThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run) const {
-  // Threads that come late see that no part is left.
+void HostThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run) const {
+  // Threads that come late see that no part is left. So this waits for threads that have begun alone, and may use XLA's
+  // pool on its own threads too.
   struct Work {
     const std::function<void(int64_t)>* run;
     const int64_t parts;
@@ -69,16 +77,18 @@ void CallThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run)
   };
   constexpr std::chrono::microseconds kSpin{100};  // A sleep and a wake take as long.
   const std::shared_ptr<Work> work(new Work{&run, parts});
-  for (int64_t thread = 1; thread < std::min(parts, count_); ++thread) pool_->Schedule([work] { work->Do(); });
+  Eigen::ThreadPoolInterface* const pool = pool_of_xla;
+  const int64_t helpers = pool == nullptr ? 0 : std::min<int64_t>(parts, count()) - 1;
+  for (int64_t helper = 0; helper < helpers; ++helper) pool->Schedule([work] { work->Do(); });
   work->Do();
   if (!core::SpinUntil(kSpin, [&] { return work->all_done.HasBeenNotified(); })) work->all_done.WaitForNotification();
 }
 
-void CallThreads::DivideRange(int64_t count, double cycles, const std::function<void(int64_t, int64_t)>& run) const {
+void HostThreads::DivideRange(int64_t count, double cycles, const std::function<void(int64_t, int64_t)>& run) const {
   constexpr double kCyclesOfPart = 40000;  // Some 10 us.
   constexpr int64_t kPartsOfThread = 4;
   const auto worth = static_cast<int64_t>(static_cast<double>(count) * cycles / kCyclesOfPart);
-  const int64_t parts = std::clamp<int64_t>(std::min(worth, count), 1, kPartsOfThread * count_);
+  const int64_t parts = std::clamp<int64_t>(std::min(worth, count), 1, kPartsOfThread * this->count());
   Divide(parts, [&](int64_t part) { run(part * count / parts, (part + 1) * count / parts); });
 }
 

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
@@ -38,13 +38,6 @@ absl::Status SetShapes(InferenceContext* c, ShapeOf shape_of) {
     c->set_output(i, shape);
   }
   return absl::OkStatus();
-}
-
-absl::Status Unchanged(InferenceContext* c) {
-  return SetShapes(c, [](ShapeHandle value, ShapeHandle* shape) {
-    *shape = value;
-    return absl::OkStatus();
-  });
 }
 
 absl::Status GroupLeads(InferenceContext* c) {
@@ -103,7 +96,7 @@ absl::Status Exchanged(InferenceContext* c) {
       .SetIsStateful()
 #define REDUCTION "reduction: {'sum', 'mean', 'product', 'min', 'max', 'and', 'or', 'local'} = 'sum'"
 
-COLLECTIVE_OP("IpuAllReduce").Attr(REDUCTION).Attr("group_size: int >= 0 = 0").SetShapeFn(Unchanged);
+COLLECTIVE_OP("IpuAllReduce").Attr(REDUCTION).Attr("group_size: int >= 0 = 0").SetShapeFn(ShapesOfInputs<1>);
 COLLECTIVE_OP("IpuAllGather").Attr("group_size: int >= 1").SetShapeFn(GroupLeads);
 COLLECTIVE_OP("IpuReduceScatter").Attr(REDUCTION).Attr("group_size: int >= 1").SetShapeFn(Scattered);
 COLLECTIVE_OP("IpuAllToAll")
@@ -111,7 +104,7 @@ COLLECTIVE_OP("IpuAllToAll")
     .Attr("concat_dimension: int >= 0")
     .Attr("group_size: int >= 1")
     .SetShapeFn(Exchanged);
-COLLECTIVE_OP("IpuBroadcast").Attr("root: int >= 0 = 0").Attr("group_size: int >= 0 = 0").SetShapeFn(Unchanged);
+COLLECTIVE_OP("IpuBroadcast").Attr("root: int >= 0 = 0").Attr("group_size: int >= 0 = 0").SetShapeFn(ShapesOfInputs<1>);
 
 // The index of the replica, or its rank in its group.
 REGISTER_OP("IpuReplicaIndex")
@@ -123,42 +116,46 @@ REGISTER_OP("IpuReplicaIndex")
 
 namespace {
 
-core::Reduction ReductionOf(const std::string& name) {
+core::Kind KindOf(const std::string& op) {
+  static const auto* const kinds =
+      new std::map<std::string, core::Kind>{{"IpuAllReduce", core::Kind::kAllReduce},
+                                            {"IpuAllGather", core::Kind::kAllGather},
+                                            {"IpuReduceScatter", core::Kind::kReduceScatter},
+                                            {"IpuAllToAll", core::Kind::kAllToAll},
+                                            {"IpuBroadcast", core::Kind::kBroadcast}};
+  return kinds->at(op);
+}
+
+core::Reduction ReductionOf(const tf::NodeDef& node) {
   static const auto* const reductions = new std::map<std::string, core::Reduction>{
       {"sum", core::Reduction::kSum}, {"mean", core::Reduction::kMean},  {"product", core::Reduction::kProduct},
       {"min", core::Reduction::kMin}, {"max", core::Reduction::kMax},    {"and", core::Reduction::kAnd},
       {"or", core::Reduction::kOr},   {"local", core::Reduction::kLocal}};
+  std::string name = "sum";
+  tf::TryGetNodeAttr(node, "reduction", &name);
   return reductions->at(name);  // The op checks the name.
 }
 
 class CollectiveXla : public tf::XlaOpKernel {
  public:
-  CollectiveXla(tf::OpKernelConstruction* construction, core::Kind kind) : XlaOpKernel(construction), kind_(kind) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("group_size", &group_size_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("orthogonal", &orthogonal_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
-    // A single replica then has nothing to copy.
-    options_.in_place = kind == core::Kind::kAllReduce || kind == core::Kind::kBroadcast;
-    if (construction->HasAttr("root")) OP_REQUIRES_OK(construction, construction->GetAttr("root", &root_));
-    if (!construction->HasAttr("reduction")) return;
-    std::string reduction;
-    OP_REQUIRES_OK(construction, construction->GetAttr("reduction", &reduction));
-    reduction_ = ReductionOf(reduction);
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::XlaOp> values = ValuesOf(context);
     std::vector<xla::Shape> shapes;
+    int64_t root = 0;
+    tf::TryGetNodeAttr(def(), "root", &root);
     for (xla::XlaOp& value : values) {
       const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(value);
       OP_REQUIRES_OK(context, shape.status());
       value = Sent(value, *shape);
       shapes.push_back(ReceivedShape(*shape));
     }
-    const std::string attributes =
-        absl::StrCat("{kind = ", static_cast<int64_t>(kind_), " : i64, reduction = ", static_cast<int64_t>(reduction_),
-                     " : i64, group_size = ", group_size_, " : i64, orthogonal = ", orthogonal_ ? "true" : "false",
-                     ", root = ", root_, " : i64}");
+    const std::string attributes = CallAttributes({{"kind", static_cast<int64_t>(kind_)},
+                                                   {"reduction", static_cast<int64_t>(ReductionOf(def()))},
+                                                   {"group_size", group_size_},
+                                                   {"orthogonal", orthogonal_},
+                                                   {"root", root}});
     const std::vector<xla::XlaOp> received =
         CallWithState(context, "ipu_collective", values, shapes, attributes, options_);
     for (std::size_t i = 0; i < received.size(); ++i) {
@@ -176,29 +173,20 @@ class CollectiveXla : public tf::XlaOpKernel {
   }
   virtual xla::XlaOp Result(xla::XlaOp received, const xla::Shape&) const { return received; }
 
-  int64_t group_size_ = 0;
+  const int64_t group_size_ = tf::GetNodeAttr<int64_t>(def(), "group_size").value();
 
  private:
-  const core::Kind kind_;
-  int64_t root_ = 0;
-  core::Reduction reduction_ = core::Reduction::kSum;
-  bool orthogonal_ = false;
-  CallOptions options_;
-};
-
-template <core::Kind kKind>
-class UntransposedXla : public CollectiveXla {
- public:
-  explicit UntransposedXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, kKind) {}
+  const core::Kind kind_ = KindOf(type_string());
+  const bool orthogonal_ = tf::GetNodeAttr<bool>(def(), "orthogonal").value();
+  // A single replica has nothing to copy if the results are in place.
+  const CallOptions options_{/*in_place=*/kind_ == core::Kind::kAllReduce || kind_ == core::Kind::kBroadcast,
+                             tf::GetNodeAttr<bool>(def(), "advance").value()};
 };
 
 // The custom call exchanges contiguous parts, so XLA transposes them to the front and back again.
 class AllToAllXla : public CollectiveXla {
  public:
-  explicit AllToAllXla(tf::OpKernelConstruction* construction) : CollectiveXla(construction, core::Kind::kAllToAll) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("split_dimension", &split_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("concat_dimension", &concat_));
-  }
+  using CollectiveXla::CollectiveXla;
 
  protected:
   // [..., n, ...] to [k, ..., n / k, ...].
@@ -233,23 +221,20 @@ class AllToAllXla : public CollectiveXla {
   }
 
  private:
-  int64_t split_ = 0;
-  int64_t concat_ = 0;
+  const int64_t split_ = tf::GetNodeAttr<int64_t>(def(), "split_dimension").value();
+  const int64_t concat_ = tf::GetNodeAttr<int64_t>(def(), "concat_dimension").value();
 };
 
-REGISTER_XLA_OP(Name("IpuAllReduce").IsMetadataOp(), UntransposedXla<core::Kind::kAllReduce>);
-REGISTER_XLA_OP(Name("IpuAllGather").IsMetadataOp(), UntransposedXla<core::Kind::kAllGather>);
-REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), UntransposedXla<core::Kind::kReduceScatter>);
+REGISTER_XLA_OP(Name("IpuAllReduce").IsMetadataOp(), CollectiveXla);
+REGISTER_XLA_OP(Name("IpuAllGather").IsMetadataOp(), CollectiveXla);
+REGISTER_XLA_OP(Name("IpuReduceScatter").IsMetadataOp(), CollectiveXla);
 REGISTER_XLA_OP(Name("IpuAllToAll").IsMetadataOp(), AllToAllXla);
-REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), UntransposedXla<core::Kind::kBroadcast>);
+REGISTER_XLA_OP(Name("IpuBroadcast").IsMetadataOp(), CollectiveXla);
 
 // The state holds the index, so XLA computes it without a custom call.
 class ReplicaIndexXla : public tf::XlaOpKernel {
  public:
-  explicit ReplicaIndexXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("group_size", &group_size_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("orthogonal", &orthogonal_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     tf::TensorShape shape;
@@ -268,8 +253,8 @@ class ReplicaIndexXla : public tf::XlaOpKernel {
   }
 
  private:
-  int64_t group_size_ = 0;
-  bool orthogonal_ = false;
+  const int64_t group_size_ = tf::GetNodeAttr<int64_t>(def(), "group_size").value();
+  const bool orthogonal_ = tf::GetNodeAttr<bool>(def(), "orthogonal").value();
 };
 
 REGISTER_XLA_OP(Name("IpuReplicaIndex").IsMetadataOp(), ReplicaIndexXla);

@@ -68,6 +68,8 @@ using DeviceCompiler = tf::DeviceCompiler<xla::LocalExecutable, xla::LocalClient
 
 namespace {
 
+const core::Counter loaded_executables("ExecutablesLoaded"), stored_executables("ExecutablesStored");
+
 // The times of all compilations.
 core::Samples& Times() { return core::NeverDestroyed<core::Samples>(); }
 
@@ -207,7 +209,7 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecu
     if (!found) return loaded;
     absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> executable = LoadExecutable(options, result, *found);
     if (!executable.ok()) return loaded;
-    core::Count(&core::Metrics::Global().executables_loaded);
+    loaded_executables.Add();
     return *std::move(executable);
   };
   std::optional<Identity> of_file;
@@ -235,7 +237,7 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecu
     const Identity identity(key_, text);
     *kept_ = {identity.name, core::Packed(identity.all, contents)};
   } else if (sources.files->Write(of_file->name, of_file->all, contents)) {
-    core::Count(&core::Metrics::Global().executables_stored);
+    stored_executables.Add();
   }
   return built;
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,10 +20,7 @@
 #include "tensorflow/compiler/tf2xla/xla_resource.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_base.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "xla/hlo/builder/lib/constants.h"
@@ -70,6 +68,15 @@ absl::Status MarkAssigned(tf::XlaResource* resource) {
   return resource->kind() == tf::XlaResource::kVariable ? resource->SetValue(resource->value()) : absl::OkStatus();
 }
 
+// Assigns what a function has made of a variable, the input of this number.
+absl::Status Assign(tf::XlaOpKernelContext* context, const tf::XlaResourceUpdate& update, int input, xla::XlaOp value) {
+  if (!update.modified) return absl::OkStatus();
+  tf::XlaResource* resource = nullptr;
+  TF_RETURN_IF_ERROR(context->GetResourceInput(input, &resource));
+  TF_RETURN_IF_ERROR(resource->SetFromPack(update.tensor_array_gradients_accessed, value, context->builder()));
+  return MarkAssigned(resource);
+}
+
 // The operand for an input: the value of a variable, or the tensor.
 absl::Status OperandOf(tf::XlaOpKernelContext* context, int input, xla::XlaOp* operand) {
   if (context->input_type(input) != tf::DT_RESOURCE) {
@@ -86,88 +93,69 @@ absl::Status OperandOf(tf::XlaOpKernelContext* context, int input, xla::XlaOp* o
 // call that returns its operands in place would not do, since XLA copies the results of elementwise operations ahead of
 // it.
 
-struct Carried {
-  xla::XlaOp token;                // An int32 scalar that passes unchanged: it is known once the loop has ended.
-  std::vector<xla::XlaOp> values;  // Their shapes do not change.
-};
+//
+// What a loop carries: a token, an int32 scalar that passes unchanged and is known once the loop has ended; and values,
+// whose shapes do not change.
+using Carried = std::vector<xla::XlaOp>;
 
 // The iteration. The `token` that it returns has to depend on the one that it is given.
 using Iteration = std::function<Carried(xla::XlaBuilder* builder, const Carried& carried)>;
 
-// What a loop carries ahead of the values: whether it goes on, and `token`.
-struct Head {
-  xla::XlaOp goes, token;
-};
-
-xla::XlaOp Packed(const Head& head, const std::vector<xla::XlaOp>& values) {
-  std::vector<xla::XlaOp> all = {head.goes, head.token};
-  all.insert(all.end(), values.begin(), values.end());
-  return xla::Tuple(head.goes.builder(), all);
-}
-
-Head HeadOf(xla::XlaOp all) { return {xla::GetTupleElement(all, 0), xla::GetTupleElement(all, 1)}; }
-
-std::vector<xla::XlaOp> CarriedValues(xla::XlaOp all, std::size_t count) {
-  std::vector<xla::XlaOp> values;
-  for (std::size_t i = 0; i < count; ++i) values.push_back(xla::GetTupleElement(all, 2 + static_cast<int64_t>(i)));
-  return values;
-}
-
-// Makes what an iteration ends with.
-using Next = std::function<Head(xla::XlaBuilder* builder, xla::XlaOp token)>;
-
-absl::StatusOr<Carried> Loop(const Head& head, const std::vector<xla::XlaOp>& values, const Iteration& iteration,
-                             const Next& next) {
-  const xla::XlaOp initial = Packed(head, values);
-  xla::XlaBuilder* const builder = initial.builder();
-  TF_ASSIGN_OR_RETURN(const xla::Shape shape, builder->GetShape(initial));
-  const std::unique_ptr<xla::XlaBuilder> asks = builder->CreateSubBuilder("goes_on");
-  TF_ASSIGN_OR_RETURN(const xla::XlaComputation condition,
-                      asks->Build(HeadOf(xla::Parameter(asks.get(), 0, shape, "carried")).goes));
-  const std::unique_ptr<xla::XlaBuilder> inside = builder->CreateSubBuilder("once");
-  const xla::XlaOp before = xla::Parameter(inside.get(), 0, shape, "carried");
-  const Carried after =
-      iteration(inside.get(), {.token = HeadOf(before).token, .values = CarriedValues(before, values.size())});
-  TF_ASSIGN_OR_RETURN(const xla::XlaComputation body,
-                      inside->Build(Packed(next(inside.get(), after.token), after.values)));
-  const xla::XlaOp end = xla::While(condition, body, initial);
-  return Carried{.token = HeadOf(end).token, .values = CarriedValues(end, values.size())};
-}
-
-// Whether a loop goes on, as `attributes` says, and `token` passed on. The custom call hides both from XLA.
-Head Step(xla::XlaOp token, const char* attributes) {
-  const xla::Shape number = xla::ShapeUtil::MakeShape(xla::S32, {});
-  const xla::Shape both = xla::ShapeUtil::MakeTupleShape({xla::ShapeUtil::MakeShape(xla::PRED, {}), number});
-  return HeadOf(TypedCall(token.builder(), "ipu_fence", {token}, both, attributes));
+std::vector<xla::XlaOp> Elements(xla::XlaOp tuple, int64_t first, std::size_t count) {
+  std::vector<xla::XlaOp> elements;
+  for (std::size_t i = 0; i < count; ++i) {
+    elements.push_back(xla::GetTupleElement(tuple, first + static_cast<int64_t>(i)));
+  }
+  return elements;
 }
 
 // The values after an optimization barrier.
 std::vector<xla::XlaOp> Barred(const std::vector<xla::XlaOp>& values) {
   const xla::XlaOp barred = xla::OptimizationBarrier(xla::Tuple(values.front().builder(), values));
-  std::vector<xla::XlaOp> found;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    found.push_back(xla::GetTupleElement(barred, static_cast<int64_t>(i)));
-  }
-  return found;
+  return Elements(barred, 0, values.size());
 }
 
-// Adds a loop of one iteration. Custom calls decide whether it goes on: XLA would compile code for each loop that
-// counts by its own operations.
-absl::StatusOr<Carried> SingleLoop(const Carried& begin, const Iteration& iteration) {
-  return Loop(Step(begin.token, "{goes = true}"), begin.values, iteration,
-              [](xla::XlaBuilder*, xla::XlaOp token) { return Step(token, "{goes = false}"); });
+// Returns whether a loop goes on, as `goes` says, and passes the token on. The custom call hides both from XLA.
+xla::XlaOp Step(Carried* carried, bool goes) {
+  const xla::Shape number = xla::ShapeUtil::MakeShape(xla::S32, {});
+  const xla::Shape both = xla::ShapeUtil::MakeTupleShape({xla::ShapeUtil::MakeShape(xla::PRED, {}), number});
+  xla::XlaOp& token = carried->front();
+  const xla::XlaOp step = TypedCall(token.builder(), "ipu_fence", {token}, both, CallAttributes({{"goes", goes}}));
+  token = xla::GetTupleElement(step, 1);
+  return xla::GetTupleElement(step, 0);
 }
 
-// Adds a loop of one iteration if `runs`, else of none. It needs neither code nor a call.
-absl::StatusOr<Carried> LoopIf(xla::XlaOp runs, const Carried& begin, const Iteration& iteration) {
-  return Loop({runs, begin.token}, begin.values, iteration, [](xla::XlaBuilder* builder, xla::XlaOp token) {
-    return Head{xla::ConstantR0<bool>(builder, false), token};
-  });
+xla::XlaOp Packed(xla::XlaOp goes, Carried carried) {
+  carried.insert(carried.begin(), goes);
+  return xla::Tuple(goes.builder(), carried);
+}
+
+// Adds a loop of one iteration if `runs`, else of none, which needs neither code nor a call. Without `runs`, adds a
+// loop of one iteration. Custom calls decide whether that goes on: XLA would compile code for each loop that counts by
+// its own operations.
+absl::StatusOr<Carried> Loop(const std::optional<xla::XlaOp>& runs, Carried carried, const Iteration& iteration) {
+  const xla::XlaOp goes = runs ? *runs : Step(&carried, /*goes=*/true);
+  const xla::XlaOp initial = Packed(goes, carried);
+  xla::XlaBuilder* const builder = initial.builder();
+  TF_ASSIGN_OR_RETURN(const xla::Shape shape, builder->GetShape(initial));
+  const std::unique_ptr<xla::XlaBuilder> asks = builder->CreateSubBuilder("goes_on");
+  TF_ASSIGN_OR_RETURN(const xla::XlaComputation condition,
+                      asks->Build(xla::GetTupleElement(xla::Parameter(asks.get(), 0, shape, "carried"), 0)));
+  const std::unique_ptr<xla::XlaBuilder> inside = builder->CreateSubBuilder("once");
+  const xla::XlaOp before = xla::Parameter(inside.get(), 0, shape, "carried");
+  Carried after = iteration(inside.get(), Elements(before, 1, carried.size()));
+  const xla::XlaOp again = runs ? xla::ConstantR0<bool>(inside.get(), false) : Step(&after, /*goes=*/false);
+  TF_ASSIGN_OR_RETURN(const xla::XlaComputation body, inside->Build(Packed(again, after)));
+  return Elements(xla::While(condition, body, initial), 1, carried.size());
 }
 
 // XLA moves no computation across it. TensorFlow lowers its own such op by way of MLIR, which takes a hundred times as
 // long.
-REGISTER_OP("IpuBarrier").Input("values: T").Output("barred: T").Attr("T: list(type) >= 1").SetShapeFn(ShapesOfInputs);
+REGISTER_OP("IpuBarrier")
+    .Input("values: T")
+    .Output("barred: T")
+    .Attr("T: list(type) >= 1")
+    .SetShapeFn(ShapesOfInputs<>);
 
 // What its values were computed from is no longer read where they are used. A loop of one iteration returns the values.
 REGISTER_OP("IpuFence")
@@ -176,7 +164,7 @@ REGISTER_OP("IpuFence")
     .Output("passed: int32")
     .Output("fenced: T")
     .Attr("T: list(type) >= 0")
-    .SetShapeFn(ShapesOfInputs);
+    .SetShapeFn(ShapesOfInputs<>);
 
 class BarrierXla : public tf::XlaOpKernel {
  public:
@@ -195,19 +183,13 @@ class FenceXla : public tf::XlaOpKernel {
   using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    Carried begin{.token = context->Input(0), .values = {}};
-    for (int i = 1; i < context->num_inputs(); ++i) begin.values.push_back(context->Input(i));
-    const auto iteration = [](xla::XlaBuilder*, const Carried& carried) {
-      std::vector<xla::XlaOp> all = {carried.token};
-      all.insert(all.end(), carried.values.begin(), carried.values.end());
-      // Without the barrier, XLA would find that the loop does not change the values.
-      const std::vector<xla::XlaOp> barred = Barred(all);
-      return Carried{.token = barred.front(), .values = {barred.begin() + 1, barred.end()}};
-    };
-    const absl::StatusOr<Carried> end = SingleLoop(begin, iteration);
+    Carried begin;
+    for (int i = 0; i < context->num_inputs(); ++i) begin.push_back(context->Input(i));
+    // Without the barrier, XLA would find that the loop does not change the values.
+    const absl::StatusOr<Carried> end = Loop(
+        /*runs=*/{}, begin, [](xla::XlaBuilder*, const Carried& carried) { return Barred(carried); });
     OP_REQUIRES_OK(context, end.status());
-    context->SetOutput(0, end->token);
-    for (int i = 1; i < context->num_outputs(); ++i) context->SetOutput(i, end->values[i - 1]);
+    SetOutputs(context, *end);
   }
 };
 
@@ -231,10 +213,7 @@ REGISTER_OP("IpuOnce")
     .Attr("captured_types: list(type) >= 0")
     .Attr("f: func")
     .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
-      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i + 1));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(ShapesOfInputs<1>);
 
 // The inputs of the op. The function's arguments begin with `token`.
 constexpr int kRuns = 0;
@@ -243,9 +222,7 @@ constexpr int kBefore = 2;
 
 class OnceXla : public tf::XlaOpKernel {
  public:
-  explicit OnceXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const int captured = kBefore + context->num_outputs() - 1;
@@ -265,7 +242,8 @@ class OnceXla : public tf::XlaOpKernel {
     tf::XlaCompiler::CompilationResult compiled;
     OP_REQUIRES_OK(context, context->compiler()->CompileFunction(options, function_, arguments, &compiled));
 
-    // The loop carries what is changed and what is only used; `place` is the position of each input among them.
+    // The loop carries the token, what is changed and what is only used; `place` is the position of each input among
+    // them.
     std::vector<int> place(context->num_inputs(), kNowhere);
     std::vector<int> inputs;
     const auto carry = [&](int input) {
@@ -273,66 +251,57 @@ class OnceXla : public tf::XlaOpKernel {
       place[input] = static_cast<int>(inputs.size());
       inputs.push_back(input);
     };
-    for (int input = kBefore; input < captured; ++input) carry(input);
-    for (const int argument : compiled.input_mapping) {
-      if (argument != 0) carry(argument + kToken);
-    }
-    Carried begin{.token = context->Input(kToken), .values = std::vector<xla::XlaOp>(inputs.size())};
+    for (int input = kToken; input < captured; ++input) carry(input);
+    for (const int argument : compiled.input_mapping) carry(argument + kToken);
+    Carried begin(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      OP_REQUIRES_OK(context, OperandOf(context, inputs[i], &begin.values[i]));
+      OP_REQUIRES_OK(context, OperandOf(context, inputs[i], &begin[i]));
     }
+    // Whether an input is a tensor that the function does not change.
+    const auto is_fixed = [&](int input) {
+      return input == kToken || (input >= captured && context->input_type(input) != tf::DT_RESOURCE);
+    };
     const auto iteration = [&](xla::XlaBuilder* builder, const Carried& carried) {
       // Without the barrier, XLA would hoist what is computed from these out of the loop.
-      std::vector<xla::XlaOp> fixed = {carried.token};
+      std::vector<xla::XlaOp> fixed;
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        if (IsFixed(context, inputs[i], captured)) fixed.push_back(carried.values[i]);
+        if (is_fixed(inputs[i])) fixed.push_back(carried[i]);
       }
       const std::vector<xla::XlaOp> barred = Barred(fixed);
-      std::vector<xla::XlaOp> given = carried.values;
-      std::size_t next = 1;
+      Carried given = carried;
+      auto next = barred.begin();
       for (std::size_t i = 0; i < inputs.size(); ++i) {
-        if (IsFixed(context, inputs[i], captured)) given[i] = barred[next++];
+        if (is_fixed(inputs[i])) given[i] = *next++;
       }
       std::vector<xla::XlaOp> operands;
-      for (const int argument : compiled.input_mapping) {
-        operands.push_back(argument == 0 ? barred.front() : given[place[argument + kToken]]);
-      }
+      for (const int argument : compiled.input_mapping) operands.push_back(given[place[argument + kToken]]);
       const xla::XlaOp results = xla::Call(builder, *compiled.computation, operands);
-      Carried changed{.token = barred.front(), .values = carried.values};
+      Carried changed = carried;
+      changed.front() = barred.front();
       int64_t result = 0;
       for (int i = kBefore; i < captured; ++i) {
         const tf::XlaOutputDescription& output = compiled.outputs[i - kBefore];
-        changed.values[place[i]] =
+        changed[place[i]] =
             output.is_constant ? Constant(builder, output.constant_value) : xla::GetTupleElement(results, result++);
       }
       for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
-        changed.values[place[update.input_index + kToken]] = xla::GetTupleElement(results, result++);
+        changed[place[update.input_index + kToken]] = xla::GetTupleElement(results, result++);
       }
       return changed;
     };
-    const absl::StatusOr<Carried> end =
-        IsConstant(context, kRuns) ? SingleLoop(begin, iteration) : LoopIf(context->Input(kRuns), begin, iteration);
+    const std::optional<xla::XlaOp> runs =
+        IsConstant(context, kRuns) ? std::nullopt : std::make_optional(context->Input(kRuns));
+    const absl::StatusOr<Carried> end = Loop(runs, begin, iteration);
     OP_REQUIRES_OK(context, end.status());
-    context->SetOutput(0, end->token);
-    for (int i = kBefore; i < captured; ++i) context->SetOutput(i - kToken, end->values[place[i]]);
+    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, (*end)[i]);
     for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
-      if (!update.modified) continue;
       const int input = update.input_index + kToken;
-      tf::XlaResource* resource = nullptr;
-      OP_REQUIRES_OK(context, context->GetResourceInput(input, &resource));
-      OP_REQUIRES_OK(context, resource->SetFromPack(update.tensor_array_gradients_accessed, end->values[place[input]],
-                                                    context->builder()));
-      OP_REQUIRES_OK(context, MarkAssigned(resource));
+      OP_REQUIRES_OK(context, Assign(context, update, input, (*end)[place[input]]));
     }
   }
 
  private:
   static constexpr int kNowhere = -1;
-
-  // Whether an input is a tensor that the function does not change.
-  static bool IsFixed(tf::XlaOpKernelContext* context, int input, int captured) {
-    return input >= captured && context->input_type(input) != tf::DT_RESOURCE;
-  }
 
   static xla::XlaOp Constant(xla::XlaBuilder* builder, const tf::Tensor& value) {
     xla::BorrowingLiteral literal;
@@ -340,7 +309,7 @@ class OnceXla : public tf::XlaOpKernel {
     return status.ok() ? xla::ConstantLiteral(builder, literal) : builder->ReportError(status);
   }
 
-  tf::NameAttrList function_;
+  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
 };
 
 REGISTER_XLA_OP(Name("IpuOnce").AllowResourceTypes().AllowVariantTypes(), OnceXla);
@@ -358,30 +327,14 @@ REGISTER_OP("IpuOutlined")
     .SetIsStateful()
     .SetShapeFn(StatedShapes);
 
-// The computations that were added to a builder, which would add one again at each call. It is a resource of the
-// compilation of one graph, and so of one builder and one thread.
-class AddedComputations : public tf::ResourceBase {
- public:
-  std::string DebugString() const override { return "the outlined functions of a computation"; }
-
-  xla::XlaComputationId IdOf(xla::XlaBuilder* builder, const std::shared_ptr<xla::XlaComputation>& computation) {
-    const auto found = added_.find(computation.get());
-    if (found != added_.end()) return found->second.second;
-    const xla::XlaComputationId id = builder->AddSubComputation(*computation);
-    added_.emplace(computation.get(), std::make_pair(computation, id));
-    return id;
-  }
-
- private:
-  // Keeps each computation, so that no other one gets its address.
-  std::map<const xla::XlaComputation*, std::pair<std::shared_ptr<xla::XlaComputation>, xla::XlaComputationId>> added_;
-};
+// The computations that were added to a builder, which would add one again at each call. Keeps each computation, so
+// that no other one gets its address.
+using AddedComputations =
+    std::map<const xla::XlaComputation*, std::pair<std::shared_ptr<xla::XlaComputation>, xla::XlaComputationId>>;
 
 class OutlinedXla : public tf::XlaOpKernel {
  public:
-  explicit OutlinedXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<tf::XlaCompiler::Argument> arguments(context->num_inputs());
@@ -401,13 +354,13 @@ class OutlinedXla : public tf::XlaOpKernel {
       operands.emplace_back();
       OP_REQUIRES_OK(context, OperandOf(context, i, &operands.back()));
     }
-    tf::OpKernelContext* const compilation = context->op_kernel_context();
-    AddedComputations* added = nullptr;
-    OP_REQUIRES_OK(context,
-                   compilation->step_container()->LookupOrCreate<AddedComputations>(
-                       compilation->resource_manager(), "ipu_outlined", &added, MakeResource<AddedComputations>));
-    const tf::core::ScopedUnref owned(added);
-    const xla::XlaComputationId id = added->IdOf(context->builder(), compiled.computation);
+    const absl::StatusOr<AddedComputations*> added = OfComputation<AddedComputations>::Find(context);
+    OP_REQUIRES_OK(context, added.status());
+    auto& [computation, id] = (**added)[compiled.computation.get()];
+    if (computation == nullptr) {
+      computation = compiled.computation;
+      id = context->builder()->AddSubComputation(*computation);
+    }
     const xla::XlaOp results = xla::Call(context->builder(), id, operands);
     int place = 0;
     for (std::size_t i = 0; i < compiled.outputs.size(); ++i) {
@@ -422,19 +375,13 @@ class OutlinedXla : public tf::XlaOpKernel {
       }
     }
     for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
-      tf::XlaResource* resource = nullptr;
-      OP_REQUIRES_OK(context, context->GetResourceInput(update.input_index, &resource));
       const xla::XlaOp value = xla::GetTupleElement(results, place++);
-      if (update.modified) {
-        OP_REQUIRES_OK(context,
-                       resource->SetFromPack(update.tensor_array_gradients_accessed, value, context->builder()));
-        OP_REQUIRES_OK(context, MarkAssigned(resource));
-      }
+      OP_REQUIRES_OK(context, Assign(context, update, update.input_index, value));
     }
   }
 
  private:
-  tf::NameAttrList function_;
+  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
 };
 
 REGISTER_XLA_OP(Name("IpuOutlined").AllowResourceTypes().AllowVariantTypes(), OutlinedXla);

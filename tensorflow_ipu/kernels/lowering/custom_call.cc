@@ -4,14 +4,13 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_base.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow/core/platform/refcount.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
-#include "tensorflow_ipu/kernels/host/host_device.h"
 #include "xla/hlo/builder/xla_computation.h"
 #include "xla/layout_util.h"
 #include "xla/shape_util.h"
@@ -30,33 +29,23 @@ std::pair<int, int> OrderOf(const tf::XlaOpKernelContext& context) {
   return {context.num_inputs(), context.num_inputs()};
 }
 
-// The computations that return the first of two operands, by their shape. A resource of the lowering of one
-// computation, and so of one builder and one thread.
-class Selections : public tf::ResourceBase {
- public:
-  std::string DebugString() const override { return "computations that return an operand"; }
-
-  absl::StatusOr<xla::XlaComputationId> First(xla::XlaBuilder* builder, const xla::Shape& shape) {
-    const auto [found, is_new] = by_shape_.try_emplace(xla::ShapeUtil::HumanString(shape));
-    if (is_new) {
-      xla::XlaBuilder selection("first");
-      const xla::XlaOp first = xla::Parameter(&selection, 0, shape, "first");
-      xla::Parameter(&selection, 1, shape, "second");
-      TF_ASSIGN_OR_RETURN(const xla::XlaComputation built, selection.Build(first));
-      found->second = builder->AddSubComputation(built);
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '"' && c != '\\') {
+      quoted += c;
+    } else {
+      absl::StrAppendFormat(&quoted, "\\%02X", static_cast<unsigned char>(c));
     }
-    return found->second;
   }
-
- private:
-  std::map<std::string, xla::XlaComputationId> by_shape_;
-};
+  return quoted + "\"";
+}
 
 }  // namespace
 
 absl::Status StatedShapes(tf::shape_inference::InferenceContext* context) {
   std::vector<tf::PartialTensorShape> shapes;
-  TF_RETURN_IF_ERROR(context->GetAttr("output_shapes", &shapes));
+  if (!context->GetAttr("output_shapes", &shapes).ok()) TF_RETURN_IF_ERROR(context->GetAttr("shapes", &shapes));
   for (int i = 0; i < context->num_outputs() && i < static_cast<int>(shapes.size()); ++i) {
     tf::shape_inference::ShapeHandle shape;
     TF_RETURN_IF_ERROR(context->MakeShapeFromPartialTensorShape(shapes[i], &shape));
@@ -65,9 +54,23 @@ absl::Status StatedShapes(tf::shape_inference::InferenceContext* context) {
   return absl::OkStatus();
 }
 
-absl::Status ShapesOfInputs(tf::shape_inference::InferenceContext* context) {
-  for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i));
+absl::Status Scalars(tf::shape_inference::InferenceContext* context) {
+  for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->Scalar());
   return absl::OkStatus();
+}
+
+CallValue::CallValue(bool value) : text(value ? "true" : "false") {}
+CallValue::CallValue(int64_t value) : text(absl::StrCat(value, " : i64")) {}
+CallValue::CallValue(float value) : text(absl::StrFormat("%.9e : f32", value)) {}
+CallValue::CallValue(const std::string& value) : text(Quoted(value)) {}
+CallValue::CallValue(const std::vector<int64_t>& value)
+    : text(absl::StrCat("array<i64", value.empty() ? "" : ": ", absl::StrJoin(value, ", "), ">")) {}
+
+std::string CallAttributes(const std::vector<std::pair<const char*, CallValue>>& attributes) {
+  const auto append = [](std::string* text, const auto& attribute) {
+    absl::StrAppend(text, attribute.first, " = ", attribute.second.text);
+  };
+  return absl::StrCat("{", absl::StrJoin(attributes, ", ", append), "}");
 }
 
 xla::XlaOp TypedCall(xla::XlaBuilder* builder, const std::string& target, const std::vector<xla::XlaOp>& operands,
@@ -93,13 +96,18 @@ xla::XlaOp AtRunTime(tf::XlaOpKernelContext* context, xla::XlaOp value) {
   xla::XlaBuilder* const builder = context->builder();
   return builder->ReportErrorOrReturn([&]() -> absl::StatusOr<xla::XlaOp> {
     TF_ASSIGN_OR_RETURN(const xla::Shape shape, builder->GetShape(value));
-    tf::OpKernelContext* const compilation = context->op_kernel_context();
-    Selections* found = nullptr;
-    TF_RETURN_IF_ERROR(compilation->step_container()->LookupOrCreate<Selections>(
-        compilation->resource_manager(), "ipu_selections", &found, MakeResource<Selections>));
-    const tf::core::RefCountPtr<Selections> selections(found);
-    TF_ASSIGN_OR_RETURN(const xla::XlaComputationId first, selections->First(builder, shape));
-    return xla::Call(builder, first, {value, value});
+    // The computations that return the first of two operands, by their shape.
+    using Selections = std::map<std::string, xla::XlaComputationId>;
+    TF_ASSIGN_OR_RETURN(Selections* const selections, OfComputation<Selections>::Find(context));
+    const auto [found, is_new] = selections->try_emplace(xla::ShapeUtil::HumanString(shape));
+    if (is_new) {
+      xla::XlaBuilder selection("first");
+      const xla::XlaOp first = xla::Parameter(&selection, 0, shape, "first");
+      xla::Parameter(&selection, 1, shape, "second");
+      TF_ASSIGN_OR_RETURN(const xla::XlaComputation built, selection.Build(first));
+      found->second = builder->AddSubComputation(built);
+    }
+    return xla::Call(builder, found->second, {value, value});
   });
 }
 

@@ -7,25 +7,66 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
+#include "tensorflow_ipu/kernels/host/host_device.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 
 namespace tensorflow_ipu {
 
-// The shape function of ops with an attribute `output_shapes`, a shape for each result.
+// The shape function of ops with an attribute `output_shapes` or `shapes`, a shape for each result.
 absl::Status StatedShapes(tensorflow::shape_inference::InferenceContext* context);
 
-// The shape function of ops whose results have the shapes of their first inputs.
-absl::Status ShapesOfInputs(tensorflow::shape_inference::InferenceContext* context);
+// The shape function of ops whose results have the shapes of their inputs from `first` on.
+template <int first = 0>
+absl::Status ShapesOfInputs(tensorflow::shape_inference::InferenceContext* context) {
+  for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->input(i + first));
+  return absl::OkStatus();
+}
+
+// The shape function of ops whose results are scalars.
+absl::Status Scalars(tensorflow::shape_inference::InferenceContext* context);
+
+// What the lowering of one computation keeps, and so of one builder and one thread.
+template <typename T>
+class OfComputation : public tensorflow::ResourceBase {
+ public:
+  // Makes it at the first use.
+  static absl::StatusOr<T*> Find(tensorflow::XlaOpKernelContext* context) {
+    tensorflow::OpKernelContext* const compilation = context->op_kernel_context();
+    OfComputation* found = nullptr;
+    TF_RETURN_IF_ERROR(compilation->step_container()->LookupOrCreate<OfComputation>(
+        compilation->resource_manager(), "ipu_lowering", &found, MakeResource<OfComputation>));
+    found->Unref();  // The container holds it.
+    return &found->kept_;
+  }
+  std::string DebugString() const override { return "what a lowering keeps"; }
+
+ private:
+  T kept_;
+};
+
+// The value of an attribute of a custom call.
+struct CallValue {
+  CallValue(bool value);
+  CallValue(int64_t value);
+  CallValue(float value);
+  CallValue(const std::string& value);
+  CallValue(const std::vector<int64_t>& value);
+  std::string text;
+};
+
+// The attributes of a custom call, as an MLIR dictionary.
+std::string CallAttributes(const std::vector<std::pair<const char*, CallValue>>& attributes);
 
 // An element of the result, and the operand whose memory it takes.
 using Alias = std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>;
 
-// Calls a handler, with operands and result in row-major layout, as host tensors have it. `attributes` is an MLIR
-// dictionary.
+// Calls a handler, with operands and result in row-major layout, as host tensors have it.
 xla::XlaOp TypedCall(xla::XlaBuilder* builder, const std::string& target, const std::vector<xla::XlaOp>& operands,
                      const xla::Shape& result, const std::string& attributes = "", bool has_side_effect = false,
                      absl::Span<const Alias> aliases = {});
@@ -58,7 +99,7 @@ std::vector<xla::XlaOp> ValuesOf(tensorflow::XlaOpKernelContext* context);
 
 // Calls `target` with the state (input 0) and `operands`, assigns the returned state, and returns the other results, of
 // shapes `results`. If the op has an order input (see ORDER_INPUT), it precedes the state and is advanced instead of
-// it. `attributes` is an MLIR dictionary. On failure, sets the context's status and returns nothing.
+// it. On failure, sets the context's status and returns nothing.
 std::vector<xla::XlaOp> CallWithState(tensorflow::XlaOpKernelContext* context, const std::string& target,
                                       const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
                                       const std::string& attributes, const CallOptions& options = {});

@@ -8,8 +8,8 @@
 #include "absl/types/span.h"
 #include "tensorflow/compiler/tf2xla/xla_helpers.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.pb.h"
-#include "tensorflow/core/util/tensor_format.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "xla/hlo/builder/lib/arithmetic.h"
 #include "xla/hlo/builder/lib/constants.h"
@@ -27,28 +27,24 @@ namespace tf = tensorflow;
 
 bool IsFloating(tf::DataType type) { return type == tf::DT_FLOAT || type == tf::DT_HALF || type == tf::DT_BFLOAT16; }
 
+using DirectLowering = xla::XlaOp (*)(tf::XlaOpKernelContext* context);
+
+template <DirectLowering kLowering>
 class Direct : public tf::XlaOpKernel {
  public:
   using XlaOpKernel::XlaOpKernel;
 
-  void Compile(tf::XlaOpKernelContext* context) final {
+  void Compile(tf::XlaOpKernelContext* context) override {
     if (!IsFloating(context->input_type(0))) return LowerAsXla(context);
-    context->SetOutput(0, Lowered(context));
+    context->SetOutput(0, kLowering(context));
   }
-
- protected:
-  virtual xla::XlaOp Lowered(tf::XlaOpKernelContext* context) = 0;
 };
 
 // An elementwise operation.
 template <xla::XlaOp (*kFunction)(xla::XlaOp)>
-class Unary : public Direct {
- public:
-  using Direct::Direct;
-
- protected:
-  xla::XlaOp Lowered(tf::XlaOpKernelContext* context) override { return kFunction(context->Input(0)); }
-};
+xla::XlaOp Unary(tf::XlaOpKernelContext* context) {
+  return kFunction(context->Input(0));
+}
 
 xla::XlaOp Cos(xla::XlaOp x) { return xla::Cos(x); }
 xla::XlaOp Exp(xla::XlaOp x) { return xla::Exp(x); }
@@ -64,16 +60,10 @@ xla::XlaOp Sigmoid(xla::XlaOp x) { return xla::Logistic(x); }
 xla::XlaOp Sqrt(xla::XlaOp x) { return xla::Sqrt(x); }
 xla::XlaOp Tanh(xla::XlaOp x) { return xla::Tanh(x); }
 
-class ReluGradient : public Direct {
- public:
-  using Direct::Direct;
-
- protected:
-  xla::XlaOp Lowered(tf::XlaOpKernelContext* context) override {
-    const xla::XlaOp gradients = context->Input(0), features = context->Input(1);
-    return xla::Select(xla::Gt(features, xla::ScalarLike(features, 0)), gradients, xla::ZerosLike(gradients));
-  }
-};
+xla::XlaOp ReluGradient(tf::XlaOpKernelContext* context) {
+  const xla::XlaOp gradients = context->Input(0), features = context->Input(1);
+  return xla::Select(xla::Gt(features, xla::ScalarLike(features, 0)), gradients, xla::ZerosLike(gradients));
+}
 
 int64_t Rank(tf::XlaOpKernelContext* context) { return context->InputXlaShape(0)->dimensions().size(); }
 
@@ -90,130 +80,90 @@ xla::XlaOp Sum(tf::XlaOpKernelContext* context, xla::XlaOp x, absl::Span<const i
   return widened ? tf::XlaHelpers::ConvertElementType(sum, type) : sum;
 }
 
-class BiasGradient : public Direct {
- public:
-  explicit BiasGradient(tf::OpKernelConstruction* construction) : Direct(construction) {
-    std::string format;
-    OP_REQUIRES_OK(construction, construction->GetAttr("data_format", &format));
-    OP_REQUIRES(construction, tf::FormatFromString(format, &format_), absl::InvalidArgumentError("data_format"));
+xla::XlaOp BiasGradient(tf::XlaOpKernelContext* context) {
+  const auto format = tf::GetNodeAttr<std::string>(context->op_kernel().def(), "data_format").value();
+  const int64_t rank = Rank(context);
+  const int64_t features = format == "NCHW" ? 1 : rank - 1;
+  std::vector<int64_t> dimensions;
+  for (int64_t i = 0; i < rank; ++i) {
+    if (i != features) dimensions.push_back(i);
   }
-
- protected:
-  xla::XlaOp Lowered(tf::XlaOpKernelContext* context) override {
-    const int64_t rank = Rank(context);
-    const int64_t features = format_ == tf::FORMAT_NCHW ? 1 : rank - 1;
-    std::vector<int64_t> dimensions;
-    for (int64_t i = 0; i < rank; ++i) {
-      if (i != features) dimensions.push_back(i);
-    }
-    return Sum(context, context->Input(0), dimensions);
-  }
-
- private:
-  tf::TensorFormat format_;
-};
+  return Sum(context, context->Input(0), dimensions);
+}
 
 // Softmax and log-softmax over the last dimension.
-class Softmax : public Direct {
- public:
-  using Direct::Direct;
+xla::XlaOp Softmax(tf::XlaOpKernelContext* context) {
+  const xla::XlaOp logits = context->Input(0);
+  const int64_t last = Rank(context) - 1;
+  std::vector<int64_t> batch(last);
+  std::iota(batch.begin(), batch.end(), 0);
+  const tf::DataType type = context->input_type(0);
+  const xla::XlaOp largest = xla::Reduce(logits, xla::MinValue(context->builder(), context->input_xla_type(0)),
+                                         *context->GetOrCreateMax(type), {last});
+  const xla::XlaOp shifted = xla::Sub(logits, largest, batch);
+  const xla::XlaOp powers = xla::Exp(shifted);
+  const xla::XlaOp sum = Sum(context, powers, {last});
+  const bool is_log = context->op_kernel().type_string() == "LogSoftmax";
+  return is_log ? xla::Sub(shifted, xla::Log(sum), batch) : xla::Div(powers, sum, batch);
+}
 
- protected:
-  xla::XlaOp Lowered(tf::XlaOpKernelContext* context) override {
-    const xla::XlaOp logits = context->Input(0);
-    const int64_t last = Rank(context) - 1;
-    std::vector<int64_t> batch(last);
-    std::iota(batch.begin(), batch.end(), 0);
-    const tf::DataType type = context->input_type(0);
-    const xla::XlaOp largest = xla::Reduce(logits, xla::MinValue(context->builder(), context->input_xla_type(0)),
-                                           *context->GetOrCreateMax(type), {last});
-    const xla::XlaOp shifted = xla::Sub(logits, largest, batch);
-    const xla::XlaOp powers = xla::Exp(shifted);
-    const xla::XlaOp sum = Sum(context, powers, {last});
-    return type_string() == "Softmax" ? xla::Div(powers, sum, batch) : xla::Sub(shifted, xla::Log(sum), batch);
-  }
-};
+template <DirectLowering kLowering>
+bool RegisterDirect(const char* op) {
+  return RegisterProgramKernel<Direct<kLowering>>(op);
+}
 
 const bool direct_registered =
-    RegisterProgramKernel<Unary<xla::Abs>>("Abs") && RegisterProgramKernel<BiasGradient>("BiasAddGrad") &&
-    RegisterProgramKernel<Unary<xla::Ceil>>("Ceil") && RegisterProgramKernel<Unary<Cos>>("Cos") &&
-    RegisterProgramKernel<Unary<Exp>>("Exp") && RegisterProgramKernel<Unary<Expm1>>("Expm1") &&
-    RegisterProgramKernel<Unary<xla::Floor>>("Floor") && RegisterProgramKernel<Unary<xla::IsFinite>>("IsFinite") &&
-    RegisterProgramKernel<Unary<IsNan>>("IsNan") && RegisterProgramKernel<Unary<Log1p>>("Log1p") &&
-    RegisterProgramKernel<Softmax>("LogSoftmax") && RegisterProgramKernel<Unary<Passed>>("PreventGradient") &&
-    RegisterProgramKernel<Unary<Reciprocal>>("Reciprocal") && RegisterProgramKernel<Unary<Relu>>("Relu") &&
-    RegisterProgramKernel<Unary<Relu6>>("Relu6") && RegisterProgramKernel<ReluGradient>("ReluGrad") &&
-    RegisterProgramKernel<Unary<Rsqrt>>("Rsqrt") && RegisterProgramKernel<Unary<Sigmoid>>("Sigmoid") &&
-    RegisterProgramKernel<Unary<xla::Sign>>("Sign") && RegisterProgramKernel<Softmax>("Softmax") &&
-    RegisterProgramKernel<Unary<Sqrt>>("Sqrt") && RegisterProgramKernel<Unary<Tanh>>("Tanh");
+    RegisterDirect<Unary<xla::Abs>>("Abs") && RegisterDirect<BiasGradient>("BiasAddGrad") &&
+    RegisterDirect<Unary<xla::Ceil>>("Ceil") && RegisterDirect<Unary<Cos>>("Cos") &&
+    RegisterDirect<Unary<Exp>>("Exp") && RegisterDirect<Unary<Expm1>>("Expm1") &&
+    RegisterDirect<Unary<xla::Floor>>("Floor") && RegisterDirect<Unary<xla::IsFinite>>("IsFinite") &&
+    RegisterDirect<Unary<IsNan>>("IsNan") && RegisterDirect<Unary<Log1p>>("Log1p") &&
+    RegisterDirect<Softmax>("LogSoftmax") && RegisterDirect<Unary<Passed>>("PreventGradient") &&
+    RegisterDirect<Unary<Reciprocal>>("Reciprocal") && RegisterDirect<Unary<Relu>>("Relu") &&
+    RegisterDirect<Unary<Relu6>>("Relu6") && RegisterDirect<ReluGradient>("ReluGrad") &&
+    RegisterDirect<Unary<Rsqrt>>("Rsqrt") && RegisterDirect<Unary<Sigmoid>>("Sigmoid") &&
+    RegisterDirect<Unary<xla::Sign>>("Sign") && RegisterDirect<Softmax>("Softmax") &&
+    RegisterDirect<Unary<Sqrt>>("Sqrt") && RegisterDirect<Unary<Tanh>>("Tanh");
 
 // `LRN` and `LRNGrad`, local response normalization, for every type: XLA's kernels multiply values of float16 and
 // bfloat16 by a sum in float32, which XLA then refuses.
 class Normalization : public tf::XlaOpKernel {
  public:
-  explicit Normalization(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("depth_radius", &radius_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("bias", &bias_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("alpha", &alpha_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("beta", &beta_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
- protected:
   // All is computed in float32 and rounded once, at the end.
-  static xla::XlaOp Input(tf::XlaOpKernelContext* context, int number) {
-    return xla::ConvertElementType(context->Input(number), xla::F32);
-  }
-
-  static void SetOutput(tf::XlaOpKernelContext* context, xla::XlaOp result) {
+  void Compile(tf::XlaOpKernelContext* context) override {
+    const auto input_of = [&](int number) { return xla::ConvertElementType(context->Input(number), xla::F32); };
+    const auto scalar = [&](float value) { return xla::ConstantR0<float>(context->builder(), value); };
+    const auto sum_of_neighbours = [&](xla::XlaOp values) {
+      return xla::ReduceWindow(values, scalar(0), xla::CreateScalarAddComputation(xla::F32, context->builder()),
+                               {1, 1, 1, 2 * radius_ + 1}, {1, 1, 1, 1}, xla::Padding::kSame);
+    };
+    const bool forward = type_string() == "LRN";
+    const xla::XlaOp input = input_of(forward ? 0 : 1);
+    // bias + alpha * the sum of the squares
+    const xla::XlaOp norm = sum_of_neighbours(input * input) * scalar(alpha_) + scalar(bias_);
+    xla::XlaOp result = xla::Pow(norm, scalar(-beta_));
+    if (forward) {
+      result = input * result;
+    } else {
+      const xla::XlaOp gradients = input_of(0), output = input_of(2);
+      // The factor of the derivative of norm^-beta besides its input.
+      const xla::XlaOp slope = scalar(-2 * alpha_ * beta_);
+      result = gradients * result + sum_of_neighbours(output * gradients / norm) * input * slope;
+    }
     context->SetOutput(0, xla::ConvertElementType(result, context->input_xla_type(0)));
   }
 
-  static xla::XlaOp Scalar(xla::XlaOp like, float value) { return xla::ConstantR0<float>(like.builder(), value); }
-
-  xla::XlaOp SumOfNeighbours(xla::XlaOp values) const {
-    return xla::ReduceWindow(values, Scalar(values, 0), xla::CreateScalarAddComputation(xla::F32, values.builder()),
-                             {1, 1, 1, 2 * radius_ + 1}, {1, 1, 1, 1}, xla::Padding::kSame);
-  }
-
-  // bias + alpha * the sum of the squares
-  xla::XlaOp Norm(xla::XlaOp input) const {
-    return SumOfNeighbours(input * input) * Scalar(input, alpha_) + Scalar(input, bias_);
-  }
-
-  xla::XlaOp ScaleOf(xla::XlaOp norm) const { return xla::Pow(norm, Scalar(norm, -beta_)); }
-
-  // The factor of the derivative of norm^-beta besides its input.
-  xla::XlaOp Slope(xla::XlaOp like) const { return Scalar(like, -2 * alpha_ * beta_); }
-
  private:
-  int64_t radius_;
-  float bias_, alpha_, beta_;
-};
-
-class Forward : public Normalization {
- public:
-  using Normalization::Normalization;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::XlaOp input = Input(context, 0);
-    SetOutput(context, input * ScaleOf(Norm(input)));
-  }
-};
-
-class Gradient : public Normalization {
- public:
-  using Normalization::Normalization;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::XlaOp gradients = Input(context, 0), input = Input(context, 1), output = Input(context, 2);
-    const xla::XlaOp norm = Norm(input);
-    const xla::XlaOp of_others = SumOfNeighbours(output * gradients / norm) * input * Slope(input);
-    SetOutput(context, gradients * ScaleOf(norm) + of_others);
-  }
+  const int64_t radius_ = tf::GetNodeAttr<int64_t>(def(), "depth_radius").value();
+  const float bias_ = tf::GetNodeAttr<float>(def(), "bias").value();
+  const float alpha_ = tf::GetNodeAttr<float>(def(), "alpha").value();
+  const float beta_ = tf::GetNodeAttr<float>(def(), "beta").value();
 };
 
 const bool normalization_registered =
-    RegisterProgramKernel<Forward>("LRN") && RegisterProgramKernel<Gradient>("LRNGrad");
+    RegisterProgramKernel<Normalization>("LRN") && RegisterProgramKernel<Normalization>("LRNGrad");
 
 }  // namespace
 }  // namespace tensorflow_ipu

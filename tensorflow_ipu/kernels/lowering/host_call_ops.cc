@@ -70,10 +70,7 @@ REGISTER_OP("IpuHostResult")
 
 class HostFunctionOp : public tf::OpKernel {
  public:
-  explicit HostFunctionOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("device", &device_));
-  }
+  using OpKernel::OpKernel;
   ~HostFunctionOp() override {
     if (own_ > 0) HostFunctions().Remove(own_);
   }
@@ -103,8 +100,8 @@ class HostFunctionOp : public tf::OpKernel {
   }
 
  private:
-  tf::NameAttrList function_;
-  int64_t device_;
+  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
+  const int64_t device_ = tf::GetNodeAttr<int64_t>(def(), "device").value();
   core::Mutex mutex_;
   int64_t own_ IPU_GUARDED_BY(mutex_) = 0;
 };
@@ -113,11 +110,7 @@ REGISTER_KERNEL_BUILDER(Name("IpuHostFunction").Device(tf::DEVICE_CPU), HostFunc
 
 class HostCallXla : public tf::XlaOpKernel {
  public:
-  explicit HostCallXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
-    OP_REQUIRES_OK(construction, construction->GetAttr("result_types", &types_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("result_shapes", &shapes_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::Shape> results(types_.size());
@@ -127,30 +120,27 @@ class HostCallXla : public tf::XlaOpKernel {
     const std::string node = TextOf(def());
     const std::vector<xla::XlaOp> given =
         CallWithState(context, "ipu_host_call", ValuesOf(context), results,
-                      absl::StrCat("{node = ", QuotedAttribute(node),
-                                   ", name = ", QuotedAttribute(NameForMessages(context, node)), "}"),
-                      options_);
+                      CallAttributes({{"node", node}, {"name", NameForMessages(context, node)}}), options_);
     if (given.size() == results.size()) context->SetTensorListOutput(0, xla::Tuple(context->builder(), given));
   }
 
  private:
-  CallOptions options_;
-  std::vector<tf::DataType> types_;
-  std::vector<tf::TensorShape> shapes_;
+  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
+  const std::vector<tf::DataType> types_ = tf::GetNodeAttr<std::vector<tf::DataType>>(def(), "result_types").value();
+  const std::vector<tf::TensorShape> shapes_ =
+      tf::GetNodeAttr<std::vector<tf::TensorShape>>(def(), "result_shapes").value();
 };
 
 class HostResultXla : public tf::XlaOpKernel {
  public:
-  explicit HostResultXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("index", &index_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     context->SetOutput(0, xla::GetTupleElement(context->Input(0), index_));
   }
 
  private:
-  int64_t index_;
+  const int64_t index_ = tf::GetNodeAttr<int64_t>(def(), "index").value();
 };
 
 REGISTER_XLA_OP(Name("IpuHostCall").IsMetadataOp(), HostCallXla);
@@ -171,12 +161,7 @@ REGISTER_OP("IpuUserOperation")
 
 class UserOperationXla : public tf::XlaOpKernel {
  public:
-  explicit UserOperationXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
-    OP_REQUIRES_OK(construction, construction->GetAttr("attributes", &attributes_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("called", &called_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("output_shapes", &shapes_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::Shape> results(context->num_outputs());
@@ -189,16 +174,17 @@ class UserOperationXla : public tf::XlaOpKernel {
       OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(i), shape, &results[i]));
     }
     const std::string attributes =
-        absl::StrCat("{attributes = ", QuotedAttribute(attributes_), ", called = ", QuotedAttribute(called_),
-                     ", name = ", QuotedAttribute(NameForMessages(context, called_)), "}");
+        CallAttributes({{"attributes", attributes_}, {"called", called_}, {"name", NameForMessages(context, called_)}});
     SetOutputs(context, CallWithState(context, "ipu_user_operation", ValuesOf(context), results, attributes, options_));
   }
 
  private:
-  CallOptions options_;
-  std::string attributes_;
-  std::string called_;
-  std::vector<tf::PartialTensorShape> shapes_;  // Unknown where Keras traces a layer that is never compiled.
+  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
+  const std::string attributes_ = tf::GetNodeAttr<std::string>(def(), "attributes").value();
+  const std::string called_ = tf::GetNodeAttr<std::string>(def(), "called").value();
+  const std::vector<tf::PartialTensorShape> shapes_ =
+      tf::GetNodeAttr<std::vector<tf::PartialTensorShape>>(def(), "output_shapes")
+          .value();  // Unknown where Keras traces a layer that is never compiled.
 };
 
 REGISTER_XLA_OP(Name("IpuUserOperation").IsMetadataOp(), UserOperationXla);

@@ -6,11 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/compiler/tf2xla/xla_context.h"
@@ -19,13 +16,10 @@
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/platform/protobuf.h"
-#include "tensorflow/core/platform/refcount.h"
 #include "tensorflow/core/platform/stack_frame.h"
 #include "tensorflow/core/public/version.h"
-#include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
@@ -73,33 +67,9 @@ std::string LineOf(tf::XlaOpKernelContext* context) {
   return "";
 }
 
-constexpr char kName[] = "ipu_stash_slots";
-
-// A resource of the lowering of one computation, which runs on one thread.
-class StashSlots : public tf::ResourceBase {
- public:
-  std::string DebugString() const override { return kName; }
-
-  std::vector<std::pair<xla::XlaOp, StashSlot>> slots;
-};
-
-tf::ScopedStepContainer* ContainerOf(tf::XlaOpKernelContext* context) {
-  return context->op_kernel_context()->step_container();
-}
+using StashSlots = std::vector<std::pair<xla::XlaOp, StashSlot>>;
 
 }  // namespace
-
-std::string QuotedAttribute(const std::string& text) {
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (absl::ascii_isprint(static_cast<unsigned char>(c)) && c != '"' && c != '\\') {
-      quoted += c;
-    } else {
-      absl::StrAppendFormat(&quoted, "\\%02X", static_cast<unsigned char>(c));
-    }
-  }
-  return quoted + "\"";
-}
 
 std::string NameForMessages(tf::XlaOpKernelContext* context, const std::string& key) {
   const std::string name = absl::StrCat(context->op_kernel().type_string(), " `", context->op_kernel().name(), "`");
@@ -158,7 +128,7 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
     return converts ? xla::ConvertElementType(value, element) : value;
   };
   std::vector<xla::XlaOp> operands, slots;
-  std::vector<int> in_stashes;
+  std::vector<int64_t> in_stashes;
   for (int i = 0; i < context->num_inputs(); ++i) {
     const tf::DataType from = context->input_type(i), to = operand_types[i];
     const std::optional<StashSlot> slot = from == to ? StashSlotOf(context, context->Input(i)) : std::nullopt;
@@ -174,12 +144,10 @@ absl::StatusOr<std::vector<xla::XlaOp>> CallHostKernel(tf::XlaOpKernelContext* c
     TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(result_types[i], results[i], &result_shapes.emplace_back()));
   }
   const bool one = result_shapes.size() == 1;
-  const xla::XlaOp call = TypedCall(
-      context->builder(), "ipu_host_kernel", operands,
-      one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes),
-      absl::StrCat("{node = ", QuotedAttribute(node), ", name = ", QuotedAttribute(name), ", in_stashes = array<i64",
-                   in_stashes.empty() ? "" : ": ", absl::StrJoin(in_stashes, ", "), ">}"),
-      /*has_side_effect=*/always);
+  const xla::XlaOp call = TypedCall(context->builder(), "ipu_host_kernel", operands,
+                                    one ? result_shapes[0] : xla::ShapeUtil::MakeTupleShape(result_shapes),
+                                    CallAttributes({{"node", node}, {"name", name}, {"in_stashes", in_stashes}}),
+                                    /*has_side_effect=*/always);
   std::vector<xla::XlaOp> outputs;
   for (int i = 0; i < count; ++i) {
     outputs.push_back(converted(one ? AtRunTime(context, call) : ResultOf(context, call, i), result_types[i],
@@ -201,29 +169,21 @@ xla::XlaOp CallAssertion(tf::XlaOpKernelContext* context, xla::XlaOp holds, cons
     }
     data += '\0';
   }
-  return TypedCall(
-      context->builder(), "ipu_assert", operands, xla::ShapeUtil::MakeShape(xla::PRED, {}),
-      absl::StrCat("{data = ", QuotedAttribute(data), ", name = ", QuotedAttribute(NameForMessages(context, data)),
-                   ", summarize = ", summarize, " : i64}"),
-      /*has_side_effect=*/true);
+  return TypedCall(context->builder(), "ipu_assert", operands, xla::ShapeUtil::MakeShape(xla::PRED, {}),
+                   CallAttributes({{"data", data}, {"name", NameForMessages(context, data)}, {"summarize", summarize}}),
+                   /*has_side_effect=*/true);
 }
 
 absl::Status NoteStashSlot(tf::XlaOpKernelContext* context, xla::XlaOp value, const StashSlot& slot) {
-  StashSlots* found = nullptr;
-  TF_RETURN_IF_ERROR(ContainerOf(context)->LookupOrCreate<StashSlots>(context->op_kernel_context()->resource_manager(),
-                                                                      kName, &found, MakeResource<StashSlots>));
-  const tf::core::RefCountPtr<StashSlots> slots(found);
-  slots->slots.emplace_back(value, slot);
+  TF_ASSIGN_OR_RETURN(StashSlots* const slots, OfComputation<StashSlots>::Find(context));
+  slots->emplace_back(value, slot);
   return absl::OkStatus();
 }
 
 std::optional<StashSlot> StashSlotOf(tf::XlaOpKernelContext* context, xla::XlaOp value) {
-  StashSlots* found = nullptr;
-  const absl::Status status =
-      ContainerOf(context)->Lookup<StashSlots>(context->op_kernel_context()->resource_manager(), kName, &found);
-  if (!status.ok()) return std::nullopt;  // Nothing was noted.
-  const tf::core::RefCountPtr<StashSlots> slots(found);
-  for (const auto& [read, slot] : slots->slots) {
+  const absl::StatusOr<StashSlots*> slots = OfComputation<StashSlots>::Find(context);
+  if (!slots.ok()) return std::nullopt;
+  for (const auto& [read, slot] : **slots) {
     if (read.IsIdenticalTo(value)) return slot;
   }
   return std::nullopt;

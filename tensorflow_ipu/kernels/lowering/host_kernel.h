@@ -58,9 +58,6 @@ std::string TextOf(const tensorflow::NodeDef& node);
 // this name and by `key`, which tells it from other nodes of that name.
 std::string NameForMessages(tensorflow::XlaOpKernelContext* context, const std::string& key);
 
-// A text as an MLIR string literal, for the attributes of a custom call.
-std::string QuotedAttribute(const std::string& text);
-
 // A slot of a stash buffer: a tensor [depth, ...], and an int32 scalar.
 struct StashSlot {
   xla::XlaOp stash;

@@ -7,9 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -51,47 +48,26 @@ REGISTER_OP("IpuLoopIndices")
     .Attr("first: list(int) >= 0")
     .Attr("second: list(int) >= 0")
     .Attr("kinds: list(int) >= 0")
-    .SetShapeFn([](tf::shape_inference::InferenceContext* context) {
-      for (int i = 0; i < context->num_outputs(); ++i) context->set_output(i, context->Scalar());
-      return absl::OkStatus();
-    });
+    .SetShapeFn(Scalars);
 
 class LoopIndicesXla : public tf::XlaOpKernel {
  public:
-  explicit LoopIndicesXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    std::vector<std::string> entries;
-    std::vector<std::size_t> lengths;
-    for (const char* const name : {"number_of", "slot_of", "depths", "first", "second", "kinds"}) {
-      std::vector<int64_t> values;
-      OP_REQUIRES_OK(construction, construction->GetAttr(name, &values));
-      entries.push_back(
-          absl::StrCat(name, " = array<i64", values.empty() ? "" : ": ", absl::StrJoin(values, ", "), ">"));
-      lengths.push_back(values.size());
-    }
-    attributes_ = absl::StrCat("{", absl::StrJoin(entries, ", "), "}");
-    numbers_ = lengths[0] + lengths[1];
-    results_ = numbers_ + lengths[3];
-    OP_REQUIRES(construction,
-                lengths[1] == lengths[2] && lengths[3] == lengths[4] && lengths[3] == lengths[5] &&
-                    results_ == static_cast<std::size_t>(construction->num_outputs()),
-                absl::InvalidArgumentError("The attributes of `IpuLoopIndices` are of different lengths."));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::S32, {});
-    std::vector<xla::Shape> results(numbers_, scalar);
-    results.resize(results_, xla::ShapeUtil::MakeShape(xla::PRED, {}));
-    const xla::XlaOp indices = TypedCall(context->builder(), "ipu_loop_indices", {context->Input(0), context->Input(1)},
-                                         xla::ShapeUtil::MakeTupleShape(results), attributes_);
-    for (std::size_t i = 0; i < results_; ++i) {
-      context->SetOutput(static_cast<int>(i), ResultOf(context, indices, static_cast<int64_t>(i)));
+    std::vector<std::pair<const char*, CallValue>> attributes;
+    for (const char* const name : {"number_of", "slot_of", "depths", "first", "second", "kinds"}) {
+      attributes.emplace_back(name, tf::GetNodeAttr<std::vector<int64_t>>(def(), name).value());
     }
+    std::vector<xla::Shape> results;
+    for (int i = 0; i < context->num_outputs(); ++i) {
+      const bool is_number = context->expected_output_dtype(i) == tf::DT_INT32;
+      results.push_back(xla::ShapeUtil::MakeShape(is_number ? xla::S32 : xla::PRED, {}));
+    }
+    const xla::XlaOp indices = TypedCall(context->builder(), "ipu_loop_indices", {context->Input(0), context->Input(1)},
+                                         xla::ShapeUtil::MakeTupleShape(results), CallAttributes(attributes));
+    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, ResultOf(context, indices, i));
   }
-
- private:
-  std::string attributes_;
-  std::size_t numbers_ = 0;
-  std::size_t results_ = 0;
 };
 
 REGISTER_XLA_OP(Name("IpuLoopIndices"), LoopIndicesXla);
@@ -111,31 +87,18 @@ REGISTER_OP("IpuMicroBatches")
 
 class MicroBatchesXla : public tf::XlaOpKernel {
  public:
-  explicit MicroBatchesXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    int64_t multiple = 1;
-    int64_t least = 0;
-    int64_t largest = 1;
-    std::string before;
-    std::string after;
-    OP_REQUIRES_OK(construction, construction->GetAttr("multiple", &multiple));
-    OP_REQUIRES_OK(construction, construction->GetAttr("least", &least));
-    OP_REQUIRES_OK(construction, construction->GetAttr("largest", &largest));
-    OP_REQUIRES_OK(construction, construction->GetAttr("before", &before));
-    OP_REQUIRES_OK(construction, construction->GetAttr("after", &after));
-    attributes_ =
-        absl::StrCat("{multiple = ", multiple, " : i64, least = ", least, " : i64, largest = ", largest,
-                     " : i64, before = \"", absl::CEscape(before), "\", after = \"", absl::CEscape(after), "\"}");
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::XlaOp checked =
-        TypedCall(context->builder(), "ipu_micro_batches", {context->Input(0)}, xla::ShapeUtil::MakeShape(xla::S64, {}),
-                  attributes_, /*has_side_effect=*/true);
+    const std::string attributes = CallAttributes({{"multiple", tf::GetNodeAttr<int64_t>(def(), "multiple").value()},
+                                                   {"least", tf::GetNodeAttr<int64_t>(def(), "least").value()},
+                                                   {"largest", tf::GetNodeAttr<int64_t>(def(), "largest").value()},
+                                                   {"before", tf::GetNodeAttr<std::string>(def(), "before").value()},
+                                                   {"after", tf::GetNodeAttr<std::string>(def(), "after").value()}});
+    const xla::XlaOp checked = TypedCall(context->builder(), "ipu_micro_batches", {context->Input(0)},
+                                         xla::ShapeUtil::MakeShape(xla::S64, {}), attributes, /*has_side_effect=*/true);
     context->SetOutput(0, AtRunTime(context, checked));
   }
-
- private:
-  std::string attributes_;
 };
 
 REGISTER_XLA_OP(Name("IpuMicroBatches").IsMetadataOp(), MicroBatchesXla);
@@ -207,7 +170,7 @@ REGISTER_OP("IpuStashWrite")
     .Input("token: int32")
     .Output("written: T")
     .Attr("T: list(type) >= 1")
-    .SetShapeFn(ShapesOfInputs);
+    .SetShapeFn(ShapesOfInputs<>);
 
 // From this size on XLA reads a slice in slot, which is faster than a copy. Writes are calls at any size, whose
 // threads share large copies: XLA does not divide an update in slot among threads.
@@ -242,9 +205,7 @@ absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp stas
 
 class StashZerosXla : public tf::XlaOpKernel {
  public:
-  explicit StashZerosXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("output_shapes", &shapes_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::Shape> stashes(shapes_.size());
@@ -258,7 +219,8 @@ class StashZerosXla : public tf::XlaOpKernel {
   }
 
  private:
-  std::vector<tf::TensorShape> shapes_;
+  const std::vector<tf::TensorShape> shapes_ =
+      tf::GetNodeAttr<std::vector<tf::TensorShape>>(def(), "output_shapes").value();
 };
 
 class StashReadXla : public tf::XlaOpKernel {

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -29,23 +28,11 @@ REGISTER_OP("IpuInfeedDequeue")
     .Attr("types: list(type) >= 1")
     .Attr("shapes: list(shape) >= 1")
     .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      std::vector<tf::TensorShape> shapes;
-      TF_RETURN_IF_ERROR(c->GetAttr("shapes", &shapes));
-      for (std::size_t i = 0; i < shapes.size(); ++i) {
-        tf::shape_inference::ShapeHandle shape;
-        TF_RETURN_IF_ERROR(c->MakeShapeFromTensorShape(shapes[i], &shape));
-        c->set_output(static_cast<int>(i), shape);
-      }
-      return absl::OkStatus();
-    });
+    .SetShapeFn(StatedShapes);
 
 class InfeedDequeueXla : public tf::XlaOpKernel {
  public:
-  explicit InfeedDequeueXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("types", &types_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::Shape> results(types_.size());
@@ -57,8 +44,8 @@ class InfeedDequeueXla : public tf::XlaOpKernel {
   }
 
  private:
-  tf::DataTypeVector types_;
-  std::vector<tf::TensorShape> shapes_;
+  const tf::DataTypeVector types_ = tf::GetNodeAttr<tf::DataTypeVector>(def(), "types").value();
+  const std::vector<tf::TensorShape> shapes_ = tf::GetNodeAttr<std::vector<tf::TensorShape>>(def(), "shapes").value();
 };
 
 REGISTER_XLA_OP(Name("IpuInfeedDequeue").IsMetadataOp(), InfeedDequeueXla);
@@ -72,14 +59,11 @@ REGISTER_OP("IpuOutfeedEnqueue")
     .Attr("layout: int")
     .Attr("synthetic: bool = false")
     .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+    .SetShapeFn(tf::shape_inference::NoOutputs);
 
 class OutfeedEnqueueXla : public tf::XlaOpKernel {
  public:
-  explicit OutfeedEnqueueXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("layout", &layout_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("synthetic", &synthetic_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     std::vector<xla::XlaOp> element = ValuesOf(context);
@@ -89,13 +73,12 @@ class OutfeedEnqueueXla : public tf::XlaOpKernel {
       OP_REQUIRES_OK(context, RefuseEmpty("outfeed", *shape));
     }
     if (synthetic_) element.clear();
-    CallWithState(context, "ipu_outfeed_enqueue", element, /*results=*/{},
-                  "{layout = " + std::to_string(layout_) + " : i64}");
+    CallWithState(context, "ipu_outfeed_enqueue", element, /*results=*/{}, CallAttributes({{"layout", layout_}}));
   }
 
  private:
-  int64_t layout_;
-  bool synthetic_;
+  const int64_t layout_ = tf::GetNodeAttr<int64_t>(def(), "layout").value();
+  const bool synthetic_ = tf::GetNodeAttr<bool>(def(), "synthetic").value();
 };
 
 REGISTER_XLA_OP(Name("IpuOutfeedEnqueue"), OutfeedEnqueueXla);
@@ -134,10 +117,7 @@ REGISTER_OP("IpuEmbeddingUpdate")
 
 class EmbeddingLookupXla : public tf::XlaOpKernel {
  public:
-  explicit EmbeddingLookupXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("width", &width_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const absl::StatusOr<xla::Shape> indices = context->InputXlaShape(1);
@@ -145,38 +125,35 @@ class EmbeddingLookupXla : public tf::XlaOpKernel {
     xla::Shape rows;
     OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0),
                                                       tf::TensorShape({indices->dimensions(0), width_}), &rows));
-    const std::string attributes = absl::StrCat("{name = ", QuotedAttribute(NameForMessages(context, "lookup")), "}");
+    const std::string attributes = CallAttributes({{"name", NameForMessages(context, "lookup")}});
     SetOutputs(context,
                CallWithState(context, "ipu_embedding_lookup", {context->Input(1)}, {rows}, attributes, options_));
   }
 
  private:
-  int64_t width_;
-  CallOptions options_;
+  const int64_t width_ = tf::GetNodeAttr<int64_t>(def(), "width").value();
+  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
 };
 
 class EmbeddingUpdateXla : public tf::XlaOpKernel {
  public:
-  explicit EmbeddingUpdateXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("learning_rate", &learning_rate_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("batches", &batches_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("site", &site_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     xla::Shape done;
     OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0), tf::TensorShape({}), &done));
-    const std::string attributes =
-        absl::StrFormat("{learning_rate = %.9e : f32, batches = %d : i64, site = %d : i64, name = %s}", learning_rate_,
-                        batches_, site_, QuotedAttribute(NameForMessages(context, absl::StrCat(site_))));
+    const std::string attributes = CallAttributes({{"learning_rate", learning_rate_},
+                                                   {"batches", batches_},
+                                                   {"site", site_},
+                                                   {"name", NameForMessages(context, absl::StrCat(site_))}});
     SetOutputs(context, CallWithState(context, "ipu_embedding_update", {context->Input(1), context->Input(2)}, {done},
                                       attributes));
   }
 
  private:
-  float learning_rate_;
-  int64_t batches_;
-  int64_t site_;
+  const float learning_rate_ = tf::GetNodeAttr<float>(def(), "learning_rate").value();
+  const int64_t batches_ = tf::GetNodeAttr<int64_t>(def(), "batches").value();
+  const int64_t site_ = tf::GetNodeAttr<int64_t>(def(), "site").value();
 };
 
 REGISTER_XLA_OP(Name("IpuEmbeddingLookup").IsMetadataOp(), EmbeddingLookupXla);
@@ -203,9 +180,7 @@ REGISTER_OP("IpuRandomStream")
 
 class RandomSeedXla : public tf::XlaOpKernel {
  public:
-  explicit RandomSeedXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("advance", &options_.advance));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const xla::Shape seed = xla::ShapeUtil::MakeShape(xla::S64, {2});
@@ -213,7 +188,7 @@ class RandomSeedXla : public tf::XlaOpKernel {
   }
 
  private:
-  CallOptions options_;
+  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
 };
 
 class RandomStreamXla : public tf::XlaOpKernel {
@@ -239,18 +214,15 @@ REGISTER_OP("IpuHalfPrecision")
 
 class HalfPrecisionXla : public tf::XlaOpKernel {
  public:
-  explicit HalfPrecisionXla(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("options", &options_));
-  }
+  using XlaOpKernel::XlaOpKernel;
 
   void Compile(tf::XlaOpKernelContext* context) override {
     const xla::Shape word = xla::ShapeUtil::MakeShape(xla::U32, {});
-    CallWithState(context, precision::kMarker, {}, {word, word, word, word},
-                  absl::StrCat("{options = ", QuotedAttribute(options_), "}"));
+    CallWithState(context, precision::kMarker, {}, {word, word, word, word}, CallAttributes({{"options", options_}}));
   }
 
  private:
-  std::string options_;
+  const std::string options_ = tf::GetNodeAttr<std::string>(def(), "options").value();
 };
 
 REGISTER_XLA_OP(Name("IpuHalfPrecision").IsMetadataOp(), HalfPrecisionXla);

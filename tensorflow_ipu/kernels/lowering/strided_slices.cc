@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -70,7 +72,8 @@ struct Axis {
   // Set if only a run knows the number of elements, of which `elements` is the largest.
   std::optional<xla::XlaOp> count;
 
-  int64_t span() const { return elements == 0 ? 0 : (elements - 1) * std::abs(stride) + 1; }
+  int64_t step() const { return std::abs(stride); }
+  int64_t span() const { return elements == 0 ? 0 : (elements - 1) * step() + 1; }
 };
 
 struct Region {
@@ -80,22 +83,14 @@ struct Region {
 
   template <typename Of>
   auto Each(Of of) const {
-    std::vector<decltype(of(axes.front()))> each;
-    for (const Axis& axis : axes) each.push_back(of(axis));
+    std::vector<std::decay_t<std::invoke_result_t<Of, const Axis&>>> each;
+    for (const Axis& axis : axes) each.push_back(std::invoke(of, axis));
     return each;
   }
-  std::vector<xla::XlaOp> Firsts() const {
-    return Each([](const Axis& axis) { return axis.first; });
-  }
-  Sizes Elements() const {
-    return Each([](const Axis& axis) { return axis.elements; });
-  }
-  Sizes Spans() const {
-    return Each([](const Axis& axis) { return axis.span(); });
-  }
-  Sizes Steps() const {
-    return Each([](const Axis& axis) { return std::abs(axis.stride); });
-  }
+  std::vector<xla::XlaOp> Firsts() const { return Each(&Axis::first); }
+  Sizes Elements() const { return Each(&Axis::elements); }
+  Sizes Spans() const { return Each(&Axis::span); }
+  Sizes Steps() const { return Each(&Axis::step); }
   Sizes Reversed() const {
     Sizes reversed;
     for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -152,14 +147,7 @@ xla::XlaOp Checked(tf::XlaOpKernelContext* context, xla::XlaOp place, xla::XlaOp
 
 class Slicing : public tf::XlaOpKernel {
  public:
-  explicit Slicing(tf::OpKernelConstruction* construction) : XlaOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("begin_mask", &begin_mask_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("end_mask", &end_mask_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("ellipsis_mask", &ellipsis_mask_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("new_axis_mask", &new_axis_mask_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("shrink_axis_mask", &shrink_axis_mask_));
-    tf::TryGetNodeAttr(def(), kLengthsAttribute, &lengths_);
-  }
+  using XlaOpKernel::XlaOpKernel;
 
  protected:
   // Which places a run checks. It moves others into the tensor, as XLA does.
@@ -276,8 +264,12 @@ class Slicing : public tf::XlaOpKernel {
     return Axis{first, *elements, stride, count};
   }
 
-  int32_t begin_mask_, end_mask_, ellipsis_mask_, new_axis_mask_, shrink_axis_mask_;
-  Sizes lengths_;
+  const int32_t begin_mask_ = tf::GetNodeAttr<int32_t>(def(), "begin_mask").value();
+  const int32_t end_mask_ = tf::GetNodeAttr<int32_t>(def(), "end_mask").value();
+  const int32_t ellipsis_mask_ = tf::GetNodeAttr<int32_t>(def(), "ellipsis_mask").value();
+  const int32_t new_axis_mask_ = tf::GetNodeAttr<int32_t>(def(), "new_axis_mask").value();
+  const int32_t shrink_axis_mask_ = tf::GetNodeAttr<int32_t>(def(), "shrink_axis_mask").value();
+  const Sizes lengths_ = tf::GetNodeAttr<Sizes>(def(), kLengthsAttribute).value_or(Sizes());
 };
 
 class StridedSlice : public Slicing {

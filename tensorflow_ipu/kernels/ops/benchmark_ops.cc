@@ -5,16 +5,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <iomanip>
-#include <locale>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -53,10 +52,8 @@ REGISTER_OP("IpuDatasetBenchmark")
 class Source {
  public:
   virtual ~Source() = default;
-
   // OutOfRange at the end.
   virtual absl::Status Next(InfeedElement* element) = 0;
-
   // Ends a waiting Next, and all later ones.
   virtual void Cancel() = 0;
 };
@@ -94,11 +91,11 @@ class DatasetSource : public Source {
 // reach it.
 class QueueSource : public Source {
  public:
-  QueueSource(std::unique_ptr<DatasetReader> reader, int64_t depth, ElementSpec spec)
+  QueueSource(std::unique_ptr<DatasetReader> reader, int64_t depth, const ElementSpec& spec)
       : infeed_(std::make_shared<Infeed>("benchmark", depth)),
         number_(Infeeds().Add(infeed_)),
         queue_(infeed_->Restart(spec.sizes())) {
-    absl::StatusOr<std::shared_ptr<Pump>> pump = Pump::Start(std::move(reader), queue_, std::move(spec));
+    absl::StatusOr<std::shared_ptr<Pump>> pump = Pump::Start(std::move(reader), queue_, spec);
     if (pump.ok()) {
       infeed_->SetPump(queue_, *std::move(pump));
     } else {
@@ -133,88 +130,10 @@ class QueueSource : public Source {
   const std::shared_ptr<InfeedQueue> queue_;
 };
 
-struct Epoch {
-  int64_t elements = 0;
-  int64_t bytes = 0;
-  double seconds = 0;
-
-  double elements_per_second() const { return static_cast<double>(elements) / seconds; }
-  double gigabytes_per_second() const { return static_cast<double>(bytes) / seconds * 1e-9; }
-};
-
-class Meter {
- public:
-  Meter(Source* source, bool copy) : source_(source), copy_(copy) {}
-
-  absl::StatusOr<Epoch> Measure(int64_t elements) {
-    using Clock = std::chrono::steady_clock;
-    Epoch epoch;
-    InfeedElement element;
-    const Clock::time_point start = Clock::now();
-    for (; epoch.elements < elements; ++epoch.elements) {
-      const absl::Status status = source_->Next(&element);
-      if (!status.ok()) {
-        read_ += epoch.elements;
-        return status;
-      }
-      element.ForEachPiece([&](const void* data, std::size_t bytes) {
-        epoch.bytes += static_cast<int64_t>(bytes);
-        if (copy_) Copy(data, bytes);
-      });
-    }
-    read_ += elements;
-    // A clock that has not advanced must not give an infinite speed, which JSON cannot represent.
-    epoch.seconds = std::max(1e-9, std::chrono::duration<double>(Clock::now() - start).count());
-    return epoch;
-  }
-
-  // Elements so far, including those of a failed epoch.
-  int64_t read() const { return read_; }
-
- private:
-  void Copy(const void* data, std::size_t bytes) {
-    if (buffer_.size() < bytes) buffer_.resize(bytes);
-    if (bytes > 0) std::memcpy(buffer_.data(), data, bytes);
-  }
-
-  Source* const source_;
-  const bool copy_;
-  std::vector<char> buffer_;
-  int64_t read_ = 0;
-};
-
-std::string ToJson(const std::vector<Epoch>& epochs) {
-  std::ostringstream json;
-  json.imbue(std::locale::classic());
-  json << std::setprecision(9) << "{\"epochs\": [";
-  const char* comma = "";
-  for (const Epoch& epoch : epochs) {
-    json << comma << "{\"elements_processed\": " << epoch.elements << ", \"total_bytes_processed\": " << epoch.bytes
-         << ", \"time_elapsed\": " << epoch.seconds << ", \"elements_per_second\": " << epoch.elements_per_second()
-         << ", \"bandwidth\": " << epoch.gigabytes_per_second() << "}";
-    comma = ", ";
-  }
-  json << "]}";
-  return json.str();
-}
-
-void Print(int64_t number, const Epoch& epoch) {
-  if (number == 1) std::fprintf(stderr, "epoch     elements           bytes     seconds   elements/s       GB/s\n");
-  std::fprintf(stderr, "%5lld %12lld %15lld %11.6f %12.1f %10.4f\n", static_cast<long long>(number),
-               static_cast<long long>(epoch.elements), static_cast<long long>(epoch.bytes), epoch.seconds,
-               epoch.elements_per_second(), epoch.gigabytes_per_second());
-}
-
 // On its own thread, as the pump is: a dataset may need the threads on which ops run.
 class DatasetBenchmarkOp : public tf::AsyncOpKernel {
  public:
-  explicit DatasetBenchmarkOp(tf::OpKernelConstruction* construction) : AsyncOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("types", &spec_.types));
-    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &spec_.shapes));
-    OP_REQUIRES_OK(construction, construction->GetAttr("queue_depth", &queue_depth_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("copy", &copy_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("print_stats", &print_));
-  }
+  using AsyncOpKernel::AsyncOpKernel;
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     const core::Status started = core::StartThread("ipu-benchmark", [this, context, done] {
@@ -225,7 +144,7 @@ class DatasetBenchmarkOp : public tf::AsyncOpKernel {
   }
 
  private:
-  absl::Status Run(tf::OpKernelContext* context) {
+  absl::Status Run(tf::OpKernelContext* context) const {
     tf::data::DatasetBase* dataset = nullptr;
     TF_RETURN_IF_ERROR(tf::data::GetDatasetFromVariantTensor(context->input(0), &dataset));
     TF_ASSIGN_OR_RETURN(std::unique_ptr<DatasetReader> reader, DatasetReader::Make(context, dataset));
@@ -236,44 +155,64 @@ class DatasetBenchmarkOp : public tf::AsyncOpKernel {
       source = std::make_unique<QueueSource>(std::move(reader), queue_depth_, spec_);
     }
     tf::CancellationManager* const cancellation = context->cancellation_manager();
-    if (cancellation == nullptr) return Report(context, source.get());
+    if (cancellation == nullptr) return Measure(context, source.get());
     const tf::CancellationToken token = cancellation->get_cancellation_token();
     if (!cancellation->RegisterCallback(token, [&source] { source->Cancel(); })) {
       return absl::CancelledError("The benchmark was cancelled before it began.");
     }
-    absl::Status status = Report(context, source.get());
+    absl::Status status = Measure(context, source.get());
     cancellation->DeregisterCallback(token);
     return status;
   }
 
-  absl::Status Report(tf::OpKernelContext* context, Source* source) const {
-    const int64_t epochs = context->input(1).scalar<int64_t>()();
-    const int64_t elements = context->input(2).scalar<int64_t>()();
-    Meter meter(source, copy_);
-    std::vector<Epoch> measured;
-    for (int64_t number = 1; number <= epochs; ++number) {
-      const absl::StatusOr<Epoch> epoch = meter.Measure(elements);
-      if (absl::IsOutOfRange(epoch.status())) {
-        return absl::OutOfRangeError(absl::StrCat("The dataset ended after ", meter.read(),
-                                                  " elements, and the benchmark needs ", epochs * elements, ": ",
-                                                  epochs, " epochs (`number_of_epochs`) of ", elements,
-                                                  " elements (`elements_per_epochs`). `repeat()` the "
-                                                  "dataset, or ask for fewer."));
+  absl::Status Measure(tf::OpKernelContext* context, Source* source) const {
+    const auto epochs = context->input(1).scalar<int64_t>()(), elements = context->input(2).scalar<int64_t>()();
+    std::vector<std::string> measured;
+    std::vector<char> copied;
+    InfeedElement element;
+    for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+      const auto start = std::chrono::steady_clock::now();
+      int64_t bytes = 0;
+      for (int64_t read = 0; read < elements; ++read) {
+        const absl::Status status = source->Next(&element);
+        if (absl::IsOutOfRange(status)) {
+          return absl::OutOfRangeError(
+              absl::StrCat("The dataset ended after ", epoch * elements + read, " elements, and the benchmark needs ",
+                           epochs * elements, ": ", epochs, " epochs (`number_of_epochs`) of ", elements,
+                           " elements (`elements_per_epochs`). `repeat()` the dataset, or ask for fewer."));
+        }
+        if (!status.ok()) return status;
+        element.ForEachPiece([&](const void* data, std::size_t size) {
+          bytes += static_cast<int64_t>(size);
+          if (!copy_) return;
+          if (copied.size() < size) copied.resize(size);
+          if (size > 0) std::memcpy(copied.data(), data, size);
+        });
       }
-      if (!epoch.ok()) return epoch.status();
-      if (print_) Print(number, *epoch);
-      measured.push_back(*epoch);
+      // A clock that has not advanced must not give an infinite speed, which JSON cannot represent.
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      const double seconds = std::max(1e-9, took.count());
+      const double speed = static_cast<double>(elements) / seconds;
+      const double bandwidth = static_cast<double>(bytes) / seconds * 1e-9;
+      measured.push_back(
+          absl::StrFormat("{\"elements_processed\": %d, \"total_bytes_processed\": %d, \"time_elapsed\": %.9g, "
+                          "\"elements_per_second\": %.9g, \"bandwidth\": %.9g}",
+                          elements, bytes, seconds, speed, bandwidth));
+      if (!print_) continue;
+      if (epoch == 0) absl::FPrintF(stderr, "epoch     elements           bytes     seconds   elements/s       GB/s\n");
+      absl::FPrintF(stderr, "%5d %12d %15d %11.6f %12.1f %10.4f\n", epoch + 1, elements, bytes, seconds, speed,
+                    bandwidth);
     }
-    tf::Tensor* report = nullptr;
-    TF_RETURN_IF_ERROR(context->allocate_output(0, tf::TensorShape({1}), &report));
-    report->vec<tf::tstring>()(0) = ToJson(measured);
+    tf::Tensor report(tf::DT_STRING, {1});
+    report.vec<tf::tstring>()(0) = absl::StrCat("{\"epochs\": [", absl::StrJoin(measured, ", "), "]}");
+    context->set_output(0, report);
     return absl::OkStatus();
   }
 
-  ElementSpec spec_;
-  int64_t queue_depth_;
-  bool copy_;
-  bool print_;
+  const ElementSpec spec_{def()};
+  const int64_t queue_depth_ = tf::GetNodeAttr<int64_t>(def(), "queue_depth").value();
+  const bool copy_ = tf::GetNodeAttr<bool>(def(), "copy").value();
+  const bool print_ = tf::GetNodeAttr<bool>(def(), "print_stats").value();
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuDatasetBenchmark").Device(tf::DEVICE_CPU), DatasetBenchmarkOp);

@@ -30,13 +30,10 @@ REGISTER_OP("IpuInfeedStart")
     .Attr("types: list(type) >= 1")
     .Attr("shapes: list(shape) >= 1")
     .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+    .SetShapeFn(tf::shape_inference::NoOutputs);
 
 // Ends the pass of infeed `feed` and its current read; NotFound if there is none.
-REGISTER_OP("IpuInfeedStop")
-    .Input("feed: int64")
-    .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+REGISTER_OP("IpuInfeedStop").Input("feed: int64").SetIsStateful().SetShapeFn(tf::shape_inference::NoOutputs);
 
 absl::StatusOr<std::shared_ptr<Infeed>> FindInfeed(int64_t number) {
   std::shared_ptr<Infeed> infeed = Infeeds().Find(number);
@@ -49,10 +46,7 @@ absl::StatusOr<std::shared_ptr<Infeed>> FindInfeed(int64_t number) {
 
 class InfeedStartOp : public tf::OpKernel {
  public:
-  explicit InfeedStartOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("types", &spec_.types));
-    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &spec_.shapes));
-  }
+  using OpKernel::OpKernel;
 
   void Compute(tf::OpKernelContext* context) override {
     const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
@@ -80,7 +74,7 @@ class InfeedStartOp : public tf::OpKernel {
   }
 
  private:
-  ElementSpec spec_;
+  const ElementSpec spec_{def()};
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), InfeedStartOp);
@@ -120,29 +114,14 @@ REGISTER_OP("IpuOutfeedDequeue")
     .Attr("layout: int")
     .Attr("last: bool")
     .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->UnknownShape());
-      return absl::OkStatus();
-    });
+    .SetShapeFn(tf::shape_inference::UnknownShape);
 
 // Deletes outfeed `feed` with its unread elements; NotFound if there is none.
-REGISTER_OP("IpuOutfeedDelete")
-    .Input("feed: int64")
-    .SetIsStateful()
-    .SetShapeFn([](tf::shape_inference::InferenceContext*) { return absl::OkStatus(); });
+REGISTER_OP("IpuOutfeedDelete").Input("feed: int64").SetIsStateful().SetShapeFn(tf::shape_inference::NoOutputs);
 
 class OutfeedDequeueOp : public tf::OpKernel {
  public:
-  explicit OutfeedDequeueOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("types", &types_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("layout", &layout_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("last", &last_));
-    for (std::size_t i = 0; i < types_.size(); ++i) {
-      leaf_bytes_.push_back(static_cast<std::size_t>(shapes_[i].num_elements()) * tf::DataTypeSize(types_[i]));
-      row_bytes_ += leaf_bytes_.back();
-    }
-  }
+  using OpKernel::OpKernel;
 
   void Compute(tf::OpKernelContext* context) override {
     const int64_t number = context->input(0).scalar<int64_t>()();
@@ -173,34 +152,28 @@ class OutfeedDequeueOp : public tf::OpKernel {
       context->SetStatus(absl::Status(status.code(), absl::StrCat(found, kAdvice, status.message())));
       return;
     }
-    std::size_t offset = 0;
-    for (std::size_t i = 0; i < types_.size(); ++i) {
-      core::StackLeaf(taken, row_bytes_, offset, leaf_bytes_[i], static_cast<std::byte*>(leaves[i]->data()));
-      offset += leaf_bytes_[i];
-    }
+    core::StackLeaves(taken, sizes_, [&](std::size_t leaf) { return leaves[leaf]->data(); });
   }
 
  private:
   // Allocates the outputs.
   absl::Status Allocate(tf::OpKernelContext* context, const core::Outfeed::Taken& taken,
                         std::vector<tf::Tensor*>* leaves) const {
-    for (std::size_t i = 0; i < types_.size(); ++i) {
+    for (int i = 0; i < context->num_outputs(); ++i) {
       tf::TensorShape shape;
       if (!last_) shape.AddDim(taken.count);
       if (taken.replicas > 1) shape.AddDim(taken.replicas);
-      shape.AppendShape(shapes_[i]);
+      shape.AppendShape(spec_.shapes[i]);
       leaves->push_back(nullptr);
-      TF_RETURN_IF_ERROR(context->allocate_output(static_cast<int>(i), shape, &leaves->back()));
+      TF_RETURN_IF_ERROR(context->allocate_output(i, shape, &leaves->back()));
     }
     return absl::OkStatus();
   }
 
-  tf::DataTypeVector types_;
-  std::vector<tf::TensorShape> shapes_;
-  int64_t layout_;
-  bool last_;
-  std::vector<std::size_t> leaf_bytes_;
-  std::size_t row_bytes_ = 0;
+  const ElementSpec spec_{def()};
+  const int64_t layout_ = tf::GetNodeAttr<int64_t>(def(), "layout").value();
+  const bool last_ = tf::GetNodeAttr<bool>(def(), "last").value();
+  const std::vector<std::size_t> sizes_ = spec_.sizes();
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuOutfeedDequeue").Device(tf::DEVICE_CPU), OutfeedDequeueOp);

@@ -52,6 +52,8 @@ REGISTER_OP("IpuReplicatedRun")
     .SetIsDistributedCommunication()
     .SetShapeFn(tf::shape_inference::UnknownShape);
 
+const core::Counter failed_runs("FailedGraphRuns");
+
 // The user's name of a function: `train` for `__inference_train_123`.
 std::string NameOf(absl::string_view function) {
   absl::ConsumePrefix(&function, "__inference_");
@@ -62,13 +64,7 @@ std::string NameOf(absl::string_view function) {
 
 class ReplicatedRunOp : public tf::AsyncOpKernel {
  public:
-  explicit ReplicatedRunOp(tf::OpKernelConstruction* construction) : AsyncOpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("shards", &shards_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("shapes", &shapes_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("differentiated", &differentiated_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("timed", &timed_));
-  }
+  using AsyncOpKernel::AsyncOpKernel;
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {
     if (timed_) done = Timed(context, std::move(done));
@@ -122,10 +118,9 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
   // Wraps `done` to record the run.
   static DoneCallback Timed(const tf::OpKernelContext* context, DoneCallback done) {
     return [context, done = std::move(done), begin = core::Samples::Clock::now()] {
-      core::Metrics& metrics = core::Metrics::Global();
       const auto end = core::Samples::Clock::now();
-      metrics.graph_runs.Add(end, end - begin);
-      if (!context->status().ok()) core::Count(&metrics.failed_graph_runs);
+      core::Metrics::Global().graph_runs.Add(end, end - begin);
+      if (!context->status().ok()) failed_runs.Add();
       done();
     };
   }
@@ -177,11 +172,12 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
     return call;
   }
 
-  tf::NameAttrList function_;
-  int64_t shards_;
-  std::vector<tf::PartialTensorShape> shapes_;
-  bool differentiated_ = false;
-  bool timed_ = false;
+  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
+  const int64_t shards_ = tf::GetNodeAttr<int64_t>(def(), "shards").value();
+  const std::vector<tf::PartialTensorShape> shapes_ =
+      tf::GetNodeAttr<std::vector<tf::PartialTensorShape>>(def(), "shapes").value();
+  const bool differentiated_ = tf::GetNodeAttr<bool>(def(), "differentiated").value();
+  const bool timed_ = tf::GetNodeAttr<bool>(def(), "timed").value();
   core::Mutex mutex_;
   // Written once.
   std::unique_ptr<tf::FunctionLibraryDefinition> definitions_ IPU_GUARDED_BY(mutex_);
@@ -210,10 +206,7 @@ REGISTER_OP("IpuCompile")
 
 class CompileOp : public tf::OpKernel {
  public:
-  explicit CompileOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("f", &function_));
-    OP_REQUIRES_OK(construction, construction->GetAttr("key", &key_));
-  }
+  using OpKernel::OpKernel;
 
   void Compute(tf::OpKernelContext* context) override {
     KeptExecutable kept;
@@ -226,8 +219,8 @@ class CompileOp : public tf::OpKernel {
   }
 
  private:
-  tf::NameAttrList function_;
-  std::string key_;
+  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
+  const std::string key_ = tf::GetNodeAttr<std::string>(def(), "key").value();
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuCompile").Device(tf::DEVICE_CPU), CompileOp);

@@ -63,9 +63,7 @@ absl::Status OutputVariable(tf::OpKernelContext* context, tf::ResourceHandle han
 
 class FeedStateOp : public tf::OpKernel {
  public:
-  explicit FeedStateOp(tf::OpKernelConstruction* construction) : OpKernel(construction) {
-    OP_REQUIRES_OK(construction, construction->GetAttr("per_step", &per_step_));
-  }
+  using OpKernel::OpKernel;
 
   void Compute(tf::OpKernelContext* context) override {
     const tf::Tensor& initial = context->input(0);
@@ -83,7 +81,7 @@ class FeedStateOp : public tf::OpKernel {
   }
 
  private:
-  bool per_step_;
+  const bool per_step_ = tf::GetNodeAttr<bool>(def(), "per_step").value();
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuFeedState").Device(tf::DEVICE_CPU), FeedStateOp);

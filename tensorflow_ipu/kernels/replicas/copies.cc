@@ -13,33 +13,26 @@ namespace tf = tensorflow;
 std::atomic<bool> Copies::any_{false};
 
 absl::Status Copies::Handles(tf::ResourceMgr* resources, const tf::ResourceHandle& handle, tf::Var* variable,
-                             int64_t replicas, std::vector<tf::ResourceHandle>* handles) {
-  handles->assign(1, handle);
+                             int64_t replicas, const std::function<tf::Tensor(int64_t)>& value,
+                             std::vector<tf::ResourceHandle>* handles) {
+  const bool shared = value == nullptr;
+  handles->assign(shared ? 1 : 0, handle);
   const core::Lock lock(mutex_);
   Entry* entry = nullptr;
-  TF_RETURN_IF_ERROR(Find(resources, variable, replicas, &entry));
-  if (entry->stale) Refresh(variable, entry);
-  AddHandles(*entry, handle, handles);
-  return absl::OkStatus();
-}
-
-absl::Status Copies::OwnHandles(tf::ResourceMgr* resources, const tf::ResourceHandle& handle, tf::Var* variable,
-                                int64_t replicas, const std::function<tf::Tensor(int64_t)>& value,
-                                std::vector<tf::ResourceHandle>* handles) {
-  handles->clear();
-  const core::Lock lock(mutex_);
-  Entry* entry = nullptr;
-  TF_RETURN_IF_ERROR(Find(resources, variable, replicas + 1, &entry));
-  if (entry->stale) {
-    for (int64_t replica = 0; replica < replicas; ++replica) {
-      tf::Var* const copy = entry->copies[replica].variable.get();
-      tf::mutex_lock writing(*copy->mu());
-      *copy->tensor() = value(replica);
-      copy->is_initialized = true;
-    }
-    entry->stale = false;
+  TF_RETURN_IF_ERROR(Find(resources, variable, shared ? replicas : replicas + 1, &entry));
+  if (entry->stale && shared) Refresh(variable, entry);
+  for (std::size_t replica = 0; entry->stale && replica < entry->copies.size(); ++replica) {
+    tf::Var* const copy = entry->copies[replica].variable.get();
+    tf::mutex_lock writing(*copy->mu());
+    *copy->tensor() = value(static_cast<int64_t>(replica));
+    copy->is_initialized = true;
   }
-  AddHandles(*entry, handle, handles);
+  entry->stale = false;
+  for (const Copy& copy : entry->copies) {
+    handles->push_back(handle);
+    handles->back().set_container(entry->container);
+    handles->back().set_name(copy.name);
+  }
   return absl::OkStatus();
 }
 
@@ -151,16 +144,6 @@ void Copies::Refresh(tf::Var* variable, Entry* entry) {
     copy.variable->is_initialized = variable->is_initialized;
   }
   entry->stale = false;
-}
-
-void Copies::AddHandles(const Entry& entry, const tf::ResourceHandle& like,
-                        std::vector<tf::ResourceHandle>* handles) const {
-  for (const Copy& copy : entry.copies) {
-    tf::ResourceHandle handle = like;
-    handle.set_container(entry.container);
-    handle.set_name(copy.name);
-    handles->push_back(std::move(handle));
-  }
 }
 
 void Copies::Drop(const tf::Var* variable) {

@@ -31,15 +31,12 @@ class Copies {
  public:
   static Copies& Global() { return core::NeverDestroyed<Copies>(); }
 
-  // The first is `handle` itself.
+  // The first is `handle` itself. With `value`, every replica, also the first one, has a copy that begins as
+  // `value(replica)`.
   absl::Status Handles(tensorflow::ResourceMgr* resources, const tensorflow::ResourceHandle& handle,
-                       tensorflow::Var* variable, int64_t replicas, std::vector<tensorflow::ResourceHandle>* handles);
-
-  // For a variable of which every replica, also the first one, has a copy that begins as `value(replica)`.
-  absl::Status OwnHandles(tensorflow::ResourceMgr* resources, const tensorflow::ResourceHandle& handle,
-                          tensorflow::Var* variable, int64_t replicas,
-                          const std::function<tensorflow::Tensor(int64_t)>& value,
-                          std::vector<tensorflow::ResourceHandle>* handles);
+                       tensorflow::Var* variable, int64_t replicas,
+                       const std::function<tensorflow::Tensor(int64_t)>& value,
+                       std::vector<tensorflow::ResourceHandle>* handles);
 
   // A replica without a copy has the variable's value.
   absl::Status Read(tensorflow::Var* variable, int64_t replica, tensorflow::Tensor* value);
@@ -72,9 +69,6 @@ class Copies {
   absl::Status Add(tensorflow::Var* variable, Entry* entry) IPU_REQUIRES(mutex_);
   void Free(tensorflow::ResourceMgr* resources, Copy copy) IPU_REQUIRES(mutex_);
   void Refresh(tensorflow::Var* variable, Entry* entry) IPU_REQUIRES(mutex_);
-  void AddHandles(const Entry& entry, const tensorflow::ResourceHandle& like,
-                  std::vector<tensorflow::ResourceHandle>* handles) const IPU_REQUIRES(mutex_);
-
   void Drop(const tensorflow::Var* variable) IPU_EXCLUDES(mutex_);
 
   static std::atomic<bool> any_;

@@ -9,7 +9,7 @@ namespace tensorflow_ipu {
 
 namespace {
 
-core::ByDevice<core::RandomStreams>& Streams() { return core::NeverDestroyed<core::ByDevice<core::RandomStreams>>(); }
+core::Registry<core::RandomStreams>& Streams() { return core::NeverDestroyed<core::Registry<core::RandomStreams>>(); }
 
 }  // namespace
 

@@ -22,7 +22,7 @@ namespace {
 
 thread_local bool runs_application = false;
 
-core::ByDevice<core::Turns>& AllTurns() { return core::NeverDestroyed<core::ByDevice<core::Turns>>(); }
+core::Registry<core::Turns>& AllTurns() { return core::NeverDestroyed<core::Registry<core::Turns>>(); }
 
 core::Status Occupied(int64_t device) {
   return core::Status::FailedPrecondition(

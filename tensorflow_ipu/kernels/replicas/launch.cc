@@ -131,17 +131,15 @@ absl::Status Launch::PrepareResource(int input) {
   const tf::ResourceHandle& handle = context_->input(input).scalar<tf::ResourceHandle>()();
   tf::core::RefCountPtr<tf::Var> variable;
   TF_RETURN_IF_ERROR(tf::LookupResource(context_, handle, &variable));
-  tf::ResourceMgr* const resources = context_->resource_manager();
-  std::vector<tf::ResourceHandle> handles;
+  std::function<tf::Tensor(int64_t)> value;
   if (const std::optional<core::ProgramState> state = core::ProgramState::OfVariable(handle.name())) {
     const int64_t feed = state->number;
     if (feed >= 0) feeds_.push_back(feed);  // Else it is the program's order.
-    TF_RETURN_IF_ERROR(Copies::Global().OwnHandles(
-        resources, handle, variable.get(), count_, [this, feed](int64_t replica) { return StateOf(feed, replica); },
-        &handles));
-  } else {
-    TF_RETURN_IF_ERROR(Copies::Global().Handles(resources, handle, variable.get(), count_, &handles));
+    value = [this, feed](int64_t replica) { return StateOf(feed, replica); };
   }
+  std::vector<tf::ResourceHandle> handles;
+  TF_RETURN_IF_ERROR(
+      Copies::Global().Handles(context_->resource_manager(), handle, variable.get(), count_, value, &handles));
   for (int64_t replica = 0; replica < count_; ++replica) {
     tf::Tensor own(tf::DT_RESOURCE, tf::TensorShape({}));
     own.scalar<tf::ResourceHandle>()() = std::move(handles[replica]);
