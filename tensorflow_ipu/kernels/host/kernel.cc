@@ -231,7 +231,8 @@ absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<
   const bool little = BytesOf(arguments) + BytesOf(results) < kLittle;
   const HostThreads& used = little ? HostThreads::Of(1) : threads;
   if (direct_ != nullptr && direct_->Compute(arguments, results, used)) return absl::OkStatus();
-  const DeviceOfCall device(used);
+  const ThreadsOfCall called(used.count());
+  const DeviceOfCall device(*called.get());
   Tensors inputs;
   inputs.reserve(arguments.size());
   for (std::size_t i = 0; i < arguments.size(); ++i) {

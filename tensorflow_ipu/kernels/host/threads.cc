@@ -17,36 +17,49 @@ namespace tf = tensorflow;
 
 namespace {
 
-using ByCount = std::vector<const HostThreads*>;
+// All numbers of threads of a pool.
+class ByCount {
+ public:
+  explicit ByCount(Eigen::ThreadPoolInterface* pool) {
+    for (int count = 1; count <= pool->NumThreads(); ++count) threads_.push_back(new HostThreads(pool, count));
+  }
 
-const ByCount* MakeByCount(Eigen::ThreadPoolInterface* pool) {
-  auto* const made = new ByCount();
-  for (int count = 1; count <= pool->NumThreads(); ++count) made->push_back(new HostThreads(pool, count));
-  return made;
-}
+  const HostThreads& Of(int64_t count) const {
+    const auto most = static_cast<int64_t>(threads_.size());
+    return *threads_[static_cast<std::size_t>((count < 1 || count > most ? most : count) - 1)];
+  }
 
-const ByCount& OfOwnPool() {
-  static const ByCount* const all =
-      MakeByCount((new tf::thread::ThreadPool(tf::Env::Default(), "ipu-host-kernels", tf::port::MaxParallelism()))
-                      ->AsEigenThreadPool());
-  return *all;
-}
+ private:
+  std::vector<const HostThreads*> threads_;
+};
 
 std::atomic<Eigen::ThreadPoolInterface*> pool_of_xla{nullptr};
-
-const ByCount& OfCaller() {
-  Eigen::ThreadPoolInterface* const pool = pool_of_xla;
-  if (pool == nullptr || pool->CurrentThreadId() >= 0) return OfOwnPool();
-  static const ByCount* const all = MakeByCount(pool);
-  return *all;
-}
+std::atomic<int> calls_in_pool_of_xla{0};
 
 }  // namespace
 
 const HostThreads& HostThreads::Of(int64_t count) {
-  const ByCount& all = OfCaller();
-  const auto most = static_cast<int64_t>(all.size());
-  return *all[(count < 1 || count > most ? most : count) - 1];
+  static const auto* const own =
+      new ByCount((new tf::thread::ThreadPool(tf::Env::Default(), "ipu-host-kernels", tf::port::MaxParallelism()))
+                      ->AsEigenThreadPool());
+  return own->Of(count);
+}
+
+ThreadsOfCall::ThreadsOfCall(int64_t count)
+    : of_xla_(pool_of_xla != nullptr && pool_of_xla.load()->CurrentThreadId() >= 0) {
+  const bool last = of_xla_ && ++calls_in_pool_of_xla >= pool_of_xla.load()->NumThreads();
+  if (last || pool_of_xla == nullptr) {
+    threads_ = &HostThreads::Of(count);
+  } else {
+    static const auto* const all = new ByCount(pool_of_xla);
+    threads_ = &all->Of(count);
+  }
+  FewerThreads::in_call = true;
+}
+
+ThreadsOfCall::~ThreadsOfCall() {
+  FewerThreads::in_call = false;
+  if (of_xla_) --calls_in_pool_of_xla;
 }
 
 void HostThreads::Know(Eigen::ThreadPoolInterface* pool) {
@@ -60,8 +73,7 @@ HostThreads::HostThreads(Eigen::ThreadPoolInterface* pool, int count) : pool_(po
 }
 
 void HostThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run) const {
-  // Threads that come late see that no part is left. So this waits for threads that have begun alone, and may use XLA's
-  // pool on its own threads too.
+  // Threads that come late see that no part is left. So this never waits for a thread that has not begun.
   struct Work {
     const std::function<void(int64_t)>* run;
     const int64_t parts;

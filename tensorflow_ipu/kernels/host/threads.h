@@ -28,10 +28,13 @@ class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
   int NumThreads() const override { return count_; }
   int CurrentThreadId() const override {
     const int id = pool_->CurrentThreadId();
-    return id < count_ ? id : -1;  // Callers have no room for more.
+    return in_call || id >= count_ ? -1 : id;  // Callers have no room for more.
   }
 
   const Eigen::ThreadPoolDevice* device() const { return &device_; }
+
+  // Whether this thread calls a kernel, which does not know it as one of its threads.
+  static inline thread_local bool in_call = false;
 
  private:
   Eigen::ThreadPoolInterface* const pool_;
@@ -39,16 +42,10 @@ class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
   const Eigen::ThreadPoolDevice device_;
 };
 
-// The threads that a kernel of the host may use.
-//
-// XLA's pool serves best: its threads spin after each operation, and a wake takes 0.06 to 0.1 ms. But one of
-// TensorFlow's kernels waits for the parts of its work, and on the threads of that pool a few kernels would wait for
-// ever. What is called there has the parts done by a pool of their own. A part waits for nobody, so every kernel ends.
-//
-// Thread-safe, and never destroyed.
+// Threads that a kernel of the host may use. Thread-safe, and never destroyed.
 class HostThreads {
  public:
-  // For the calling thread. 0 or too many: all threads.
+  // Of a pool of the package. 0 or too many: all threads.
   static const HostThreads& Of(int64_t count);
 
   // Makes the pool of the first device, which is XLA's, known. It must never be destroyed.
@@ -70,6 +67,26 @@ class HostThreads {
   FewerThreads pool_;
   tensorflow::thread::ThreadPool named_;  // The pool as TensorFlow's kernels want it.
   tensorflow::DeviceBase::CpuWorkerThreads workers_;
+};
+
+// The threads of a call of one of TensorFlow's kernels, which waits for the parts of its work.
+//
+// XLA's pool serves best: its threads spin after each operation, and a wake takes 0.06 to 0.1 ms. But if all of them
+// were in such calls, these would wait for ever. So the last of them has the parts done by the pool of the package. A
+// part waits for nobody, so each call ends.
+class ThreadsOfCall {
+ public:
+  explicit ThreadsOfCall(int64_t count);
+  ~ThreadsOfCall();
+
+  ThreadsOfCall(const ThreadsOfCall&) = delete;
+  ThreadsOfCall& operator=(const ThreadsOfCall&) = delete;
+
+  const HostThreads* get() const { return threads_; }
+
+ private:
+  const bool of_xla_;
+  const HostThreads* threads_;
 };
 
 }  // namespace tensorflow_ipu
