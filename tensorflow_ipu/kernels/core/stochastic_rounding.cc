@@ -19,11 +19,6 @@ constexpr int32_t kLargestHalf = 0x477fe000;     // Of 65504.
 constexpr int32_t kSmallestNormal = 0x38800000;  // Of 2^-14, the smallest normal number of float16.
 constexpr int kDropped = 13;                     // The significand bits that float16 drops.
 constexpr float kQuantum = 0x1p-24f;             // Between the numbers of float16 below the smallest normal one.
-constexpr uint32_t kGolden = 0x9e3779b9u;
-
-// Constants of a 32-bit finalizer with low bias: Wellons, Prospecting for Hash Functions, 2018.
-constexpr uint32_t kFirstFactor = 0x7feb352du;
-constexpr uint32_t kSecondFactor = 0x846ca68bu;
 
 uint32_t Mixed(uint32_t x) {
   x = (x ^ (x >> 16)) * kFirstFactor;

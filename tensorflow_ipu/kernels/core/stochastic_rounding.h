@@ -5,6 +5,12 @@
 
 namespace tensorflow_ipu::core {
 
+// Constants of keys and random bits: the golden ratio, and those of a 32-bit finalizer with low bias (Wellons,
+// Prospecting for Hash Functions, 2018).
+constexpr uint32_t kGolden = 0x9e3779b9;
+constexpr uint32_t kFirstFactor = 0x7feb352d;
+constexpr uint32_t kSecondFactor = 0x846ca68b;
+
 // What numbers are rounded to: to numbers of float16, or to integers, which keeps no sign.
 enum class RoundTo {
   kHalves,           // Beyond the largest, the largest.

@@ -46,12 +46,6 @@ namespace {
 constexpr float kLargest = 65504.0f;   // Of float16.
 constexpr float kRoundsUp = 65520.0f;  // From here on the nearest is above it.
 
-constexpr uint32_t kGolden = 0x9e3779b9;
-
-// Constants of a 32-bit finalizer with low bias: Wellons, Prospecting for Hash Functions, 2018.
-constexpr uint32_t kFirstFactor = 0x7feb352d;
-constexpr uint32_t kSecondFactor = 0x846ca68b;
-
 // The finalizer of SplitMix64; see `core/random_streams.cc`.
 uint64_t Scattered(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
@@ -61,8 +55,8 @@ uint64_t Scattered(uint64_t x) {
 }
 
 Value Mixed(const Emit& emit, Value x) {
-  x = emit.Times(emit.Xor(x, emit.Down(x, 16)), emit.Filled(kFirstFactor, x));
-  x = emit.Times(emit.Xor(x, emit.Down(x, 15)), emit.Filled(kSecondFactor, x));
+  x = emit.Times(emit.Xor(x, emit.Down(x, 16)), emit.Filled(core::kFirstFactor, x));
+  x = emit.Times(emit.Xor(x, emit.Down(x, 15)), emit.Filled(core::kSecondFactor, x));
   return emit.Xor(x, emit.Down(x, 16));
 }
 
@@ -133,7 +127,8 @@ Key KeyOf(const Emit& emit, Key key, uint64_t part) {
 }
 
 Key NextKey(const Emit& emit, Key key) {
-  return {emit.Plus(key.first, emit.Scalar(kGolden)), Mixed(emit, emit.Plus(key.second, emit.Scalar(kGolden)))};
+  return {emit.Plus(key.first, emit.Scalar(core::kGolden)),
+          Mixed(emit, emit.Plus(key.second, emit.Scalar(core::kGolden)))};
 }
 
 // A custom call whose result is in the memory of its first operand, unless that is read elsewhere.
