@@ -158,16 +158,16 @@ ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs argumen
   bool& result = has_failed->typed_data()[0];
   result = *static_cast<const bool*>(data(0));
   if (result) return ffi::Error::Success();
-  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
-  constexpr std::size_t kIterations = 2;  // The arguments before them: `precision/checks.cc`.
-  const std::size_t scanned = kIterations + around.size();
+  constexpr std::size_t kScanned = 2;  // The first argument to scan: `precision/checks.cc` has their order.
   bool suspect = false;
   for (std::size_t i = 0; i < limits.size() && !suspect; ++i) {
-    suspect = HasFrom(limits[i], *arguments.get<ffi::AnyBuffer>(scanned + i));
+    suspect = HasFrom(limits[i], *arguments.get<ffi::AnyBuffer>(kScanned + i));
   }
   if (!suspect) return ffi::Error::Success();
+  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
+  const std::size_t iterations = kScanned + limits.size();
   std::vector<void*> taken;
-  for (std::size_t i = scanned + limits.size(); i < arguments.size(); ++i) taken.push_back(data(i));
+  for (std::size_t i = iterations + around.size(); i < arguments.size(); ++i) taken.push_back(data(i));
   const absl::StatusOr<precision::LateProgram::Results> computed = recomputation->program.Run(taken);
   if (!computed.ok()) return ToError(ToCore(computed.status()));
   std::optional<std::string> fault;
@@ -179,7 +179,7 @@ ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs argumen
   const core::ProgramState at = core::StateAt(data(1));
   if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
   for (std::size_t loop = around.size(); loop-- > 0;) {
-    absl::StrAppend(&*fault, ", in iteration ", WordAt(data(kIterations + loop)), " of the loop `", around[loop], "`");
+    absl::StrAppend(&*fault, ", in iteration ", WordAt(data(iterations + loop)), " of the loop `", around[loop], "`");
   }
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
