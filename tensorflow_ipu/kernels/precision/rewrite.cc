@@ -379,12 +379,8 @@ absl::Status Hasten(xla::HloModule* module) {
     }
     for (const Value operation : computation->MakeInstructionPostOrder()) {
       if (operation->opcode() != HloOpcode::kReduce || !is_large(operation->operand(0))) continue;
-      const xla::HloInstruction* from = operation->operand(0);
-      while (from->opcode() == HloOpcode::kReshape ||
-             (from->opcode() == HloOpcode::kConvert && !IsHalf(from->operand(0)->shape()))) {
-        from = from->operand(0);
-      }
-      if (from->opcode() != HloOpcode::kConvert) continue;
+      const Value from = Source(operation->mutable_operand(0));
+      if (from->opcode() != HloOpcode::kConvert || !IsHalf(from->operand(0)->shape())) continue;
       const Value summed = Shared(Emit(computation, operation), operation->mutable_operand(0));
       TF_RETURN_IF_ERROR(operation->ReplaceOperandWith(0, summed));
     }
