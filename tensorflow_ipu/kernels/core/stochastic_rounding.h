@@ -19,20 +19,33 @@ enum class RoundTo {
   kIntegers,
 };
 
+// An elementwise operation in float32, whose result is rounded.
+enum class Operation { kNone, kAdd, kSubtract, kMultiply, kDivide, kSqrt };
+
+// An array of float32 or float16; as an operand it may be one number for all elements.
+struct Numbers {
+  void* data = nullptr;
+  bool half = false;
+  bool one = false;
+};
+
 // Rounds each number up or down to a neighbour, with a probability by its distance. NaNs stay.
 //
 // The random bits of an element depend on the key, the site and its index alone.
 class StochasticRounding {
  public:
-  StochasticRounding(uint32_t first_key, uint32_t second_key, uint64_t site, RoundTo to);
+  StochasticRounding(uint32_t first_key, uint32_t second_key, uint64_t site, RoundTo to,
+                     Operation operation = Operation::kNone);
 
-  // Rounds the elements from `first` to `last`. The arrays may be the same.
-  void Compute(const float* from, float* to, int64_t first, int64_t last) const;
+  // Computes and rounds the elements from `first` to `last`. Operations of one operand ignore `b`. The result may be
+  // an operand of the same type.
+  void Compute(Numbers a, Numbers b, Numbers result, int64_t first, int64_t last) const;
 
  private:
   uint32_t first_;
   uint32_t second_;
   RoundTo to_;
+  Operation operation_;
 };
 
 }  // namespace tensorflow_ipu::core

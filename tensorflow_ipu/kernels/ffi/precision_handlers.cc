@@ -45,19 +45,26 @@ void InParts(ffi::ThreadPool threads, int64_t count, double cycles, Part part) {
   HostThreads::Of(threads.num_threads()).device()->parallelFor(count, Eigen::TensorOpCost(0, 0, cycles), part);
 }
 
-ffi::Error Round(ffi::ThreadPool threads, ffi::Buffer<ffi::F32> values, KeyWord first, KeyWord second,
-                 ffi::ResultBuffer<ffi::F32> rounded, int64_t site, int64_t to) {
-  const core::StochasticRounding rounding(first.typed_data()[0], second.typed_data()[0], static_cast<uint64_t>(site),
-                                          static_cast<core::RoundTo>(to));
-  constexpr double kCycles = 0.7;  // With AVX-512.
-  const auto count = static_cast<int64_t>(values.element_count());
-  InParts(threads, count, kCycles, [&](Eigen::Index begin, Eigen::Index end) {
-    rounding.Compute(values.typed_data(), rounded->typed_data(), begin, end);
-  });
+core::Numbers NumbersOf(const ffi::AnyBuffer& buffer) {
+  return {buffer.untyped_data(), buffer.element_type() == ffi::F16, buffer.dimensions().size() == 0};
+}
+
+// The arguments are one operand or two, and the key.
+ffi::Error Round(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::Result<ffi::AnyBuffer> rounded,
+                 int64_t site, int64_t to, int64_t operation) {
+  const std::size_t operands = arguments.size() - 2;
+  const auto key = [&](std::size_t i) { return arguments.get<KeyWord>(operands + i)->typed_data()[0]; };
+  const auto operand = [&](std::size_t i) { return NumbersOf(*arguments.get<ffi::AnyBuffer>(i)); };
+  const core::StochasticRounding rounding(key(0), key(1), static_cast<uint64_t>(site), static_cast<core::RoundTo>(to),
+                                          static_cast<core::Operation>(operation));
+  const core::Numbers a = operand(0), b = operands > 1 ? operand(1) : core::Numbers(), result = NumbersOf(*rounded);
+  constexpr double kCycles = 1.5;  // With AVX-512.
+  InParts(threads, static_cast<int64_t>(rounded->element_count()), kCycles,
+          [&](Eigen::Index begin, Eigen::Index end) { rounding.Compute(a, b, result, begin, end); });
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_half_round", Round, "site", "to");
+IPU_HANDLER("ipu_half_round", Round, "site", "to", "operation");
 
 // XLA gives the result the memory of the operand.
 ffi::Error Share(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }

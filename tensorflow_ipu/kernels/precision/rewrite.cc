@@ -41,6 +41,7 @@ class Rewriter {
   absl::Status Call(Value call, Scope* scope);
   void Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks);
   Rounding RoundingOf(const xla::HloInstruction& operation) const;
+  bool IsReadWide(const xla::HloInstruction& operation) const;
   bool IsShared(const xla::HloInstruction& operation) const;
   Key KeyFor(const xla::HloInstruction& operation, const Scope& scope) const;
   // Whether its half partial sums are rounded stochastically.
@@ -243,31 +244,43 @@ void Rewriter::Operation(Value operation, const Scope& scope, WideValues* wide, 
   const Emit emit(operation->parent(), operation);
   const uint64_t site = ++parts_;
   if (RoundsToF8(*operation)) {
-    CHECK_OK(Replace(operation, RoundStochastically(emit, operation->mutable_operand(0), KeyFor(*operation, scope),
-                                                    site, core::RoundTo::kIntegers)));
+    CHECK_OK(Replace(
+        operation, RoundStochastically(emit, core::Operation::kNone, {operation->mutable_operand(0)},
+                                       operation->shape(), KeyFor(*operation, scope), site, core::RoundTo::kIntegers)));
     return;
   }
   if (operation->shape().element_type() == xla::F32) {
     checks->Note(*operation, operation, operation, operation);
     return;
   }
-  const Value exact = Widened(emit, *operation, *wide);
   const bool stochastic = RoundingOf(*operation) != Rounding::kNearest;
+  const core::Operation inside = stochastic && !options_.stops() ? RoundedInside(*operation) : core::Operation::kNone;
+  const Value exact = inside == core::Operation::kNone ? Widened(emit, *operation, *wide) : nullptr;
   Value rounded = exact;
   if (stochastic) {
     // Where overflow stops the program, infinities must stay visible.
     const core::RoundTo to = options_.oflo    ? core::RoundTo::kHalvesAndBeyond
                              : options_.nanoo ? core::RoundTo::kHalvesOrNan
                                               : core::RoundTo::kHalves;
-    rounded = RoundStochastically(emit, exact, KeyFor(*operation, scope), site, to);
+    const auto type = options_.stops() || IsReadWide(*operation) ? xla::F32 : xla::F16;
+    rounded = RoundStochastically(emit, inside,
+                                  exact == nullptr ? InsideOperands(*operation, *wide) : std::vector<Value>{exact},
+                                  Emit::Typed(operation, type), KeyFor(*operation, scope), site, to);
   } else if (!options_.oflo) {
     rounded = Bounded(emit, exact, options_.nanoo);
   }
   Value result = emit.Convert(rounded, xla::F16);
   if (!stochastic && operation->user_count() > 1) result = Shared(emit, result);
-  if (stochastic) wide->emplace(result, rounded);
+  if (stochastic && result != rounded) wide->emplace(result, rounded);
   checks->Note(*operation, exact, stochastic && options_.oflo ? rounded : exact, result);
   CHECK_OK(Replace(operation, result));
+}
+
+// Whether XLA computes with the result in float32.
+bool Rewriter::IsReadWide(const xla::HloInstruction& operation) const {
+  return std::any_of(operation.users().begin(), operation.users().end(), [&](const Value user) {
+    return Concerns(*user) && RoundedInside(*user) == core::Operation::kNone;
+  });
 }
 
 bool Rewriter::IsShared(const xla::HloInstruction& operation) const {

@@ -131,21 +131,62 @@ Key NextKey(const Emit& emit, Key key) {
           Mixed(emit, emit.Plus(key.second, emit.Scalar(core::kGolden)))};
 }
 
-// A custom call whose result is in the memory of its first operand, unless that is read elsewhere.
-static Value InPlace(const Emit& emit, Value value, const std::vector<Value>& more, const char* target,
-                     const std::string& attributes) {
-  std::vector<Value> operands = {value};
-  operands.insert(operands.end(), more.begin(), more.end());
-  const Value call = emit.Add(xla::HloInstruction::CreateCustomCall(value->shape(), operands, target, attributes,
-                                                                    xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+// A custom call.
+static Value Called(const Emit& emit, const xla::Shape& shape, const std::vector<Value>& operands, const char* target,
+                    const std::string& attributes) {
+  return emit.Add(xla::HloInstruction::CreateCustomCall(shape, operands, target, attributes,
+                                                        xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+}
+
+// The same call with its result in the memory of its first operand, unless that is read elsewhere.
+static Value InPlace(Value call) {
   xla::Cast<xla::HloCustomCallInstruction>(call)->set_output_to_operand_aliasing({{{}, {0, {}}}});
   return call;
 }
 
-Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site, core::RoundTo to) {
-  const std::string attributes = absl::StrCat("{site = ", static_cast<int64_t>(Scattered(site)),
-                                              " : i64, to = ", static_cast<int64_t>(to), " : i64}");
-  return InPlace(emit, value, {key.first, key.second}, kRound, attributes);
+core::Operation RoundedInside(const xla::HloInstruction& operation) {
+  if (!IsHalf(operation.shape())) return core::Operation::kNone;
+  for (const xla::HloInstruction* const operand : operation.operands()) {
+    // XLA would have to write these to memory.
+    if (operand->opcode() == HloOpcode::kBroadcast && !xla::ShapeUtil::IsScalar(operand->operand(0)->shape())) {
+      return core::Operation::kNone;
+    }
+  }
+  switch (operation.opcode()) {
+    case HloOpcode::kAdd:
+      return core::Operation::kAdd;
+    case HloOpcode::kSubtract:
+      return core::Operation::kSubtract;
+    case HloOpcode::kMultiply:
+      return core::Operation::kMultiply;
+    case HloOpcode::kDivide:
+      return core::Operation::kDivide;
+    case HloOpcode::kSqrt:
+      return core::Operation::kSqrt;
+    default:
+      return core::Operation::kNone;
+  }
+}
+
+std::vector<Value> InsideOperands(const xla::HloInstruction& operation, const WideValues& known) {
+  std::vector<Value> operands;
+  for (Value operand : operation.operands()) {
+    if (operand->opcode() == HloOpcode::kBroadcast) operand = operand->mutable_operand(0);
+    const auto found = known.find(operand);
+    operands.push_back(found == known.end() ? operand : found->second);
+  }
+  return operands;
+}
+
+Value RoundStochastically(const Emit& emit, core::Operation operation, const std::vector<Value>& operands,
+                          const xla::Shape& shape, Key key, uint64_t site, core::RoundTo to) {
+  std::vector<Value> all = operands;
+  all.insert(all.end(), {key.first, key.second});
+  const Value call =
+      Called(emit, shape, all, kRound,
+             absl::StrCat("{site = ", static_cast<int64_t>(Scattered(site)), " : i64, to = ", static_cast<int64_t>(to),
+                          " : i64, operation = ", static_cast<int64_t>(operation), " : i64}"));
+  return operation == core::Operation::kNone && shape == operands[0]->shape() ? InPlace(call) : call;
 }
 
 Value Bounded(const Emit& emit, Value value, bool nan_on_overflow) {
@@ -159,7 +200,7 @@ Value Bounded(const Emit& emit, Value value, bool nan_on_overflow) {
   return emit.Select(emit.Compare(value, value, ComparisonDirection::kEq), bounded, value);
 }
 
-Value Shared(const Emit& emit, Value value) { return InPlace(emit, value, {}, kShared, ""); }
+Value Shared(const Emit& emit, Value value) { return InPlace(Called(emit, value->shape(), {value}, kShared, "")); }
 
 bool RoundsToF8(const xla::HloInstruction& operation) {
   return operation.opcode() == HloOpcode::kRoundNearestEven && IsMarked(operation, "rounds");
