@@ -77,7 +77,10 @@ struct F16c {
 
 template <typename Half>
 [[gnu::always_inline]] inline void Load(const Numbers& from, int64_t at, std::size_t count, float (&block)[kBlock]) {
-  if (from.half) {
+  if (from.one) {
+    const float one = from.half ? F16::Load(*static_cast<const uint16_t*>(from.data)) : *static_cast<float*>(from.data);
+    for (uint32_t i = 0; i < kBlock; ++i) block[i] = one;
+  } else if (from.half) {
     const uint16_t* halves = static_cast<const uint16_t*>(from.data) + at;
     uint16_t copy[kBlock] = {};
     if (count < kBlock) halves = static_cast<const uint16_t*>(std::memcpy(copy, halves, count * sizeof(uint16_t)));
@@ -100,35 +103,15 @@ template <typename Half>
   }
 }
 
-// Fills a block with the operand that is the same for all elements.
-template <typename Half>
-[[gnu::always_inline]] inline void Begin(const Numbers& from, float (&block)[kBlock]) {
-  if (from.one) Load<Half>(from, 0, 1, block);
-  for (uint32_t i = 1; i < kBlock; ++i) block[i] = block[0];
-}
-
-[[gnu::always_inline]] inline void Apply(Operation operation, float (&a)[kBlock], const float (&b)[kBlock],
-                                         float (&result)[kBlock]) {
-  switch (operation) {
-    case Operation::kNone:
-      for (uint32_t i = 0; i < kBlock; ++i) result[i] = a[i];
-      return;
-    case Operation::kAdd:
-      for (uint32_t i = 0; i < kBlock; ++i) result[i] = a[i] + b[i];
-      return;
-    case Operation::kSubtract:
-      for (uint32_t i = 0; i < kBlock; ++i) result[i] = a[i] - b[i];
-      return;
-    case Operation::kMultiply:
-      for (uint32_t i = 0; i < kBlock; ++i) result[i] = a[i] * b[i];
-      return;
-    case Operation::kDivide:
-      for (uint32_t i = 0; i < kBlock; ++i) result[i] = a[i] / b[i];
-      return;
-    case Operation::kSqrt:
-      for (uint32_t i = 0; i < kBlock; ++i) result[i] = __builtin_sqrtf(a[i]);
-      return;
-  }
+[[gnu::always_inline]] inline void Apply(Operation operation, const float (&b)[kBlock], float (&block)[kBlock]) {
+  const auto each = [&](auto compute) __attribute__((always_inline)) {
+    for (uint32_t i = 0; i < kBlock; ++i) block[i] = compute(block[i], b[i]);
+  };
+  if (operation == Operation::kAdd) each([](float x, float y) { return x + y; });
+  if (operation == Operation::kSubtract) each([](float x, float y) { return x - y; });
+  if (operation == Operation::kMultiply) each([](float x, float y) { return x * y; });
+  if (operation == Operation::kDivide) each([](float x, float y) { return x / y; });
+  if (operation == Operation::kSqrt) each([](float x, float) { return __builtin_sqrtf(x); });
 }
 
 struct Work {
@@ -140,14 +123,12 @@ struct Work {
 
 template <RoundTo to, typename Half>
 [[gnu::always_inline]] inline void Round(const Work& work) {
-  float a[kBlock] = {}, b[kBlock] = {}, block[kBlock];
-  Begin<Half>(work.a, a);
-  Begin<Half>(work.b, b);
+  float block[kBlock] = {}, b[kBlock] = {};
   for (int64_t at = work.begin; at < work.end; at += kBlock) {
     const auto count = static_cast<std::size_t>(std::min<int64_t>(kBlock, work.end - at));
-    if (!work.a.one) Load<Half>(work.a, at, count, a);
-    if (work.b.data != nullptr && !work.b.one) Load<Half>(work.b, at, count, b);
-    Apply(work.operation, a, b, block);
+    Load<Half>(work.a, at, count, block);
+    if (work.b.data != nullptr) Load<Half>(work.b, at, count, b);
+    Apply(work.operation, b, block);
     const auto index = static_cast<uint32_t>(at);
     for (uint32_t i = 0; i < kBlock; ++i) {
       uint32_t x = (index + i) * kGolden + work.first_key;

@@ -440,11 +440,10 @@ Value Checks::Failed(const Emit& emit, const Scope& scope) {
   operands.insert(operands.end(), recomputed.taken().begin(), recomputed.taken().end());
   const std::string what = absl::StrCat(options_.inv ? "inv " : "", options_.div0 ? "div0 " : "",
                                         options_.oflo ? "oflo " : "", options_.nanoo ? "nanoo" : "");
-  const Value call = emit.Add(xla::HloInstruction::CreateCustomCall(
-      scope.failed->shape(), operands, kCheck,
+  const Value call = emit.Call(
+      kCheck, operands, scope.failed->shape(),
       absl::StrCat("{options = \"", what, "\", loops = \"", absl::StrJoin(scope.loops, " "),
-                   "\", limits = array<i64: ", absl::StrJoin(limits_, ", "), ">, ", Recompute(&recomputed), "}"),
-      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+                   "\", limits = array<i64: ", absl::StrJoin(limits_, ", "), ">, ", Recompute(&recomputed), "}"));
   xla::Cast<xla::HloCustomCallInstruction>(call)->set_custom_call_has_side_effect(true);
   scanned_.clear();
   limits_.clear();

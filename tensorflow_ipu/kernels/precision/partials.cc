@@ -203,18 +203,15 @@ absl::Status Rewrite(const std::string& partials, core::Overflow overflow, xla::
 
 }  // namespace
 
-absl::StatusOr<bool> RewritePartials(const Options& options, xla::HloModule* module) {
-  bool changed = false;
+absl::Status RewritePartials(const Options& options, xla::HloModule* module) {
   for (xla::HloComputation* const computation : module->computations()) {
     for (xla::HloInstruction* const one : computation->MakeInstructionPostOrder()) {
       if (!IsProductOfHalves(*one)) continue;
       const std::string partials = PartialsOf(options, *one);
-      if (partials.empty()) continue;
-      TF_RETURN_IF_ERROR(Rewrite(partials, OverflowOf(options), one));
-      changed = true;
+      if (!partials.empty()) TF_RETURN_IF_ERROR(Rewrite(partials, OverflowOf(options), one));
     }
   }
-  return changed;
+  return absl::OkStatus();
 }
 
 bool HasHalfPartials(const xla::HloInstruction& instruction) {

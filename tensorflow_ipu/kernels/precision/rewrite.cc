@@ -16,6 +16,7 @@
 #include "tensorflow_ipu/kernels/precision/checks.h"
 #include "tensorflow_ipu/kernels/precision/rounding.h"
 #include "xla/debug_options_flags.h"
+#include "xla/hlo/ir/hlo_casting_utils.h"
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
 
@@ -96,14 +97,32 @@ bool IsRestored(Value value) {
                                   HloOpcode::kParameter, HloOpcode::kScatter>(Source(value));
 }
 
-// If the program is stopped in a computation, which returns a tuple, has it return the elements of `before`.
+// The custom call that takes whether the program is stopped, values of before and new ones, and returns either:
+// `ffi/precision_handlers.cc`.
+constexpr char kRestore[] = "ipu_half_restore";
+
+// If the program is stopped in a computation, which returns a tuple, has it return the elements of `before`. One call,
+// in their memory: XLA would have a kernel for each.
 void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
   const Value root = emit.computation()->root_instruction();
-  std::vector<Value> elements;
+  std::vector<Value> elements, operands = {failed}, values;
+  std::vector<xla::Shape> shapes;
+  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> places;
   for (int64_t i = 0; i < static_cast<int64_t>(before.size()); ++i) {
-    const Value value = root->opcode() == HloOpcode::kTuple ? root->mutable_operand(i) : emit.Element(root, i);
-    const bool restores = before[i] != nullptr && IsRestored(value);
-    elements.push_back(restores ? emit.Select(emit.Broadcast(failed, value), before[i], value) : value);
+    elements.push_back(root->opcode() == HloOpcode::kTuple ? root->mutable_operand(i) : emit.Element(root, i));
+    if (before[i] == nullptr || !IsRestored(elements.back())) continue;
+    places.push_back({{static_cast<int64_t>(values.size())}, {static_cast<int64_t>(operands.size()), {}}});
+    operands.push_back(before[i]);
+    values.push_back(elements.back());
+    shapes.push_back(before[i]->shape());
+  }
+  if (values.empty()) return;
+  operands.insert(operands.end(), values.begin(), values.end());
+  const Value call = emit.Call(kRestore, operands, xla::ShapeUtil::MakeTupleShape(shapes), "");
+  xla::Cast<xla::HloCustomCallInstruction>(call)->set_output_to_operand_aliasing(places);
+  for (std::size_t i = 0, next = 0; i < elements.size(); ++i) {
+    if (next < values.size() && elements[i] == values[next])
+      elements[i] = emit.Element(call, static_cast<int64_t>(next++));
   }
   emit.computation()->set_root_instruction(emit.Tuple(elements));
 }
@@ -329,16 +348,6 @@ bool Rewriter::ConcernsCalled(const xla::HloInstruction& operation) {
   return std::any_of(called.begin(), called.end(), [&](const xla::HloComputation* one) { return Concerns(*one); });
 }
 
-bool HasMarker(const xla::HloModuleProto& program) {
-  for (const xla::HloComputationProto& computation : program.computations()) {
-    if (computation.id() != program.entry_computation_id()) continue;
-    for (const xla::HloInstructionProto& instruction : computation.instructions()) {
-      if (instruction.custom_call_target() == kMarker) return true;
-    }
-  }
-  return false;
-}
-
 Value MarkerOf(const xla::HloModule& module) {
   for (const Value instruction : module.entry_computation()->instructions()) {
     if (instruction->IsCustomCall(kMarker)) return instruction;
@@ -346,10 +355,11 @@ Value MarkerOf(const xla::HloModule& module) {
   return nullptr;
 }
 
-bool HasHalf(const xla::HloModuleProto& program) {
+// Whether a program has float16 or the marker.
+bool IsRewritten(const xla::HloModuleProto& program) {
   for (const xla::HloComputationProto& computation : program.computations()) {
     for (const xla::HloInstructionProto& instruction : computation.instructions()) {
-      if (instruction.shape().element_type() == xla::F16) return true;
+      if (instruction.shape().element_type() == xla::F16 || instruction.custom_call_target() == kMarker) return true;
     }
   }
   return false;
@@ -449,20 +459,19 @@ void Unshare(xla::HloModule* module) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program) {
-  const bool marked = HasMarker(program.proto());
-  if (!marked && !HasHalf(program.proto())) return nullptr;
+  if (!IsRewritten(program.proto())) return nullptr;
   TF_ASSIGN_OR_RETURN(const xla::HloModuleConfig config,
                       xla::HloModule::CreateModuleConfigFromProto(program.proto(), xla::GetDebugOptionsFromFlags()));
   TF_ASSIGN_OR_RETURN(const auto module, xla::HloModule::CreateFromProto(program.proto(), config));
-  if (!marked) {
+  const Value marker = MarkerOf(*module);
+  if (marker == nullptr) {
     TF_RETURN_IF_ERROR(Hasten(module.get()));
     return std::make_shared<xla::XlaComputation>(module->ToProto());
   }
-  const Value marker = MarkerOf(*module);
   const Options options = Options::Of(OptionsText(marker));
   Attribute(options, module.get());
   Unshare(module.get());
-  TF_RETURN_IF_ERROR(RewritePartials(options, module.get()).status());
+  TF_RETURN_IF_ERROR(RewritePartials(options, module.get()));
   TF_RETURN_IF_ERROR(Rewriter(options).Program(module.get(), marker));
   return std::make_shared<xla::XlaComputation>(module->ToProto());
 }

@@ -131,14 +131,7 @@ Key NextKey(const Emit& emit, Key key) {
           Mixed(emit, emit.Plus(key.second, emit.Scalar(core::kGolden)))};
 }
 
-// A custom call.
-static Value Called(const Emit& emit, const xla::Shape& shape, const std::vector<Value>& operands, const char* target,
-                    const std::string& attributes) {
-  return emit.Add(xla::HloInstruction::CreateCustomCall(shape, operands, target, attributes,
-                                                        xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
-}
-
-// The same call with its result in the memory of its first operand, unless that is read elsewhere.
+// Gives a call the memory of its first operand for the result, unless that is read elsewhere.
 static Value InPlace(Value call) {
   xla::Cast<xla::HloCustomCallInstruction>(call)->set_output_to_operand_aliasing({{{}, {0, {}}}});
   return call;
@@ -152,20 +145,16 @@ core::Operation RoundedInside(const xla::HloInstruction& operation) {
       return core::Operation::kNone;
     }
   }
-  switch (operation.opcode()) {
-    case HloOpcode::kAdd:
-      return core::Operation::kAdd;
-    case HloOpcode::kSubtract:
-      return core::Operation::kSubtract;
-    case HloOpcode::kMultiply:
-      return core::Operation::kMultiply;
-    case HloOpcode::kDivide:
-      return core::Operation::kDivide;
-    case HloOpcode::kSqrt:
-      return core::Operation::kSqrt;
-    default:
-      return core::Operation::kNone;
+  static constexpr std::pair<HloOpcode, core::Operation> kOperations[] = {
+      {HloOpcode::kAdd, core::Operation::kAdd},
+      {HloOpcode::kSubtract, core::Operation::kSubtract},
+      {HloOpcode::kMultiply, core::Operation::kMultiply},
+      {HloOpcode::kDivide, core::Operation::kDivide},
+      {HloOpcode::kSqrt, core::Operation::kSqrt}};
+  for (const auto& [opcode, inside] : kOperations) {
+    if (operation.opcode() == opcode) return inside;
   }
+  return core::Operation::kNone;
 }
 
 std::vector<Value> InsideOperands(const xla::HloInstruction& operation, const WideValues& known) {
@@ -183,9 +172,9 @@ Value RoundStochastically(const Emit& emit, core::Operation operation, const std
   std::vector<Value> all = operands;
   all.insert(all.end(), {key.first, key.second});
   const Value call =
-      Called(emit, shape, all, kRound,
-             absl::StrCat("{site = ", static_cast<int64_t>(Scattered(site)), " : i64, to = ", static_cast<int64_t>(to),
-                          " : i64, operation = ", static_cast<int64_t>(operation), " : i64}"));
+      emit.Call(kRound, all, shape,
+                absl::StrCat("{site = ", static_cast<int64_t>(Scattered(site)), " : i64, to = ", static_cast<int>(to),
+                             " : i64, operation = ", static_cast<int>(operation), " : i64}"));
   return operation == core::Operation::kNone && shape == operands[0]->shape() ? InPlace(call) : call;
 }
 
@@ -200,7 +189,7 @@ Value Bounded(const Emit& emit, Value value, bool nan_on_overflow) {
   return emit.Select(emit.Compare(value, value, ComparisonDirection::kEq), bounded, value);
 }
 
-Value Shared(const Emit& emit, Value value) { return InPlace(Called(emit, value->shape(), {value}, kShared, "")); }
+Value Shared(const Emit& emit, Value value) { return InPlace(emit.Call(kShared, {value}, value->shape(), "")); }
 
 bool RoundsToF8(const xla::HloInstruction& operation) {
   return operation.opcode() == HloOpcode::kRoundNearestEven && IsMarked(operation, "rounds");
