@@ -25,7 +25,7 @@ Numbers NumbersOf(std::vector<uint16_t>& values) { return {values.data(), true, 
 std::vector<float> Rounded(RoundTo to, std::vector<float> values, uint64_t site = 1) {
   std::vector<float> rounded(values.size());
   const auto count = static_cast<int64_t>(values.size());
-  StochasticRounding(2, 3, site, to).Compute({values.data()}, {}, {rounded.data()}, 0, count);
+  StochasticRounding{{2, 3}, site, to, Operation::kNone, {values.data()}, {}, {rounded.data()}}.Compute(0, count);
   return rounded;
 }
 
@@ -65,9 +65,10 @@ TEST(parts_of_an_array_round_as_the_whole_and_sites_differently) {
   std::vector<float> values(1000, 1 + 0x1p-11f);
   const std::vector<float> whole = Rounded(RoundTo::kHalves, values);
   CHECK(whole != Rounded(RoundTo::kHalves, values, 4));
-  const StochasticRounding rounding(2, 3, 1, RoundTo::kHalves);
+  const Numbers numbers = NumbersOf(values);
+  const StochasticRounding rounding = {{2, 3}, 1, RoundTo::kHalves, Operation::kNone, numbers, {}, numbers};
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{333, 1000}, {0, 5}, {5, 333}, {1000, 1000}}) {
-    rounding.Compute(NumbersOf(values), {}, NumbersOf(values), first, last);
+    rounding.Compute(first, last);
   }
   CHECK(values == whole);
 }
@@ -81,9 +82,11 @@ TEST(operations_on_float16_and_on_one_number_round_as_their_results_in_float32_d
       a[i] = F16::Load(halves[i] = static_cast<uint16_t>(0x2e66 + 77 * i));
       exact[i] = compute(a[i]);
     }
-    const StochasticRounding rounding(2, 3, 1, RoundTo::kHalves, operation);
-    rounding.Compute(NumbersOf(halves), NumbersOf(one), NumbersOf(result), 0, kCount);
-    rounding.Compute(NumbersOf(a), NumbersOf(one), NumbersOf(a), 0, kCount);
+    StochasticRounding rounding = {{2, 3},           1, RoundTo::kHalves, operation, NumbersOf(halves), NumbersOf(one),
+                                   NumbersOf(result)};
+    rounding.Compute(0, kCount);
+    rounding.a = rounding.result = NumbersOf(a);
+    rounding.Compute(0, kCount);
     CHECK(a == Rounded(RoundTo::kHalves, exact));
     for (std::size_t i = 0; i < kCount; ++i) CHECK_EQ(F16::Load(result[i]), a[i]);
   };

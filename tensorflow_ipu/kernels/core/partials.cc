@@ -217,34 +217,14 @@ IPU_AVX2 void WidenByInstruction(const uint16_t* from, int64_t count, float* to)
 
 // The bits that a float has more than a half.
 constexpr int kDropped = 13;
-constexpr float kSmallestNormalHalf = 0x1p-14f, kHalfQuantum = 0x1p-24f;
 
-float FloatOf(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-uint32_t BitsOf(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-// Like `RoundStochastically` of precision/: `random` has kDropped bits.
+// `random` has kDropped bits.
 float RoundedAtRandom(float value, uint32_t random, Overflow overflow) {
-  const float magnitude = std::fabs(value);
-  if (std::isnan(value)) return value;
-  float rounded = value;
-  if (magnitude < kSmallestNormalHalf) {
-    const float fraction = static_cast<float>(random) * (1.0f / (1 << kDropped));
-    rounded = std::copysign(std::floor(magnitude / kHalfQuantum + fraction) * kHalfQuantum, value);
-  } else if (magnitude <= kLargestHalf + 32) {  // Larger ones overflow in any case.
-    rounded = FloatOf((BitsOf(value) + random) & ~((1u << kDropped) - 1));
-  }
-  if (std::fabs(rounded) <= kLargestHalf) return rounded;
-  if (overflow == Overflow::kNan) return std::numeric_limits<float>::quiet_NaN();
-  return std::copysign(overflow == Overflow::kLargest ? kLargestHalf : std::numeric_limits<float>::infinity(), value);
+  const RoundTo to = overflow == Overflow::kLargest ? RoundTo::kHalves
+                     : overflow == Overflow::kNan   ? RoundTo::kHalvesOrNan
+                                                    : RoundTo::kHalvesAndBeyond;
+  const float rounded = RoundedStochastically(value, random, to);
+  return std::fabs(rounded) > kLargestHalf ? std::copysign(std::numeric_limits<float>::infinity(), value) : rounded;
 }
 
 // Each step is a bijection that mixes high bits into low ones.

@@ -114,25 +114,20 @@ template <typename Half>
   if (operation == Operation::kSqrt) each([](float x, float) { return __builtin_sqrtf(x); });
 }
 
-struct Work {
-  uint32_t first_key, second_key;
-  Operation operation;
-  Numbers a, b, result;
-  int64_t begin, end;
-};
-
 template <RoundTo to, typename Half>
-[[gnu::always_inline]] inline void Round(const Work& work) {
+[[gnu::always_inline]] inline void Round(const StochasticRounding& work, int64_t begin, int64_t end) {
+  const uint32_t first_key = Mixed(work.key[0] + static_cast<uint32_t>(work.site >> 32));
+  const uint32_t second_key = Mixed(work.key[1] ^ static_cast<uint32_t>(work.site));
   float block[kBlock] = {}, b[kBlock] = {};
-  for (int64_t at = work.begin; at < work.end; at += kBlock) {
-    const auto count = static_cast<std::size_t>(std::min<int64_t>(kBlock, work.end - at));
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const auto count = static_cast<std::size_t>(std::min<int64_t>(kBlock, end - at));
     Load<Half>(work.a, at, count, block);
     if (work.b.data != nullptr) Load<Half>(work.b, at, count, b);
     Apply(work.operation, b, block);
     const auto index = static_cast<uint32_t>(at);
     for (uint32_t i = 0; i < kBlock; ++i) {
-      uint32_t x = (index + i) * kGolden + work.first_key;
-      x = (x ^ (x >> 16)) * kFirstFactor + work.second_key;
+      uint32_t x = (index + i) * kGolden + first_key;
+      x = (x ^ (x >> 16)) * kFirstFactor + second_key;
       x = (x ^ (x >> 15)) * kSecondFactor;
       block[i] = Rounded<to>(block[i], x >> (32 - kDropped));
     }
@@ -140,12 +135,12 @@ template <RoundTo to, typename Half>
   }
 }
 
-using Kernel = void (*)(const Work& work);
+using Kernel = void (*)(const StochasticRounding& work, int64_t begin, int64_t end);
 
-#define IPU_KERNEL(name, target, Half) \
-  template <RoundTo to>                \
-  target void name(const Work& work) { \
-    Round<to, Half>(work);             \
+#define IPU_KERNEL(name, target, Half)                                           \
+  template <RoundTo to>                                                          \
+  target void name(const StochasticRounding& work, int64_t begin, int64_t end) { \
+    Round<to, Half>(work, begin, end);                                           \
   }
 IPU_KERNEL(Portable, , Plain)
 #if IPU_X86
@@ -167,17 +162,17 @@ Kernel Best() {
 
 }  // namespace
 
-StochasticRounding::StochasticRounding(uint32_t first_key, uint32_t second_key, uint64_t site, RoundTo to,
-                                       Operation operation)
-    : first_(Mixed(first_key + static_cast<uint32_t>(site >> 32))),
-      second_(Mixed(second_key ^ static_cast<uint32_t>(site))),
-      to_(to),
-      operation_(operation) {}
-
-void StochasticRounding::Compute(Numbers a, Numbers b, Numbers result, int64_t first, int64_t last) const {
+void StochasticRounding::Compute(int64_t first, int64_t last) const {
   static const Kernel kernels[] = {Best<RoundTo::kHalves>(), Best<RoundTo::kHalvesOrNan>(),
                                    Best<RoundTo::kHalvesAndBeyond>(), Best<RoundTo::kIntegers>()};
-  kernels[static_cast<int>(to_)]({first_, second_, operation_, a, b, result, first, last});
+  kernels[static_cast<int>(to)](*this, first, last);
+}
+
+float RoundedStochastically(float value, uint32_t random, RoundTo to) {
+  if (to == RoundTo::kHalves) return Rounded<RoundTo::kHalves>(value, random);
+  if (to == RoundTo::kHalvesOrNan) return Rounded<RoundTo::kHalvesOrNan>(value, random);
+  if (to == RoundTo::kHalvesAndBeyond) return Rounded<RoundTo::kHalvesAndBeyond>(value, random);
+  return Rounded<RoundTo::kIntegers>(value, random);
 }
 
 }  // namespace tensorflow_ipu::core

@@ -29,23 +29,22 @@ struct Numbers {
   bool one = false;
 };
 
-// Rounds each number up or down to a neighbour, with a probability by its distance. NaNs stay.
+// Computes an operation of two operands, or of `a` alone, and rounds each result up or down to a neighbour, with a
+// probability by its distance. NaNs stay. The result may be an operand of the same type.
 //
 // The random bits of an element depend on the key, the site and its index alone.
-class StochasticRounding {
- public:
-  StochasticRounding(uint32_t first_key, uint32_t second_key, uint64_t site, RoundTo to,
-                     Operation operation = Operation::kNone);
+struct StochasticRounding {
+  uint32_t key[2];
+  uint64_t site;
+  RoundTo to;
+  Operation operation;
+  Numbers a, b, result;
 
-  // Computes and rounds the elements from `first` to `last`. Operations of one operand ignore `b`. The result may be
-  // an operand of the same type.
-  void Compute(Numbers a, Numbers b, Numbers result, int64_t first, int64_t last) const;
-
- private:
-  uint32_t first_;
-  uint32_t second_;
-  RoundTo to_;
-  Operation operation_;
+  // Computes the elements from `first` to `last`.
+  void Compute(int64_t first, int64_t last) const;
 };
+
+// Rounds one number; `random` has 13 bits, as many as float16 drops.
+float RoundedStochastically(float value, uint32_t random, RoundTo to);
 
 }  // namespace tensorflow_ipu::core

@@ -56,12 +56,16 @@ ffi::Error Round(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::Res
   const std::size_t operands = arguments.size() - 2;
   const auto key = [&](std::size_t i) { return arguments.get<KeyWord>(operands + i)->typed_data()[0]; };
   const auto operand = [&](std::size_t i) { return NumbersOf(*arguments.get<ffi::AnyBuffer>(i)); };
-  const core::StochasticRounding rounding(key(0), key(1), static_cast<uint64_t>(site), static_cast<core::RoundTo>(to),
-                                          static_cast<core::Operation>(operation));
-  const core::Numbers a = operand(0), b = operands > 1 ? operand(1) : core::Numbers(), result = NumbersOf(*rounded);
+  const core::StochasticRounding rounding = {{key(0), key(1)},
+                                             static_cast<uint64_t>(site),
+                                             static_cast<core::RoundTo>(to),
+                                             static_cast<core::Operation>(operation),
+                                             operand(0),
+                                             operands > 1 ? operand(1) : core::Numbers(),
+                                             NumbersOf(*rounded)};
   constexpr double kCycles = 1.5;  // With AVX-512.
   InParts(threads, static_cast<int64_t>(rounded->element_count()), kCycles,
-          [&](Eigen::Index begin, Eigen::Index end) { rounding.Compute(a, b, result, begin, end); });
+          [&](Eigen::Index begin, Eigen::Index end) { rounding.Compute(begin, end); });
   return ffi::Error::Success();
 }
 
@@ -88,15 +92,18 @@ ffi::Error Share(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) { return ffi::Erro
 
 IPU_HANDLER("ipu_half_shared", Share);
 
-ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, const uint32_t* key,
+// The arguments behind the operands are the key of roundings at random, if there are any.
+ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, ffi::RemainingArgs key,
                     ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
                     int64_t overflow) {
+  uint32_t words[2] = {};
+  for (std::size_t i = 0; i < key.size(); ++i) words[i] = key.get<KeyWord>(i)->typed_data()[0];
   core::BlockedProducts product = core::BlockedProducts::FromNumbers(geometry.begin());
   product.partials = half ? core::Partials::kHalf : core::Partials::kFloat;
   product.overflow = static_cast<core::Overflow>(overflow);
   product.operands = left.element_type() == ffi::F16 ? core::Element::kHalf : core::Element::kFloat;
   product.result = core::Element::kFloat;
-  product.key = key;
+  product.key = key.size() > 0 ? words : nullptr;
   InParts(threads, product.Parts(), static_cast<double>(product.CyclesOfPart()),
           [&](Eigen::Index first, Eigen::Index last) {
             product.Compute(left.untyped_data(), right.untyped_data(), result->untyped_data(), first, last);
@@ -104,21 +111,7 @@ ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer
   return ffi::Error::Success();
 }
 
-ffi::Error MultiplyToNearest(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right,
-                             ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
-                             int64_t overflow) {
-  return Multiply(threads, left, right, nullptr, result, geometry, half, overflow);
-}
-
-ffi::Error MultiplyAtRandom(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, KeyWord first,
-                            KeyWord second, ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry,
-                            bool half, int64_t overflow) {
-  const uint32_t key[] = {first.typed_data()[0], second.typed_data()[0]};
-  return Multiply(threads, left, right, key, result, geometry, half, overflow);
-}
-
-IPU_HANDLER("ipu_partial_products", MultiplyToNearest, "geometry", "half", "overflow");
-IPU_HANDLER("ipu_partial_products_at_random", MultiplyAtRandom, "geometry", "half", "overflow");
+IPU_HANDLER("ipu_partial_products", Multiply, "geometry", "half", "overflow");
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
 #include "xla/layout_util.h"
+#include "xla/service/hlo_creation_utils.h"
 
 namespace tensorflow_ipu::precision {
 
@@ -400,20 +400,9 @@ Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, cons
     word = emit.Select(stops, word, emit.Filled(0u, word));
     words = words == nullptr ? word : emit.Binary(HloOpcode::kMaximum, words, word);
   }
-  return Largest(emit, words);
-}
-
-Value Checks::Largest(const Emit& emit, Value words) {
-  if (words->shape().dimensions().empty()) return words;
-  const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::U32, {});
-  xla::HloComputation::Builder builder("larger");
-  const Value a = builder.AddInstruction(xla::HloInstruction::CreateParameter(0, scalar, "a"));
-  const Value b = builder.AddInstruction(xla::HloInstruction::CreateParameter(1, scalar, "b"));
-  builder.AddInstruction(xla::HloInstruction::CreateBinary(scalar, HloOpcode::kMaximum, a, b));
-  xla::HloComputation* const larger = emit.computation()->parent()->AddEmbeddedComputation(builder.Build());
-  std::vector<int64_t> axes(words->shape().dimensions().size());
-  std::iota(axes.begin(), axes.end(), 0);
-  return emit.Add(xla::HloInstruction::CreateReduce(scalar, words, emit.Scalar(0u), axes, larger));
+  return words->shape().dimensions().empty()
+             ? words
+             : xla::MakeReduceHlo(words, emit.Scalar(0u), HloOpcode::kMaximum, emit.computation()->parent()).value();
 }
 
 // Operands of the call: whether the program has been stopped, the state, what is scanned, the iterations, and what the

@@ -58,7 +58,6 @@ class Checks {
   Value Reaches(const Emit& emit, Value value);
   std::string Recompute(Recomputation* recomputed);
   Value FaultCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations);
-  Value Largest(const Emit& emit, Value words);
 
   const Options& options_;
   const std::unordered_map<const xla::HloInstruction*, Faults> unobserved_;  // By later results.

@@ -105,25 +105,25 @@ constexpr char kRestore[] = "ipu_half_restore";
 // in their memory: XLA would have a kernel for each.
 void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
   const Value root = emit.computation()->root_instruction();
-  std::vector<Value> elements, operands = {failed}, values;
-  std::vector<xla::Shape> shapes;
-  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> places;
+  std::vector<Value> elements, operands = {failed};
+  std::vector<int64_t> restored;
   for (int64_t i = 0; i < static_cast<int64_t>(before.size()); ++i) {
     elements.push_back(root->opcode() == HloOpcode::kTuple ? root->mutable_operand(i) : emit.Element(root, i));
-    if (before[i] == nullptr || !IsRestored(elements.back())) continue;
-    places.push_back({{static_cast<int64_t>(values.size())}, {static_cast<int64_t>(operands.size()), {}}});
+    if (before[i] != nullptr && IsRestored(elements[i])) restored.push_back(i);
+  }
+  if (restored.empty()) return;
+  std::vector<xla::Shape> shapes;
+  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> places;
+  for (const int64_t i : restored) {
+    const auto number = static_cast<int64_t>(places.size());
+    places.push_back({{number}, {number + 1, {}}});
     operands.push_back(before[i]);
-    values.push_back(elements.back());
     shapes.push_back(before[i]->shape());
   }
-  if (values.empty()) return;
-  operands.insert(operands.end(), values.begin(), values.end());
+  for (const int64_t i : restored) operands.push_back(elements[i]);
   const Value call = emit.Call(kRestore, operands, xla::ShapeUtil::MakeTupleShape(shapes), "");
   xla::Cast<xla::HloCustomCallInstruction>(call)->set_output_to_operand_aliasing(places);
-  for (std::size_t i = 0, next = 0; i < elements.size(); ++i) {
-    if (next < values.size() && elements[i] == values[next])
-      elements[i] = emit.Element(call, static_cast<int64_t>(next++));
-  }
+  for (std::size_t i = 0; i < restored.size(); ++i) elements[restored[i]] = emit.Element(call, static_cast<int64_t>(i));
   emit.computation()->set_root_instruction(emit.Tuple(elements));
 }
 

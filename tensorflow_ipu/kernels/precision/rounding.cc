@@ -79,19 +79,18 @@ xla::Shape WideShape(const xla::Shape& shape) {
   return IsHalf(shape) ? xla::ShapeUtil::ChangeElementType(shape, xla::F32) : shape;
 }
 
-// Whether the combiner of a reduction computes; a maximum does not.
-bool Combines(const xla::HloComputation& combiner) {
-  for (const xla::HloInstruction* const one : combiner.instructions()) {
-    if (ComputesElements(*one)) return true;
+// Whether the last computation that an operation calls, its combiner, computes; a maximum does not. False if one of
+// them cannot be widened.
+bool Combines(const xla::HloInstruction& operation) {
+  bool computes = false;
+  for (const xla::HloComputation* const called : operation.called_computations()) {
+    computes = false;
+    for (const xla::HloInstruction* const one : called->instructions()) {
+      if (one->shape().IsTuple() || !one->called_computations().empty()) return false;
+      computes = computes || ComputesElements(*one);
+    }
   }
-  return false;
-}
-
-bool CanBeWide(const xla::HloComputation& combiner) {
-  for (const xla::HloInstruction* const one : combiner.instructions()) {
-    if (one->shape().IsTuple() || !one->called_computations().empty()) return false;
-  }
-  return true;
+  return computes;
 }
 
 // The combiner, of scalars, in float32.
@@ -215,14 +214,8 @@ bool Computes(const xla::HloInstruction& operation) {
     case HloOpcode::kReduce:
     case HloOpcode::kReduceWindow:
     case HloOpcode::kScatter:
-    case HloOpcode::kSelectAndScatter: {
-      const std::vector<xla::HloComputation*> called(operation.called_computations().begin(),
-                                                     operation.called_computations().end());
-      for (const xla::HloComputation* const one : called) {
-        if (!CanBeWide(*one)) return false;
-      }
-      return Combines(*called.back());
-    }
+    case HloOpcode::kSelectAndScatter:
+      return Combines(operation);
     default:
       return ComputesElements(operation);
   }
