@@ -74,7 +74,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
             [_INT],
         ),
         ("ipu_interrupt_arm", None, [_FLAG]),
-        ("ipu_interrupt_watch ipu_one_dnn_computes", _FLAG, [_FLAG]),
+        ("ipu_computed_type ipu_interrupt_watch ipu_one_dnn_computes", _FLAG, [_FLAG]),
         ("ipu_metrics", _TEXT, [_INT]),
         ("ipu_outfeed_drop ipu_shut_down", _FLAG, [_INT]),
         ("ipu_outfeed_new", _INT, [_TEXT, _FLAG]),

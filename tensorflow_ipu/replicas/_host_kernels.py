@@ -129,17 +129,8 @@ def _served(op: tf.Operation) -> bool:
         return True
     if _is_small(op) and not are_wherever_known():
         return False
-    type_ = _computed_type(op)
-    return set(op.get_attr("dilations")) == {1} and (
-        type_ == tf.float64 or native.ipu_one_dnn_computes(type_.as_datatype_enum)
-    )
-
-
-def _computed_type(op: tf.Operation) -> tf.DType:
-    """The type in which kernels of the host compute a convolution: see `Widen` in `kernels/lowering/host_layers.cc`."""
-    type_ = op.inputs[0].dtype
-    narrow = type_ in (tf.float16, tf.bfloat16) and not native.ipu_one_dnn_computes(type_.as_datatype_enum)
-    return tf.float32 if narrow else type_
+    computed = native.ipu_computed_type(type_.as_datatype_enum)
+    return set(op.get_attr("dilations")) == {1} and (type_ == tf.float64 or native.ipu_one_dnn_computes(computed))
 
 
 def _is_small(op: tf.Operation) -> bool:
@@ -147,7 +138,7 @@ def _is_small(op: tf.Operation) -> bool:
     if not images.is_fully_defined() or not weights.is_fully_defined():
         return False
     _, *strides, _ = op.get_attr("strides")
-    type_ = _computed_type(op).as_datatype_enum
+    type_ = op.inputs[0].dtype.as_datatype_enum
     sizes = (ctypes.c_int64 * 4)(*images)
     return bool(native.ipu_small_convolution(sizes, weights.num_elements(), math.prod(strides), type_))
 

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/half.h"
 #include "tests/core/check.h"
 
 namespace {
@@ -18,9 +19,13 @@ using namespace tensorflow_ipu::core;
 constexpr float kLargest = 65504;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-std::vector<float> Rounded(RoundTo to, const std::vector<float>& values, uint64_t site = 1) {
+Numbers NumbersOf(std::vector<float>& values) { return {values.data(), false, values.size() == 1}; }
+Numbers NumbersOf(std::vector<uint16_t>& values) { return {values.data(), true, values.size() == 1}; }
+
+std::vector<float> Rounded(RoundTo to, std::vector<float> values, uint64_t site = 1) {
   std::vector<float> rounded(values.size());
-  StochasticRounding(2, 3, site, to).Compute(values.data(), rounded.data(), 0, static_cast<int64_t>(values.size()));
+  const auto count = static_cast<int64_t>(values.size());
+  StochasticRounding{{2, 3}, site, to, Operation::kNone, {values.data()}, {}, {rounded.data()}}.Compute(0, count);
   return rounded;
 }
 
@@ -60,11 +65,37 @@ TEST(parts_of_an_array_round_as_the_whole_and_sites_differently) {
   std::vector<float> values(1000, 1 + 0x1p-11f);
   const std::vector<float> whole = Rounded(RoundTo::kHalves, values);
   CHECK(whole != Rounded(RoundTo::kHalves, values, 4));
-  const StochasticRounding rounding(2, 3, 1, RoundTo::kHalves);
+  const Numbers numbers = NumbersOf(values);
+  const StochasticRounding rounding = {{2, 3}, 1, RoundTo::kHalves, Operation::kNone, numbers, {}, numbers};
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{333, 1000}, {0, 5}, {5, 333}, {1000, 1000}}) {
-    rounding.Compute(values.data(), values.data(), first, last);
+    rounding.Compute(first, last);
   }
   CHECK(values == whole);
+}
+
+TEST(operations_on_float16_and_on_one_number_round_as_their_results_in_float32_do) {
+  constexpr std::size_t kCount = 150;
+  std::vector<float> a(kCount), one = {1.5f}, exact(kCount);
+  std::vector<uint16_t> halves(kCount), result(kCount);
+  const auto check = [&](Operation operation, auto compute) {
+    for (std::size_t i = 0; i < kCount; ++i) {
+      a[i] = F16::Load(halves[i] = static_cast<uint16_t>(0x2e66 + 77 * i));
+      exact[i] = compute(a[i]);
+    }
+    StochasticRounding rounding = {{2, 3},           1, RoundTo::kHalves, operation, NumbersOf(halves), NumbersOf(one),
+                                   NumbersOf(result)};
+    rounding.Compute(0, kCount);
+    rounding.a = rounding.result = NumbersOf(a);
+    rounding.Compute(0, kCount);
+    CHECK(a == Rounded(RoundTo::kHalves, exact));
+    for (std::size_t i = 0; i < kCount; ++i) CHECK_EQ(F16::Load(result[i]), a[i]);
+  };
+  check(Operation::kNone, [](float x) { return x; });
+  check(Operation::kAdd, [](float x) { return x + 1.5f; });
+  check(Operation::kSubtract, [](float x) { return x - 1.5f; });
+  check(Operation::kMultiply, [](float x) { return x * 1.5f; });
+  check(Operation::kDivide, [](float x) { return x / 1.5f; });
+  check(Operation::kSqrt, [](float x) { return std::sqrt(x); });
 }
 
 }  // namespace

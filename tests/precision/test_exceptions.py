@@ -1,5 +1,7 @@
 """Numbers stop a program where it is asked for: which, the words, and what the variables are then."""
 
+import collections
+import os
 import re
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu._tensorflow import profiler
 from tensorflow_ipu.config import IPUConfig, StochasticRoundingBehaviour
 from tensorflow_ipu.ops import cross_replica_ops, replication_ops
 
@@ -170,6 +173,22 @@ def test_the_first_operation_of_the_program_is_named():
         return tf.multiply(z, z, name="second") / tf.zeros_like(x)
 
     assert "Mul `first`" in stopped(function, half(200))
+
+
+def test_the_program_that_finds_the_operation_is_compiled_once_though_several_runs_stop(tmp_path):
+    configure("oflo")
+    strategy = ipu.IPUStrategy()
+    function = tf.function(lambda x: x * x, jit_compile=True)
+    strategy.run(function, (half(1, 2),))
+    profiler.start(os.fspath(tmp_path))
+    try:
+        for value in (300, 400, 500):
+            with pytest.raises(tf.errors.InvalidArgumentError, match=f"gave {value * value:.5g}"[:10]):
+                strategy.run(function, (half(1, value),))
+    finally:
+        profiler.stop()
+    events = collections.Counter(event.name for event in profiler.measured(os.fspath(tmp_path)))
+    assert events["CpuCompiler::RunBackend"] == 1
 
 
 def test_variables_are_as_they_were_before_the_step():

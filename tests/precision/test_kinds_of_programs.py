@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import re
 import textwrap
 from typing import Any
@@ -10,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.compiler.xla.service import hlo_pb2
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
@@ -261,3 +263,54 @@ def test_a_program_that_makes_its_variables_rounds():
 
     with strategy.scope():
         assert set((strategy.run(tf.function(step, jit_compile=True)).numpy() - 1) * 2**10) == {0, 1}
+
+
+def compiled_instructions(strategy, folder, function, *args):
+    """Counts the instructions that XLA has compiled for a function, by opcode or target of a custom call."""
+    ipu.executables.set_cache(folder)
+    try:
+        strategy.run(tf.function(function, jit_compile=True), args)
+    finally:
+        ipu.executables.set_cache(None)
+    [file] = (file for file in folder.iterdir() if file.stat().st_size > 1000)
+    data, size, at = file.read_bytes()[16:], 0, 1  # Behind a magic number and a checksum.
+    assert data[0] == 0x0A, "the first field of the executable is no longer its module"
+    while True:
+        size |= (data[at] & 0x7F) << (7 * (at - 1))
+        at += 1
+        if data[at - 1] < 0x80:
+            break
+    message: Any = hlo_pb2.HloProto  # pyright: ignore[reportAttributeAccessIssue]
+    computations = message.FromString(data[at : at + size]).hlo_module.computations
+    return collections.Counter(
+        one.custom_call_target or one.opcode for each in computations for one in each.instructions
+    )
+
+
+def test_each_operation_is_one_call_with_its_rounding_and_has_no_kernel_of_xla(tmp_path):
+    """A kernel before each rounding, and one after it, made a program of Adam take twice as long to compile."""
+
+    def step(x, y):
+        for _ in range(3):
+            x = tf.sqrt((x + y) * 0.5 - y) / 3
+        return x
+
+    ones = tf.ones([40], HALF)
+    counts = compiled_instructions(configure(1, rounds=True), tmp_path, step, ones, 0.1 * ones)
+    assert counts.pop("ipu_half_round") == 3 * 5
+    assert set(counts) <= {"parameter", "constant", "get-tuple-element", "tuple", "bitcast", "ipu_half_precision"}, (
+        counts
+    )
+
+
+def test_all_values_of_a_stopped_program_are_restored_by_one_call(tmp_path):
+    """A selection for each variable was a fifth of the kernels of a program with exceptions."""
+    strategy = configure(1, oflo=True)
+    made = weights(strategy, 5)
+
+    def step(x):
+        for weight in made:
+            weight.assign_add(x * weight)
+
+    counts = compiled_instructions(strategy, tmp_path, step, tf.constant(1, HALF))
+    assert (counts["ipu_half_restore"], counts["ipu_half_check"], counts["select"]) == (1, 1, 0)

@@ -73,6 +73,35 @@ def test_what_float16_holds_stays_what_it_is_and_overflow_gives_the_largest_numb
     assert (fits == 65504).all()
 
 
+def test_operations_on_tensors_and_numbers_give_neighbours_of_what_they_give_exactly():
+    configure()
+    rng = np.random.default_rng(8)
+    x, y = (tf.constant(rng.uniform(0.5, 4, COUNT).astype(np.float16)) for _ in range(2))
+    one, other = x.numpy().astype(np.float64), y.numpy().astype(np.float64)
+
+    def step(x, y, number):
+        return x + y, x - y, x * y, x / y, tf.sqrt(x), x * number, number - x, number / y, tf.sqrt(number), number * 3
+
+    exact = (
+        one + other,
+        one - other,
+        one * other,
+        one / other,
+        one**0.5,
+        one * 1.5,
+        1.5 - one,
+        1.5 / other,
+        1.5**0.5,
+        4.5,
+    )
+    for got, expected in zip(run(step, x, y, tf.constant(1.5, tf.float16)), exact, strict=True):
+        gap = 2 ** (np.maximum(np.floor(np.log2(np.abs(expected) + 1e-9)), -14) - 10)
+        error = (got.numpy().astype(np.float64) - expected) / gap
+        assert np.abs(error).max() < 1.01
+        assert abs(error.mean()) < 4 * 0.5 / np.sqrt(error.size)
+        assert error.size == 1 or not error.any() or np.abs(error).max() > 0.6  # Not the nearest, each.
+
+
 def test_a_weight_moves_by_updates_below_its_precision_on_average():
     """What loss scaling cannot do: 1 + 2^-13 is 1 in float16."""
     configure()

@@ -114,7 +114,10 @@ void ipu_configure_devices(const int32_t* ipus, const int32_t* connections, int3
   ConfigureDevices(std::move(devices));
 }
 
-// Whether oneDNN computes this type, a `tf.DType.as_datatype_enum`, on this processor.
+// The type in which the host's kernels compute layers of this type. Types are `tf.DType.as_datatype_enum`.
+int32_t ipu_computed_type(int32_t type) { return ComputedType(static_cast<tensorflow::DataType>(type)); }
+
+// Whether oneDNN computes this type on this processor.
 int32_t ipu_one_dnn_computes(int32_t type) { return OneDnnComputes(static_cast<tensorflow::DataType>(type)) ? 1 : 0; }
 
 // A new host function of programs on a device, without a body yet.

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "tensorflow_ipu/kernels/core/half.h"
+#include "tensorflow_ipu/kernels/core/partials.h"
 #include "tensorflow_ipu/kernels/core/processor.h"
 
 namespace tensorflow_ipu::core {
@@ -19,11 +20,6 @@ constexpr int32_t kLargestHalf = 0x477fe000;     // Of 65504.
 constexpr int32_t kSmallestNormal = 0x38800000;  // Of 2^-14, the smallest normal number of float16.
 constexpr int kDropped = 13;                     // The significand bits that float16 drops.
 constexpr float kQuantum = 0x1p-24f;             // Between the numbers of float16 below the smallest normal one.
-constexpr uint32_t kGolden = 0x9e3779b9u;
-
-// Constants of a 32-bit finalizer with low bias: Wellons, Prospecting for Hash Functions, 2018.
-constexpr uint32_t kFirstFactor = 0x7feb352du;
-constexpr uint32_t kSecondFactor = 0x846ca68bu;
 
 uint32_t Mixed(uint32_t x) {
   x = (x ^ (x >> 16)) * kFirstFactor;
@@ -49,61 +45,127 @@ template <RoundTo to>
 }
 
 // Blocks of a fixed length in arrays of their own: GCC vectorizes no other loop at -O2.
-constexpr int64_t kBlock = 64;
+constexpr uint32_t kBlock = 64;
 
-template <RoundTo to>
-[[gnu::always_inline]] inline void Round(uint32_t first, uint32_t second, const float* from, float* result,
-                                         int64_t begin, int64_t end) {
-  float block[kBlock] = {};
-  for (int64_t at = begin; at < end; at += kBlock) {
-    const auto bytes = static_cast<std::size_t>(std::min(kBlock, end - at)) * sizeof(float);
-    std::memcpy(block, from + at, bytes);
-    const auto index = static_cast<uint32_t>(at);
-    for (uint32_t i = 0; i < kBlock; ++i) {
-      uint32_t x = (index + i) * kGolden + first;
-      x = (x ^ (x >> 16)) * kFirstFactor + second;
-      x = (x ^ (x >> 15)) * kSecondFactor;
-      block[i] = Rounded<to>(block[i], x >> (32 - kDropped));
+// Converts a block to float32 and back.
+struct Plain {
+  static void Load(const uint16_t* from, float* to) {
+    for (uint32_t i = 0; i < kBlock; ++i) to[i] = F16::Load(from[i]);
+  }
+  static void Store(const float* from, uint16_t* to) {
+    for (uint32_t i = 0; i < kBlock; ++i) to[i] = F16::Store(from[i]);
+  }
+};
+
+#if IPU_X86
+#define IPU_AVX2 __attribute__((target("avx2,f16c")))
+#define IPU_AVX512 __attribute__((target("avx2,f16c,avx512f,avx512dq,avx512vl")))
+struct F16c {
+  IPU_AVX2 static void Load(const uint16_t* from, float* to) {
+    for (uint32_t i = 0; i < kBlock; i += 8) {
+      _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
     }
-    std::memcpy(result + at, block, bytes);
+  }
+  IPU_AVX2 static void Store(const float* from, uint16_t* to) {
+    for (uint32_t i = 0; i < kBlock; i += 8) {
+      const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
+    }
+  }
+};
+#endif
+
+template <typename Half>
+[[gnu::always_inline]] inline void Load(const Numbers& from, int64_t at, std::size_t count, float (&block)[kBlock]) {
+  if (from.one) {
+    const float one = from.half ? F16::Load(*static_cast<const uint16_t*>(from.data)) : *static_cast<float*>(from.data);
+    for (uint32_t i = 0; i < kBlock; ++i) block[i] = one;
+  } else if (from.half) {
+    const uint16_t* halves = static_cast<const uint16_t*>(from.data) + at;
+    uint16_t copy[kBlock] = {};
+    if (count < kBlock) halves = static_cast<const uint16_t*>(std::memcpy(copy, halves, count * sizeof(uint16_t)));
+    Half::Load(halves, block);
+  } else {
+    std::memcpy(block, static_cast<const float*>(from.data) + at, count * sizeof(float));
   }
 }
 
-using Kernel = void (*)(uint32_t first, uint32_t second, const float* from, float* to, int64_t begin, int64_t end);
-
-#define IPU_KERNEL(name, target)                                                                              \
-  template <RoundTo to>                                                                                       \
-  target void name(uint32_t first, uint32_t second, const float* from, float* result, int64_t b, int64_t e) { \
-    Round<to>(first, second, from, result, b, e);                                                             \
+template <typename Half>
+[[gnu::always_inline]] inline void Store(const float (&block)[kBlock], const Numbers& to, int64_t at,
+                                         std::size_t count) {
+  if (to.half) {
+    uint16_t copy[kBlock];
+    uint16_t* const halves = static_cast<uint16_t*>(to.data) + at;
+    Half::Store(block, count < kBlock ? copy : halves);
+    if (count < kBlock) std::memcpy(halves, copy, count * sizeof(uint16_t));
+  } else {
+    std::memcpy(static_cast<float*>(to.data) + at, block, count * sizeof(float));
   }
-IPU_KERNEL(Plain, )
+}
+
+[[gnu::always_inline]] inline void Apply(Operation operation, const float (&b)[kBlock], float (&block)[kBlock]) {
+  const auto each = [&](auto compute) __attribute__((always_inline)) {
+    for (uint32_t i = 0; i < kBlock; ++i) block[i] = compute(block[i], b[i]);
+  };
+  if (operation == Operation::kAdd) each([](float x, float y) { return x + y; });
+  if (operation == Operation::kSubtract) each([](float x, float y) { return x - y; });
+  if (operation == Operation::kMultiply) each([](float x, float y) { return x * y; });
+  if (operation == Operation::kDivide) each([](float x, float y) { return x / y; });
+  if (operation == Operation::kSqrt) each([](float x, float) { return __builtin_sqrtf(x); });
+}
+
+template <RoundTo to, typename Half>
+[[gnu::always_inline]] inline void Round(const StochasticRounding& work, int64_t begin, int64_t end) {
+  const uint32_t first_key = Mixed(work.key[0] + static_cast<uint32_t>(work.site >> 32));
+  const uint32_t second_key = Mixed(work.key[1] ^ static_cast<uint32_t>(work.site));
+  float block[kBlock] = {}, b[kBlock] = {};
+  for (int64_t at = begin; at < end; at += kBlock) {
+    const auto count = static_cast<std::size_t>(std::min<int64_t>(kBlock, end - at));
+    Load<Half>(work.a, at, count, block);
+    if (work.b.data != nullptr) Load<Half>(work.b, at, count, b);
+    Apply(work.operation, b, block);
+    const auto index = static_cast<uint32_t>(at);
+    for (uint32_t i = 0; i < kBlock; ++i) {
+      uint32_t x = (index + i) * kGolden + first_key;
+      x = (x ^ (x >> 16)) * kFirstFactor + second_key;
+      x = (x ^ (x >> 15)) * kSecondFactor;
+      block[i] = Rounded<to>(block[i], x >> (32 - kDropped));
+    }
+    Store<Half>(block, work.result, at, count);
+  }
+}
+
+using Kernel = void (*)(const StochasticRounding& work, int64_t begin, int64_t end);
+
+#define IPU_KERNEL(name, target, Half)                                           \
+  template <RoundTo to>                                                          \
+  target void name(const StochasticRounding& work, int64_t begin, int64_t end) { \
+    Round<to, Half>(work, begin, end);                                           \
+  }
+IPU_KERNEL(Portable, , Plain)
 #if IPU_X86
-IPU_KERNEL(ByAvx2, __attribute__((target("avx2"))))
-IPU_KERNEL(ByAvx512, __attribute__((target("avx512f,avx512dq,avx512vl"))))
+IPU_KERNEL(ByAvx2, IPU_AVX2, F16c)
+IPU_KERNEL(ByAvx512, IPU_AVX512, F16c)
 #endif
 #undef IPU_KERNEL
 
 template <RoundTo to>
 Kernel Best() {
 #if IPU_X86
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+  const Instructions best = BestInstructions();
+  if (best == Instructions::kAvx512 && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
     return ByAvx512<to>;
-  if (__builtin_cpu_supports("avx2")) return ByAvx2<to>;
+  if (best != Instructions::kPlain) return ByAvx2<to>;
 #endif
-  return Plain<to>;
+  return Portable<to>;
 }
 
 }  // namespace
 
-StochasticRounding::StochasticRounding(uint32_t first_key, uint32_t second_key, uint64_t site, RoundTo to)
-    : first_(Mixed(first_key + static_cast<uint32_t>(site >> 32))),
-      second_(Mixed(second_key ^ static_cast<uint32_t>(site))),
-      to_(to) {}
-
-void StochasticRounding::Compute(const float* from, float* to, int64_t first, int64_t last) const {
+void StochasticRounding::Compute(int64_t first, int64_t last) const {
   static const Kernel kernels[] = {Best<RoundTo::kHalves>(), Best<RoundTo::kHalvesOrNan>(),
                                    Best<RoundTo::kHalvesAndBeyond>(), Best<RoundTo::kIntegers>()};
-  kernels[static_cast<int>(to_)](first_, second_, from, to, first, last);
+  kernels[static_cast<int>(to)](*this, first, last);
 }
 
 }  // namespace tensorflow_ipu::core

@@ -79,12 +79,7 @@ ffi::Error StashWrite(ffi::ThreadPool threads, ffi::AnyBuffer stash, ffi::AnyBuf
   if (written->untyped_data() != stash.untyped_data()) {
     std::memcpy(written->untyped_data(), stash.untyped_data(), stash.size_bytes());
   }
-  const auto* const from = static_cast<const char*>(value.untyped_data());
-  constexpr double kCycles = 0.1;  // A byte, from memory.
-  HostThreads::Of(threads.num_threads())
-      .DivideRange(static_cast<int64_t>(value.size_bytes()), kCycles, [&](int64_t first, int64_t last) {
-        std::memcpy(to + first, from + first, static_cast<std::size_t>(last - first));
-      });
+  HostThreads::Of(threads.num_threads()).Copy(to, value.untyped_data(), value.size_bytes());
   return ffi::Error::Success();
 }
 

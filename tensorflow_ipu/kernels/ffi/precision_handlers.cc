@@ -1,6 +1,7 @@
 // Handlers that emulate the machine's arithmetic.
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string_view>
 
@@ -39,34 +40,62 @@ IPU_HANDLER("ipu_half_precision", Begin, "options");
 
 using KeyWord = ffi::Buffer<ffi::U32>;
 
-ffi::Error Round(ffi::ThreadPool threads, ffi::Buffer<ffi::F32> values, KeyWord first, KeyWord second,
-                 ffi::ResultBuffer<ffi::F32> rounded, int64_t site, int64_t to) {
-  const core::StochasticRounding rounding(first.typed_data()[0], second.typed_data()[0], static_cast<uint64_t>(site),
-                                          static_cast<core::RoundTo>(to));
-  constexpr double kCycles = 0.7;  // With AVX-512.
-  const auto count = static_cast<int64_t>(values.element_count());
-  HostThreads::Of(threads.num_threads()).DivideRange(count, kCycles, [&](int64_t begin, int64_t end) {
-    rounding.Compute(values.typed_data(), rounded->typed_data(), begin, end);
-  });
+core::Numbers NumbersOf(const ffi::AnyBuffer& buffer) {
+  return {buffer.untyped_data(), buffer.element_type() == ffi::F16, buffer.dimensions().size() == 0};
+}
+
+// The arguments are one operand or two, and the key.
+ffi::Error Round(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::Result<ffi::AnyBuffer> rounded,
+                 int64_t site, int64_t to, int64_t operation) {
+  const std::size_t operands = arguments.size() - 2;
+  const auto key = [&](std::size_t i) { return arguments.get<KeyWord>(operands + i)->typed_data()[0]; };
+  const auto operand = [&](std::size_t i) { return NumbersOf(*arguments.get<ffi::AnyBuffer>(i)); };
+  const core::StochasticRounding rounding = {{key(0), key(1)},
+                                             static_cast<uint64_t>(site),
+                                             static_cast<core::RoundTo>(to),
+                                             static_cast<core::Operation>(operation),
+                                             operand(0),
+                                             operands > 1 ? operand(1) : core::Numbers(),
+                                             NumbersOf(*rounded)};
+  constexpr double kCycles = 1.5;  // With AVX-512.
+  HostThreads::Of(threads.num_threads())
+      .DivideRange(static_cast<int64_t>(rounded->element_count()), kCycles,
+                   [&](int64_t begin, int64_t end) { rounding.Compute(begin, end); });
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_half_round", Round, "site", "to");
+IPU_HANDLER("ipu_half_round", Round, "site", "to", "operation");
+
+// The arguments are whether to restore, the values of before, whose memory XLA gives the results, and the new ones.
+ffi::Error Restore(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results) {
+  if (arguments.get<ffi::Buffer<ffi::PRED>>(0)->typed_data()[0]) return ffi::Error::Success();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const void* const from = arguments.get<ffi::AnyBuffer>(1 + results.size() + i)->untyped_data();
+    const ffi::AnyBuffer to = **results.get<ffi::AnyBuffer>(i);
+    HostThreads::Of(threads.num_threads()).Copy(to.untyped_data(), from, to.size_bytes());
+  }
+  return ffi::Error::Success();
+}
+
+IPU_HANDLER("ipu_half_restore", Restore);
 
 // XLA gives the result the memory of the operand.
 ffi::Error Share(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
 
 IPU_HANDLER("ipu_half_shared", Share);
 
-ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, const uint32_t* key,
+// The arguments behind the operands are the key of roundings at random, if there are any.
+ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, ffi::RemainingArgs key,
                     ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
                     int64_t overflow) {
+  uint32_t words[2] = {};
+  for (std::size_t i = 0; i < key.size(); ++i) words[i] = key.get<KeyWord>(i)->typed_data()[0];
   core::BlockedProducts product = core::BlockedProducts::FromNumbers(geometry.begin());
   product.partials = half ? core::Partials::kHalf : core::Partials::kFloat;
   product.overflow = static_cast<core::Overflow>(overflow);
   product.operands = left.element_type() == ffi::F16 ? core::Element::kHalf : core::Element::kFloat;
   product.result = core::Element::kFloat;
-  product.key = key;
+  product.key = key.size() > 0 ? words : nullptr;
   const auto cycles = static_cast<double>(product.CyclesOfPart());
   HostThreads::Of(threads.num_threads()).DivideRange(product.Parts(), cycles, [&](int64_t first, int64_t last) {
     product.Compute(left.untyped_data(), right.untyped_data(), result->untyped_data(), first, last);
@@ -74,21 +103,7 @@ ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer
   return ffi::Error::Success();
 }
 
-ffi::Error MultiplyToNearest(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right,
-                             ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry, bool half,
-                             int64_t overflow) {
-  return Multiply(threads, left, right, nullptr, result, geometry, half, overflow);
-}
-
-ffi::Error MultiplyAtRandom(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer right, KeyWord first,
-                            KeyWord second, ffi::ResultBuffer<ffi::F32> result, ffi::Span<const int64_t> geometry,
-                            bool half, int64_t overflow) {
-  const uint32_t key[] = {first.typed_data()[0], second.typed_data()[0]};
-  return Multiply(threads, left, right, key, result, geometry, half, overflow);
-}
-
-IPU_HANDLER("ipu_partial_products", MultiplyToNearest, "geometry", "half", "overflow");
-IPU_HANDLER("ipu_partial_products_at_random", MultiplyAtRandom, "geometry", "half", "overflow");
+IPU_HANDLER("ipu_partial_products", Multiply, "geometry", "half", "overflow");
 
 }  // namespace
 }  // namespace tensorflow_ipu

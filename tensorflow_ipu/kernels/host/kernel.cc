@@ -76,6 +76,11 @@ bool OneDnnComputes(tf::DataType type) {
   return type == tf::DT_FLOAT ? computes_float : type == tf::DT_BFLOAT16 && computes_bfloat16;
 }
 
+tf::DataType ComputedType(tf::DataType type) {
+  const bool narrow = type == tf::DT_HALF || type == tf::DT_BFLOAT16;
+  return narrow && !OneDnnComputes(type) ? tf::DT_FLOAT : type;
+}
+
 std::unique_ptr<const OneDnnKernel> OneDnnKernel::Of(const tf::OpDef& op, const tf::NodeDef& node) {
   tf::DataType type = tf::DT_INVALID;
   if (!tf::TryGetNodeAttr(node, "T", &type) || !OneDnnComputes(type)) return nullptr;

@@ -21,6 +21,9 @@ namespace tensorflow_ipu {
 // Whether oneDNN has native code for layers of this type on this processor.
 bool OneDnnComputes(tensorflow::DataType type);
 
+// The type in which the host's kernels compute layers: float32 for smaller types that they compute slowly.
+tensorflow::DataType ComputedType(tensorflow::DataType type);
+
 // TensorFlow uses these kernels with AVX-512 or `TF_ENABLE_ONEDNN_OPTS` alone, but they are faster on other processors
 // as well. Thread-safe.
 class OneDnnKernel {

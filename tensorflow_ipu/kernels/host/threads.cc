@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -102,6 +103,14 @@ void HostThreads::DivideRange(int64_t count, double cycles, const std::function<
   const auto worth = static_cast<int64_t>(static_cast<double>(count) * cycles / kCyclesOfPart);
   const int64_t parts = std::clamp<int64_t>(std::min(worth, count), 1, kPartsOfThread * this->count());
   Divide(parts, [&](int64_t part) { run(part * count / parts, (part + 1) * count / parts); });
+}
+
+void HostThreads::Copy(void* to, const void* from, std::size_t bytes) const {
+  constexpr double kCycles = 0.1;  // From memory.
+  DivideRange(static_cast<int64_t>(bytes), kCycles, [&](int64_t first, int64_t last) {
+    std::memcpy(static_cast<char*>(to) + first, static_cast<const char*>(from) + first,
+                static_cast<std::size_t>(last - first));
+  });
 }
 
 }  // namespace tensorflow_ipu

@@ -1,6 +1,7 @@
 // The threads of host kernels.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -58,6 +59,8 @@ class HostThreads {
 
   // The same for ranges of 0 to `count`, of which each number takes so many cycles.
   void DivideRange(int64_t count, double cycles, const std::function<void(int64_t, int64_t)>& run) const;
+
+  void Copy(void* to, const void* from, std::size_t bytes) const;
 
   int count() const { return workers_.num_threads; }
   const Eigen::ThreadPoolDevice* device() const { return pool_.device(); }

@@ -55,11 +55,10 @@ class AsyncValueAllocator;
 #include "tensorflow_ipu/kernels/device/ipu_device.h"
 #include "tensorflow_ipu/kernels/host/releases.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
+#include "tensorflow_ipu/kernels/precision/late_program.h"
 #include "tensorflow_ipu/kernels/precision/rewrite.h"
-#include "xla/client/client_library.h"
 #include "xla/service/cpu/executable.pb.h"
 #include "xla/service/hlo.pb.h"
-#include "xla/service/platform_util.h"
 
 namespace tensorflow_ipu {
 
@@ -244,10 +243,7 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecu
 
 // Makes a compiler like TensorFlow's own one of each device. The caller owns it.
 DeviceCompiler* NewDeviceCompiler(tf::DeviceBase* device, const std::string& key = "", KeptExecutable* kept = nullptr) {
-  xla::LocalClientOptions options;
-  options.set_platform(xla::PlatformUtil::GetPlatform("Host").value());
-  options.set_intra_op_parallelism_threads(device->tensorflow_cpu_worker_threads()->num_threads);
-  xla::LocalClient* const client = xla::ClientLibrary::GetOrCreateLocalClient(options).value();
+  xla::LocalClient* const client = precision::HostClient(device->tensorflow_cpu_worker_threads()->num_threads);
   using Persistor = tf::DeviceExecutablePersistor<xla::LocalExecutable, xla::LocalClient>;
   // TensorFlow's own cache on disk, for users who set `TF_XLA_FLAGS`. We do not use it ourselves: a damaged file ends
   // the program, its folder grows without bound, and it logs errors when all is well.

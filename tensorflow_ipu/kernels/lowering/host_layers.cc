@@ -383,14 +383,10 @@ const Layer& LayerOf(const std::string& op) {
   return *std::find_if(std::begin(kLayers), std::end(kLayers), [&](const Layer& layer) { return op == layer.op; });
 }
 
-// Has a node of a type that the host's kernels compute slowly compute in float32 instead, which holds all numbers of
-// that type: its operands are widened, and its results rounded.
+// Has a node compute in the type of the host's kernels: its operands are widened, and its results rounded.
 void Widen(tf::NodeDef* node) {
-  constexpr char kType[] = "T";
-  tf::DataType type = tf::DT_INVALID;
-  if (!tf::TryGetNodeAttr(*node, kType, &type)) return;
-  const bool narrow = type == tf::DT_HALF || (type == tf::DT_BFLOAT16 && !OneDnnComputes(type));
-  if (narrow) (*node->mutable_attr())[kType].set_type(tf::DT_FLOAT);
+  const auto type = node->mutable_attr()->find("T");
+  if (type != node->mutable_attr()->end()) type->second.set_type(ComputedType(type->second.type()));
 }
 
 class HostLayer : public tf::XlaOpKernel {
@@ -470,7 +466,8 @@ const char* ipu_host_layers() {
 // kernels. `skipped` is the product of the strides, and `type` a `DataType`.
 int32_t ipu_small_convolution(const int64_t* images, int64_t filter_elements, int64_t skipped, int32_t type) {
   const tensorflow::TensorShape shape({images[0], images[1], images[2], images[3]});
-  return tensorflow_ipu::IsSmall(shape, filter_elements, skipped, static_cast<tensorflow::DataType>(type));
+  return tensorflow_ipu::IsSmall(shape, filter_elements, skipped,
+                                 tensorflow_ipu::ComputedType(static_cast<tensorflow::DataType>(type)));
 }
 
 }  // extern "C"

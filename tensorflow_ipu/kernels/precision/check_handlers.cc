@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/core/scan.h"
 #include "tensorflow_ipu/kernels/ffi/handler.h"
@@ -36,26 +37,12 @@ constexpr char kKept[] =
 
 uint32_t WordAt(const void* data) { return *static_cast<const uint32_t*>(data); }
 
-struct Contents {
-  bool infinite = false;
-  bool nan = false;
-};
-
-template <typename Word>
-Contents ContentsOf(const precision::HostArray& array, Word infinite) {
-  const auto* const words = static_cast<const Word*>(array.data);
-  Contents contents;
-  for (int64_t i = 0; i < array.elements; ++i) {
-    const auto magnitude = static_cast<Word>(words[i] << 1);
-    const auto limit = static_cast<Word>(infinite << 1);
-    contents.infinite = contents.infinite || magnitude == limit;
-    contents.nan = contents.nan || magnitude > limit;
-  }
-  return contents;
-}
-
-Contents ContentsOf(const precision::HostArray& array) {
-  return array.half ? ContentsOf<uint16_t>(array, 0x7c00) : ContentsOf<uint32_t>(array, kInfinite);
+// Whether an array has a NaN, or an infinity if these count.
+bool HasNan(const precision::HostArray& array, bool or_infinity) {
+  const uint32_t next = or_infinity ? 0 : 1;
+  return array.half ? core::HasHalvesFrom(static_cast<uint16_t>(0x7c00 + next),
+                                          static_cast<const uint16_t*>(array.data), array.elements)
+                    : core::HasFloatsFrom(kInfinite + next, static_cast<const uint32_t*>(array.data), array.elements);
 }
 
 // An operation that stops the program unless its fault comes from its operands.
@@ -86,43 +73,33 @@ std::vector<Suspect> Suspects(std::string_view operations, const std::vector<pre
   return suspects;
 }
 
-struct Traps {
-  explicit Traps(std::string_view options)
-      : inv(absl::StrContains(options, "inv")),
-        div0(absl::StrContains(options, "div0")),
-        oflo(absl::StrContains(options, "oflo")) {}
-  const bool inv, div0, oflo;
-};
-
-// Why an operation stops the program; nothing if it does not.
-std::optional<std::string> Why(const Suspect& suspect, const Traps& traps, const Contents& taken) {
+// Why an operation stops the program, which stops at what `traps` names; nothing if it does not.
+std::optional<std::string> Why(const Suspect& suspect, std::string_view traps,
+                               absl::Span<const precision::HostArray> sources) {
+  const auto has_taken = [&](bool or_infinity) {
+    for (const std::string_view text : absl::StrSplit(suspect.sources, ',', absl::SkipEmpty())) {
+      std::size_t source = 0;
+      if (absl::SimpleAtoi(text, &source) && HasNan(sources[source], or_infinity)) return true;
+    }
+    return false;
+  };
   float value = 0;
   std::memcpy(&value, &suspect.magnitude, sizeof(value));
   if (suspect.magnitude > kInfinite) {
-    if (!traps.inv || taken.nan) return std::nullopt;
+    if (!absl::StrContains(traps, "inv") || has_taken(false)) return std::nullopt;
     return absl::StrCat(suspect.what, " gave a NaN, from operands without one (inv)");
   }
-  if (taken.nan || taken.infinite) return std::nullopt;
-  if (suspect.by_zero && traps.div0) return absl::StrCat(suspect.what, " divided by zero (div0)");
-  if (!traps.oflo || suspect.type == "float") return std::nullopt;
+  if (has_taken(true)) return std::nullopt;
+  if (suspect.by_zero && absl::StrContains(traps, "div0")) {
+    return absl::StrCat(suspect.what, " divided by zero (div0)");
+  }
+  if (!absl::StrContains(traps, "oflo") || suspect.type == "float") return std::nullopt;
   if (suspect.type == "f8") {
     return absl::StrCat(suspect.what, " was given ", absl::StrFormat("%.5g", value),
                         ", for which its format of eight bits has no number (oflo)");
   }
   return absl::StrCat(suspect.what, " gave ", absl::StrFormat("%.5g", value),
                       ", and the largest number of float16 is 65504 (oflo)");
-}
-
-Contents OperandContents(const Suspect& suspect, const std::vector<precision::HostArray>& values, std::size_t sources) {
-  Contents all;
-  for (const std::string_view text : absl::StrSplit(suspect.sources, ',', absl::SkipEmpty())) {
-    std::size_t source = 0;
-    if (!absl::SimpleAtoi(text, &source)) continue;
-    const Contents one = ContentsOf(values[sources + source]);
-    all.infinite = all.infinite || one.infinite;
-    all.nan = all.nan || one.nan;
-  }
-  return all;
 }
 
 bool HasFrom(int64_t limit, const ffi::AnyBuffer& tensor) {
@@ -158,28 +135,29 @@ ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs argumen
   bool& result = has_failed->typed_data()[0];
   result = *static_cast<const bool*>(data(0));
   if (result) return ffi::Error::Success();
-  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
-  constexpr std::size_t kIterations = 2;  // The arguments before them: `precision/checks.cc`.
-  const std::size_t scanned = kIterations + around.size();
+  constexpr std::size_t kScanned = 2;  // The first argument to scan: `precision/checks.cc` has their order.
   bool suspect = false;
   for (std::size_t i = 0; i < limits.size() && !suspect; ++i) {
-    suspect = HasFrom(limits[i], *arguments.get<ffi::AnyBuffer>(scanned + i));
+    suspect = HasFrom(limits[i], *arguments.get<ffi::AnyBuffer>(kScanned + i));
   }
   if (!suspect) return ffi::Error::Success();
+  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
+  const std::size_t iterations = kScanned + limits.size();
   std::vector<void*> taken;
-  for (std::size_t i = scanned + limits.size(); i < arguments.size(); ++i) taken.push_back(data(i));
+  for (std::size_t i = iterations + around.size(); i < arguments.size(); ++i) taken.push_back(data(i));
   const absl::StatusOr<precision::LateProgram::Results> computed = recomputation->program.Run(taken);
   if (!computed.ok()) return ToError(ToCore(computed.status()));
   std::optional<std::string> fault;
+  const auto sources = absl::MakeConstSpan(computed->arrays).subspan(static_cast<std::size_t>(words));
   for (const Suspect& one : Suspects(operations, computed->arrays)) {
-    fault = Why(one, Traps(options), OperandContents(one, computed->arrays, static_cast<std::size_t>(words)));
+    fault = Why(one, options, sources);
     if (fault.has_value()) break;
   }
   if (!fault.has_value()) return ffi::Error::Success();
   const core::ProgramState at = core::StateAt(data(1));
   if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
   for (std::size_t loop = around.size(); loop-- > 0;) {
-    absl::StrAppend(&*fault, ", in iteration ", WordAt(data(kIterations + loop)), " of the loop `", around[loop], "`");
+    absl::StrAppend(&*fault, ", in iteration ", WordAt(data(iterations + loop)), " of the loop `", around[loop], "`");
   }
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());

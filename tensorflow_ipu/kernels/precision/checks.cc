@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -20,6 +19,7 @@
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
 #include "xla/layout_util.h"
+#include "xla/service/hlo_creation_utils.h"
 
 namespace tensorflow_ipu::precision {
 
@@ -193,6 +193,28 @@ bool IsSource(const xla::HloInstruction& operation) {
   });
 }
 
+// The sources of an operation that is judged by its operands as a whole. Elementwise operations are compared with the
+// elements of their operands, and the operands of products are in memory.
+std::vector<Value> SourcesOf(const xla::HloInstruction& operation) {
+  std::vector<Value> waiting(operation.operands().begin(), operation.operands().end());
+  if (xla::HloPredicateIsOp<HloOpcode::kDot, HloOpcode::kConvolution, HloOpcode::kCustomCall>(&operation)) {
+    return waiting;
+  }
+  std::vector<Value> sources;
+  std::unordered_set<const xla::HloInstruction*> visited;
+  while (!waiting.empty()) {
+    const Value value = waiting.back();
+    waiting.pop_back();
+    if (!visited.insert(value).second) continue;
+    if (IsSource(*value)) {
+      sources.push_back(value);
+    } else {
+      waiting.insert(waiting.end(), value->operands().begin(), value->operands().end());
+    }
+  }
+  return sources;
+}
+
 }  // namespace
 
 Recomputation::Recomputation(xla::HloComputation* from, const std::vector<Value>& wanted)
@@ -283,11 +305,10 @@ void Checks::Note(const xla::HloInstruction& operation, Value wide, Value judged
                    type.empty() ? xla::HloOpcodeString(operation.opcode()) : type, " ", NameOf(operation), " ");
   const auto unobserved = unobserved_.find(&operation);
   if (unobserved != unobserved_.end()) ChooseScanned(checked, unobserved->second, result);
-  const xla::HloInstruction* const group = GroupOf(&operation);
-  std::vector<CheckedOperations>& parts = groups_[group];
-  if (parts.empty()) order_.push_back(group);
-  if (parts.empty() || parts.back().size() == kCodes) parts.emplace_back();
-  parts.back().push_back(std::move(checked));
+  const auto [part, is_new] = part_of_.emplace(GroupOf(&operation), parts_.size());
+  if (!is_new && parts_[part->second].size() == kCodes) part->second = parts_.size();
+  if (part->second == parts_.size()) parts_.emplace_back();
+  parts_[part->second].push_back(std::move(checked));
 }
 
 // Chooses where to inspect a result: in a buffer that exists anyway. A product is in memory in float32, what follows
@@ -308,37 +329,6 @@ void Checks::ChooseScanned(const CheckedOperation& checked, Faults faults, Value
     limits_.push_back(checked.judged == checked.wide ? kAboveHalf : kAboveLargest);
   } else {
     limits_.push_back(std::min(checked.limit, kInfinite + (infinity ? 0 : 1)));
-  }
-}
-
-// Finds the sources of operations that are judged by their operands as a whole. Elementwise operations are compared
-// with the elements of their operands, and the operands of products are in memory.
-void Checks::FindSources() {
-  std::unordered_map<const xla::HloInstruction*, bool> known;
-  for (const xla::HloInstruction* const group : order_) {
-    for (CheckedOperations& part : groups_[group]) {
-      for (CheckedOperation& checked : part) {
-        if (checked.elementwise || !checked.sources.empty()) continue;
-        if (xla::HloPredicateIsOp<HloOpcode::kDot, HloOpcode::kConvolution, HloOpcode::kCustomCall>(checked.wide)) {
-          checked.sources.assign(checked.wide->operands().begin(), checked.wide->operands().end());
-          continue;
-        }
-        std::unordered_set<const xla::HloInstruction*> visited;
-        std::vector<Value> waiting(checked.wide->operands().begin(), checked.wide->operands().end());
-        while (!waiting.empty()) {
-          const Value value = waiting.back();
-          waiting.pop_back();
-          if (!visited.insert(value).second) continue;
-          const auto [source, is_new] = known.emplace(value, false);
-          if (is_new) source->second = IsSource(*value);
-          if (source->second) {
-            checked.sources.push_back(value);
-          } else {
-            waiting.insert(waiting.end(), value->operands().begin(), value->operands().end());
-          }
-        }
-      }
-    }
   }
 }
 
@@ -410,64 +400,43 @@ Value Checks::FaultCodes(const Emit& emit, const Recomputation& recomputed, cons
     word = emit.Select(stops, word, emit.Filled(0u, word));
     words = words == nullptr ? word : emit.Binary(HloOpcode::kMaximum, words, word);
   }
-  return Largest(emit, words);
+  return words->shape().dimensions().empty()
+             ? words
+             : xla::MakeReduceHlo(words, emit.Scalar(0u), HloOpcode::kMaximum, emit.computation()->parent()).value();
 }
 
-Value Checks::Largest(const Emit& emit, Value words) {
-  if (words->shape().dimensions().empty()) return words;
-  const xla::Shape scalar = xla::ShapeUtil::MakeShape(xla::U32, {});
-  xla::HloComputation::Builder builder("larger");
-  const Value a = builder.AddInstruction(xla::HloInstruction::CreateParameter(0, scalar, "a"));
-  const Value b = builder.AddInstruction(xla::HloInstruction::CreateParameter(1, scalar, "b"));
-  builder.AddInstruction(xla::HloInstruction::CreateBinary(scalar, HloOpcode::kMaximum, a, b));
-  xla::HloComputation* const larger = emit.computation()->parent()->AddEmbeddedComputation(builder.Build());
-  std::vector<int64_t> axes(words->shape().dimensions().size());
-  std::iota(axes.begin(), axes.end(), 0);
-  return emit.Add(xla::HloInstruction::CreateReduce(scalar, words, emit.Scalar(0u), axes, larger));
-}
-
-// Operands of the call: whether the program has been stopped, the state, the iterations, what is scanned, and what the
+// Operands of the call: whether the program has been stopped, the state, what is scanned, the iterations, and what the
 // recomputation takes.
 Value Checks::Failed(const Emit& emit, const Scope& scope) {
   if (scanned_.empty()) return scope.failed;
-  FindSources();
-  for (auto& [group, parts] : groups_) {
-    for (CheckedOperations& part : parts) {
-      for (CheckedOperation& checked : part) {
-        if (checked.elementwise) checked.reaches = Reaches(emit, checked.wide);
+  std::vector<Value> wanted;
+  for (CheckedOperations& part : parts_) {
+    for (CheckedOperation& checked : part) {
+      if (checked.elementwise) {
+        checked.reaches = Reaches(emit, checked.wide);
+      } else if (checked.sources.empty()) {
+        checked.sources = SourcesOf(*checked.wide);
       }
+      wanted.insert(wanted.end(), {checked.wide, checked.judged});
+      if (checked.reaches != nullptr) wanted.push_back(checked.reaches);
+      wanted.insert(wanted.end(), checked.sources.begin(), checked.sources.end());
     }
   }
   std::vector<Value> operands = {scope.failed, scope.state};
-  operands.insert(operands.end(), scope.iterations.begin(), scope.iterations.end());
   operands.insert(operands.end(), scanned_.begin(), scanned_.end());
-  Recomputation recomputed(emit.computation(), RecomputedValues());
+  operands.insert(operands.end(), scope.iterations.begin(), scope.iterations.end());
+  Recomputation recomputed(emit.computation(), wanted);
   operands.insert(operands.end(), recomputed.taken().begin(), recomputed.taken().end());
   const std::string what = absl::StrCat(options_.inv ? "inv " : "", options_.div0 ? "div0 " : "",
                                         options_.oflo ? "oflo " : "", options_.nanoo ? "nanoo" : "");
-  const Value call = emit.Add(xla::HloInstruction::CreateCustomCall(
-      scope.failed->shape(), operands, kCheck,
+  const Value call = emit.Call(
+      kCheck, operands, scope.failed->shape(),
       absl::StrCat("{options = \"", what, "\", loops = \"", absl::StrJoin(scope.loops, " "),
-                   "\", limits = array<i64: ", absl::StrJoin(limits_, ", "), ">, ", Recompute(&recomputed), "}"),
-      xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+                   "\", limits = array<i64: ", absl::StrJoin(limits_, ", "), ">, ", Recompute(&recomputed), "}"));
   xla::Cast<xla::HloCustomCallInstruction>(call)->set_custom_call_has_side_effect(true);
   scanned_.clear();
   limits_.clear();
   return call;
-}
-
-std::vector<Value> Checks::RecomputedValues() const {
-  std::vector<Value> wanted;
-  for (const auto& [group, parts] : groups_) {
-    for (const CheckedOperations& part : parts) {
-      for (const CheckedOperation& checked : part) {
-        wanted.insert(wanted.end(), {checked.wide, checked.judged});
-        if (checked.reaches != nullptr) wanted.push_back(checked.reaches);
-        wanted.insert(wanted.end(), checked.sources.begin(), checked.sources.end());
-      }
-    }
-  }
-  return wanted;
 }
 
 // Has the recomputation return the fault codes and the sources. Returns it, the number of fault codes and the
@@ -478,20 +447,18 @@ std::string Checks::Recompute(Recomputation* recomputed) {
   std::vector<Value> sources;
   std::unordered_map<const xla::HloInstruction*, std::size_t> number_of;
   std::string operations;  // A line each, and an empty line after those of a fault code.
-  for (const xla::HloInstruction* const group : order_) {
-    for (const CheckedOperations& part : groups_[group]) {
-      results.push_back(FaultCodes(emit, *recomputed, part));
-      for (const CheckedOperation& checked : part) {
-        std::vector<std::size_t> numbers;
-        for (const Value source : checked.sources) {
-          const auto [number, is_new] = number_of.emplace(source, sources.size());
-          if (is_new) sources.push_back(recomputed->Of(source));
-          numbers.push_back(number->second);
-        }
-        absl::StrAppend(&operations, checked.line, absl::StrJoin(numbers, ","), "\n");
+  for (const CheckedOperations& part : parts_) {
+    results.push_back(FaultCodes(emit, *recomputed, part));
+    for (const CheckedOperation& checked : part) {
+      std::vector<std::size_t> numbers;
+      for (const Value source : checked.sources) {
+        const auto [number, is_new] = number_of.emplace(source, sources.size());
+        if (is_new) sources.push_back(recomputed->Of(source));
+        numbers.push_back(number->second);
       }
-      absl::StrAppend(&operations, "\n");
+      absl::StrAppend(&operations, checked.line, absl::StrJoin(numbers, ","), "\n");
     }
+    absl::StrAppend(&operations, "\n");
   }
   const std::size_t words = results.size();
   results.insert(results.end(), sources.begin(), sources.end());

@@ -55,12 +55,9 @@ class Checks {
 
   const xla::HloInstruction* GroupOf(const xla::HloInstruction* operation);
   void ChooseScanned(const CheckedOperation& checked, Faults faults, Value result);
-  void FindSources();
   Value Reaches(const Emit& emit, Value value);
-  std::vector<Value> RecomputedValues() const;
   std::string Recompute(Recomputation* recomputed);
   Value FaultCodes(const Emit& emit, const Recomputation& recomputed, const CheckedOperations& operations);
-  Value Largest(const Emit& emit, Value words);
 
   const Options& options_;
   const std::unordered_map<const xla::HloInstruction*, Faults> unobserved_;  // By later results.
@@ -68,12 +65,11 @@ class Checks {
   std::vector<uint32_t> limits_;  // Of `scanned_`, in their type.
   // From an operation to another of its group.
   std::unordered_map<const xla::HloInstruction*, const xla::HloInstruction*> joined_;
-  // Each in parts whose operations a fault code distinguishes.
-  std::unordered_map<const xla::HloInstruction*, std::vector<CheckedOperations>> groups_;
+  std::vector<CheckedOperations> parts_;  // Of groups: so many operations as a fault code distinguishes.
+  std::unordered_map<const xla::HloInstruction*, std::size_t> part_of_;  // The last one of each group.
   std::unordered_map<const xla::HloInstruction*, Value> reaches_;
-  std::unordered_set<Value> made_;                 // By `Reaches`, and no users of what it looks at.
-  std::vector<const xla::HloInstruction*> order_;  // Of `groups_`.
-  int64_t count_ = 0;                              // Of all checked operations.
+  std::unordered_set<Value> made_;  // By `Reaches`, and no users of what it looks at.
+  int64_t count_ = 0;               // Of all checked operations.
 };
 
 }  // namespace tensorflow_ipu::precision

@@ -84,6 +84,12 @@ class Emit {
     return Add(xla::HloInstruction::CreateBitcastConvert(Typed(a, type), a));
   }
 
+  Value Call(const char* target, const std::vector<Value>& operands, const xla::Shape& shape,
+             const std::string& attributes) const {
+    return Add(xla::HloInstruction::CreateCustomCall(shape, operands, target, attributes,
+                                                     xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+  }
+
   Value Tuple(const std::vector<Value>& elements) const { return Add(xla::HloInstruction::CreateTuple(elements)); }
   Value Element(Value tuple, int64_t index) const {
     return Add(xla::HloInstruction::CreateGetTupleElement(tuple->shape().tuple_shapes(index), tuple, index));

@@ -17,16 +17,12 @@
 
 namespace tensorflow_ipu::precision {
 
-namespace {
-
-// TensorFlow 2.20 knows more than one platform.
-xla::LocalClient* Client() {
+xla::LocalClient* HostClient(int threads) {
   xla::LocalClientOptions options;
   options.set_platform(xla::PlatformUtil::GetPlatform("Host").value());
+  options.set_intra_op_parallelism_threads(threads);
   return xla::ClientLibrary::GetOrCreateLocalClient(options).value();
 }
-
-}  // namespace
 
 absl::Status LateProgram::Compile() {
   std::string packed, bytes;
@@ -47,7 +43,7 @@ absl::Status LateProgram::Compile() {
   xla::ExecutableBuildOptions options;
   // As the program that it recomputes.
   options.mutable_debug_options()->set_xla_allow_excess_precision(false);
-  TF_ASSIGN_OR_RETURN(auto compiled, Client()->Compile(program, layouts, options));
+  TF_ASSIGN_OR_RETURN(auto compiled, HostClient()->Compile(program, layouts, options));
   executable_ = std::move(compiled.front());  // There is one partition.
   serialized_.clear();
   return absl::OkStatus();
@@ -69,7 +65,7 @@ absl::StatusOr<LateProgram::Results> LateProgram::Run(absl::Span<void* const> ar
     passed.push_back(&buffer);
   }
   xla::ExecutableRunOptions options;
-  options.set_allocator(Client()->backend().memory_allocator());
+  options.set_allocator(HostClient()->backend().memory_allocator());
   // XLA's own threads may all be those of programs that wait here.
   options.set_intra_op_thread_pool(HostThreads::Of(0).device());
   TF_ASSIGN_OR_RETURN(xla::ScopedShapedBuffer memory, executable_->Run(absl::MakeConstSpan(passed), options));

@@ -15,6 +15,11 @@
 
 namespace tensorflow_ipu::precision {
 
+// Returns XLA's client for the host. The first call of a process decides how many threads an operation has; -1: all.
+//
+// XLA's default client is none of these where several platforms are registered, as with TensorFlow 2.20.
+xla::LocalClient* HostClient(int threads = -1);
+
 struct HostArray {
   const void* data;
   int64_t elements;

@@ -28,7 +28,6 @@ using Axes = std::vector<int64_t>;
 
 constexpr char kTypeOfPartials[] = "ipu_partials_type";
 constexpr char kProducts[] = "ipu_partial_products";
-constexpr char kRandomProducts[] = "ipu_partial_products_at_random";
 
 // A call with two row-major operands, whose result is transposed by `order`.
 struct Call {
@@ -203,22 +202,19 @@ absl::Status Rewrite(const std::string& partials, core::Overflow overflow, xla::
 
 }  // namespace
 
-absl::StatusOr<bool> RewritePartials(const Options& options, xla::HloModule* module) {
-  bool changed = false;
+absl::Status RewritePartials(const Options& options, xla::HloModule* module) {
   for (xla::HloComputation* const computation : module->computations()) {
     for (xla::HloInstruction* const one : computation->MakeInstructionPostOrder()) {
       if (!IsProductOfHalves(*one)) continue;
       const std::string partials = PartialsOf(options, *one);
-      if (partials.empty()) continue;
-      TF_RETURN_IF_ERROR(Rewrite(partials, OverflowOf(options), one));
-      changed = true;
+      if (!partials.empty()) TF_RETURN_IF_ERROR(Rewrite(partials, OverflowOf(options), one));
     }
   }
-  return changed;
+  return absl::OkStatus();
 }
 
 bool HasHalfPartials(const xla::HloInstruction& instruction) {
-  return instruction.IsCustomCall(kProducts) &&
+  return instruction.IsCustomCall(kProducts) && instruction.operand_count() == 2 &&  // A key rounds at random.
          absl::StrContains(instruction.raw_backend_config_string(), "half = true");
 }
 
@@ -229,7 +225,7 @@ Value WithRandomPartials(const Emit& emit, const xla::HloInstruction& call, Key 
     operands.push_back(word);
     shapes.push_back(word->shape());
   }
-  return emit.Add(xla::HloInstruction::CreateCustomCall(call.shape(), operands, kRandomProducts, shapes,
+  return emit.Add(xla::HloInstruction::CreateCustomCall(call.shape(), operands, kProducts, shapes,
                                                         call.raw_backend_config_string(),
                                                         xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
 }

@@ -16,6 +16,7 @@
 #include "tensorflow_ipu/kernels/precision/checks.h"
 #include "tensorflow_ipu/kernels/precision/rounding.h"
 #include "xla/debug_options_flags.h"
+#include "xla/hlo/ir/hlo_casting_utils.h"
 #include "xla/hlo/ir/hlo_instructions.h"
 #include "xla/hlo/ir/hlo_module.h"
 
@@ -41,6 +42,7 @@ class Rewriter {
   absl::Status Call(Value call, Scope* scope);
   void Operation(Value operation, const Scope& scope, WideValues* wide, Checks* checks);
   Rounding RoundingOf(const xla::HloInstruction& operation) const;
+  bool IsReadWide(const xla::HloInstruction& operation) const;
   bool IsShared(const xla::HloInstruction& operation) const;
   Key KeyFor(const xla::HloInstruction& operation, const Scope& scope) const;
   // Whether its half partial sums are rounded stochastically.
@@ -95,15 +97,33 @@ bool IsRestored(Value value) {
                                   HloOpcode::kParameter, HloOpcode::kScatter>(Source(value));
 }
 
-// If the program is stopped in a computation, which returns a tuple, has it return the elements of `before`.
+// The custom call that takes whether the program is stopped, values of before and new ones, and returns either:
+// `ffi/precision_handlers.cc`.
+constexpr char kRestore[] = "ipu_half_restore";
+
+// If the program is stopped in a computation, which returns a tuple, has it return the elements of `before`. One call,
+// in their memory: XLA would have a kernel for each.
 void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
   const Value root = emit.computation()->root_instruction();
-  std::vector<Value> elements;
+  std::vector<Value> elements, operands = {failed};
+  std::vector<int64_t> restored;
   for (int64_t i = 0; i < static_cast<int64_t>(before.size()); ++i) {
-    const Value value = root->opcode() == HloOpcode::kTuple ? root->mutable_operand(i) : emit.Element(root, i);
-    const bool restores = before[i] != nullptr && IsRestored(value);
-    elements.push_back(restores ? emit.Select(emit.Broadcast(failed, value), before[i], value) : value);
+    elements.push_back(root->opcode() == HloOpcode::kTuple ? root->mutable_operand(i) : emit.Element(root, i));
+    if (before[i] != nullptr && IsRestored(elements[i])) restored.push_back(i);
   }
+  if (restored.empty()) return;
+  std::vector<xla::Shape> shapes;
+  std::vector<std::pair<xla::ShapeIndex, std::pair<int64_t, xla::ShapeIndex>>> places;
+  for (const int64_t i : restored) {
+    const auto number = static_cast<int64_t>(places.size());
+    places.push_back({{number}, {number + 1, {}}});
+    operands.push_back(before[i]);
+    shapes.push_back(before[i]->shape());
+  }
+  for (const int64_t i : restored) operands.push_back(elements[i]);
+  const Value call = emit.Call(kRestore, operands, xla::ShapeUtil::MakeTupleShape(shapes), "");
+  xla::Cast<xla::HloCustomCallInstruction>(call)->set_output_to_operand_aliasing(places);
+  for (std::size_t i = 0; i < restored.size(); ++i) elements[restored[i]] = emit.Element(call, static_cast<int64_t>(i));
   emit.computation()->set_root_instruction(emit.Tuple(elements));
 }
 
@@ -243,31 +263,43 @@ void Rewriter::Operation(Value operation, const Scope& scope, WideValues* wide, 
   const Emit emit(operation->parent(), operation);
   const uint64_t site = ++parts_;
   if (RoundsToF8(*operation)) {
-    CHECK_OK(Replace(operation, RoundStochastically(emit, operation->mutable_operand(0), KeyFor(*operation, scope),
-                                                    site, core::RoundTo::kIntegers)));
+    CHECK_OK(Replace(
+        operation, RoundStochastically(emit, core::Operation::kNone, {operation->mutable_operand(0)},
+                                       operation->shape(), KeyFor(*operation, scope), site, core::RoundTo::kIntegers)));
     return;
   }
   if (operation->shape().element_type() == xla::F32) {
     checks->Note(*operation, operation, operation, operation);
     return;
   }
-  const Value exact = Widened(emit, *operation, *wide);
   const bool stochastic = RoundingOf(*operation) != Rounding::kNearest;
+  const core::Operation inside = stochastic && !options_.stops() ? RoundedInside(*operation) : core::Operation::kNone;
+  const Value exact = inside == core::Operation::kNone ? Widened(emit, *operation, *wide) : nullptr;
   Value rounded = exact;
   if (stochastic) {
     // Where overflow stops the program, infinities must stay visible.
     const core::RoundTo to = options_.oflo    ? core::RoundTo::kHalvesAndBeyond
                              : options_.nanoo ? core::RoundTo::kHalvesOrNan
                                               : core::RoundTo::kHalves;
-    rounded = RoundStochastically(emit, exact, KeyFor(*operation, scope), site, to);
+    const auto type = options_.stops() || IsReadWide(*operation) ? xla::F32 : xla::F16;
+    rounded = RoundStochastically(emit, inside,
+                                  exact == nullptr ? InsideOperands(*operation, *wide) : std::vector<Value>{exact},
+                                  Emit::Typed(operation, type), KeyFor(*operation, scope), site, to);
   } else if (!options_.oflo) {
     rounded = Bounded(emit, exact, options_.nanoo);
   }
   Value result = emit.Convert(rounded, xla::F16);
   if (!stochastic && operation->user_count() > 1) result = Shared(emit, result);
-  if (stochastic) wide->emplace(result, rounded);
+  if (stochastic && result != rounded) wide->emplace(result, rounded);
   checks->Note(*operation, exact, stochastic && options_.oflo ? rounded : exact, result);
   CHECK_OK(Replace(operation, result));
+}
+
+// Whether XLA computes with the result in float32.
+bool Rewriter::IsReadWide(const xla::HloInstruction& operation) const {
+  return std::any_of(operation.users().begin(), operation.users().end(), [&](const Value user) {
+    return Concerns(*user) && RoundedInside(*user) == core::Operation::kNone;
+  });
 }
 
 bool Rewriter::IsShared(const xla::HloInstruction& operation) const {
@@ -316,16 +348,6 @@ bool Rewriter::ConcernsCalled(const xla::HloInstruction& operation) {
   return std::any_of(called.begin(), called.end(), [&](const xla::HloComputation* one) { return Concerns(*one); });
 }
 
-bool HasMarker(const xla::HloModuleProto& program) {
-  for (const xla::HloComputationProto& computation : program.computations()) {
-    if (computation.id() != program.entry_computation_id()) continue;
-    for (const xla::HloInstructionProto& instruction : computation.instructions()) {
-      if (instruction.custom_call_target() == kMarker) return true;
-    }
-  }
-  return false;
-}
-
 Value MarkerOf(const xla::HloModule& module) {
   for (const Value instruction : module.entry_computation()->instructions()) {
     if (instruction->IsCustomCall(kMarker)) return instruction;
@@ -333,10 +355,11 @@ Value MarkerOf(const xla::HloModule& module) {
   return nullptr;
 }
 
-bool HasHalf(const xla::HloModuleProto& program) {
+// Whether a program has float16 or the marker.
+bool IsRewritten(const xla::HloModuleProto& program) {
   for (const xla::HloComputationProto& computation : program.computations()) {
     for (const xla::HloInstructionProto& instruction : computation.instructions()) {
-      if (instruction.shape().element_type() == xla::F16) return true;
+      if (instruction.shape().element_type() == xla::F16 || instruction.custom_call_target() == kMarker) return true;
     }
   }
   return false;
@@ -379,12 +402,8 @@ absl::Status Hasten(xla::HloModule* module) {
     }
     for (const Value operation : computation->MakeInstructionPostOrder()) {
       if (operation->opcode() != HloOpcode::kReduce || !is_large(operation->operand(0))) continue;
-      const xla::HloInstruction* from = operation->operand(0);
-      while (from->opcode() == HloOpcode::kReshape ||
-             (from->opcode() == HloOpcode::kConvert && !IsHalf(from->operand(0)->shape()))) {
-        from = from->operand(0);
-      }
-      if (from->opcode() != HloOpcode::kConvert) continue;
+      const Value from = Source(operation->mutable_operand(0));
+      if (from->opcode() != HloOpcode::kConvert || !IsHalf(from->operand(0)->shape())) continue;
       const Value summed = Shared(Emit(computation, operation), operation->mutable_operand(0));
       TF_RETURN_IF_ERROR(operation->ReplaceOperandWith(0, summed));
     }
@@ -440,20 +459,19 @@ void Unshare(xla::HloModule* module) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<xla::XlaComputation>> Rewritten(const xla::XlaComputation& program) {
-  const bool marked = HasMarker(program.proto());
-  if (!marked && !HasHalf(program.proto())) return nullptr;
+  if (!IsRewritten(program.proto())) return nullptr;
   TF_ASSIGN_OR_RETURN(const xla::HloModuleConfig config,
                       xla::HloModule::CreateModuleConfigFromProto(program.proto(), xla::GetDebugOptionsFromFlags()));
   TF_ASSIGN_OR_RETURN(const auto module, xla::HloModule::CreateFromProto(program.proto(), config));
-  if (!marked) {
+  const Value marker = MarkerOf(*module);
+  if (marker == nullptr) {
     TF_RETURN_IF_ERROR(Hasten(module.get()));
     return std::make_shared<xla::XlaComputation>(module->ToProto());
   }
-  const Value marker = MarkerOf(*module);
   const Options options = Options::Of(OptionsText(marker));
   Attribute(options, module.get());
   Unshare(module.get());
-  TF_RETURN_IF_ERROR(RewritePartials(options, module.get()).status());
+  TF_RETURN_IF_ERROR(RewritePartials(options, module.get()));
   TF_RETURN_IF_ERROR(Rewriter(options).Program(module.get(), marker));
   return std::make_shared<xla::XlaComputation>(module->ToProto());
 }

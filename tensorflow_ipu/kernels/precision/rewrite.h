@@ -44,8 +44,8 @@ class ReplicaInvariance {
 
 // Replaces products and convolutions of float16 operands by calls of `core/partials.h`, where an attribute
 // `ipu_partials_type` or the options set the type of partial sums. A call returns the last partial sum as float32,
-// which is then converted to the type of the result. Returns whether there were any.
-absl::StatusOr<bool> RewritePartials(const Options& options, xla::HloModule* module);
+// which is then converted to the type of the result.
+absl::Status RewritePartials(const Options& options, xla::HloModule* module);
 
 // Whether an instruction is such a call with half partial sums.
 bool HasHalfPartials(const xla::HloInstruction& instruction);

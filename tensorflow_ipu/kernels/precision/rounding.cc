@@ -46,12 +46,6 @@ namespace {
 constexpr float kLargest = 65504.0f;   // Of float16.
 constexpr float kRoundsUp = 65520.0f;  // From here on the nearest is above it.
 
-constexpr uint32_t kGolden = 0x9e3779b9;
-
-// Constants of a 32-bit finalizer with low bias: Wellons, Prospecting for Hash Functions, 2018.
-constexpr uint32_t kFirstFactor = 0x7feb352d;
-constexpr uint32_t kSecondFactor = 0x846ca68b;
-
 // The finalizer of SplitMix64; see `core/random_streams.cc`.
 uint64_t Scattered(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
@@ -61,8 +55,8 @@ uint64_t Scattered(uint64_t x) {
 }
 
 Value Mixed(const Emit& emit, Value x) {
-  x = emit.Times(emit.Xor(x, emit.Down(x, 16)), emit.Filled(kFirstFactor, x));
-  x = emit.Times(emit.Xor(x, emit.Down(x, 15)), emit.Filled(kSecondFactor, x));
+  x = emit.Times(emit.Xor(x, emit.Down(x, 16)), emit.Filled(core::kFirstFactor, x));
+  x = emit.Times(emit.Xor(x, emit.Down(x, 15)), emit.Filled(core::kSecondFactor, x));
   return emit.Xor(x, emit.Down(x, 16));
 }
 
@@ -85,19 +79,18 @@ xla::Shape WideShape(const xla::Shape& shape) {
   return IsHalf(shape) ? xla::ShapeUtil::ChangeElementType(shape, xla::F32) : shape;
 }
 
-// Whether the combiner of a reduction computes; a maximum does not.
-bool Combines(const xla::HloComputation& combiner) {
-  for (const xla::HloInstruction* const one : combiner.instructions()) {
-    if (ComputesElements(*one)) return true;
+// Whether the last computation that an operation calls, its combiner, computes; a maximum does not. False if one of
+// them cannot be widened.
+bool Combines(const xla::HloInstruction& operation) {
+  bool computes = false;
+  for (const xla::HloComputation* const called : operation.called_computations()) {
+    computes = false;
+    for (const xla::HloInstruction* const one : called->instructions()) {
+      if (one->shape().IsTuple() || !one->called_computations().empty()) return false;
+      computes = computes || ComputesElements(*one);
+    }
   }
-  return false;
-}
-
-bool CanBeWide(const xla::HloComputation& combiner) {
-  for (const xla::HloInstruction* const one : combiner.instructions()) {
-    if (one->shape().IsTuple() || !one->called_computations().empty()) return false;
-  }
-  return true;
+  return computes;
 }
 
 // The combiner, of scalars, in float32.
@@ -133,24 +126,55 @@ Key KeyOf(const Emit& emit, Key key, uint64_t part) {
 }
 
 Key NextKey(const Emit& emit, Key key) {
-  return {emit.Plus(key.first, emit.Scalar(kGolden)), Mixed(emit, emit.Plus(key.second, emit.Scalar(kGolden)))};
+  return {emit.Plus(key.first, emit.Scalar(core::kGolden)),
+          Mixed(emit, emit.Plus(key.second, emit.Scalar(core::kGolden)))};
 }
 
-// A custom call whose result is in the memory of its first operand, unless that is read elsewhere.
-static Value InPlace(const Emit& emit, Value value, const std::vector<Value>& more, const char* target,
-                     const std::string& attributes) {
-  std::vector<Value> operands = {value};
-  operands.insert(operands.end(), more.begin(), more.end());
-  const Value call = emit.Add(xla::HloInstruction::CreateCustomCall(value->shape(), operands, target, attributes,
-                                                                    xla::CustomCallApiVersion::API_VERSION_TYPED_FFI));
+// Gives a call the memory of its first operand for the result, unless that is read elsewhere.
+static Value InPlace(Value call) {
   xla::Cast<xla::HloCustomCallInstruction>(call)->set_output_to_operand_aliasing({{{}, {0, {}}}});
   return call;
 }
 
-Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site, core::RoundTo to) {
-  const std::string attributes = absl::StrCat("{site = ", static_cast<int64_t>(Scattered(site)),
-                                              " : i64, to = ", static_cast<int64_t>(to), " : i64}");
-  return InPlace(emit, value, {key.first, key.second}, kRound, attributes);
+core::Operation RoundedInside(const xla::HloInstruction& operation) {
+  if (!IsHalf(operation.shape())) return core::Operation::kNone;
+  for (const xla::HloInstruction* const operand : operation.operands()) {
+    // XLA would have to write these to memory.
+    if (operand->opcode() == HloOpcode::kBroadcast && !xla::ShapeUtil::IsScalar(operand->operand(0)->shape())) {
+      return core::Operation::kNone;
+    }
+  }
+  static constexpr std::pair<HloOpcode, core::Operation> kOperations[] = {
+      {HloOpcode::kAdd, core::Operation::kAdd},
+      {HloOpcode::kSubtract, core::Operation::kSubtract},
+      {HloOpcode::kMultiply, core::Operation::kMultiply},
+      {HloOpcode::kDivide, core::Operation::kDivide},
+      {HloOpcode::kSqrt, core::Operation::kSqrt}};
+  for (const auto& [opcode, inside] : kOperations) {
+    if (operation.opcode() == opcode) return inside;
+  }
+  return core::Operation::kNone;
+}
+
+std::vector<Value> InsideOperands(const xla::HloInstruction& operation, const WideValues& known) {
+  std::vector<Value> operands;
+  for (Value operand : operation.operands()) {
+    if (operand->opcode() == HloOpcode::kBroadcast) operand = operand->mutable_operand(0);
+    const auto found = known.find(operand);
+    operands.push_back(found == known.end() ? operand : found->second);
+  }
+  return operands;
+}
+
+Value RoundStochastically(const Emit& emit, core::Operation operation, const std::vector<Value>& operands,
+                          const xla::Shape& shape, Key key, uint64_t site, core::RoundTo to) {
+  std::vector<Value> all = operands;
+  all.insert(all.end(), {key.first, key.second});
+  const Value call =
+      emit.Call(kRound, all, shape,
+                absl::StrCat("{site = ", static_cast<int64_t>(Scattered(site)), " : i64, to = ", static_cast<int>(to),
+                             " : i64, operation = ", static_cast<int>(operation), " : i64}"));
+  return operation == core::Operation::kNone && shape == operands[0]->shape() ? InPlace(call) : call;
 }
 
 Value Bounded(const Emit& emit, Value value, bool nan_on_overflow) {
@@ -164,7 +188,7 @@ Value Bounded(const Emit& emit, Value value, bool nan_on_overflow) {
   return emit.Select(emit.Compare(value, value, ComparisonDirection::kEq), bounded, value);
 }
 
-Value Shared(const Emit& emit, Value value) { return InPlace(emit, value, {}, kShared, ""); }
+Value Shared(const Emit& emit, Value value) { return InPlace(emit.Call(kShared, {value}, value->shape(), "")); }
 
 bool RoundsToF8(const xla::HloInstruction& operation) {
   return operation.opcode() == HloOpcode::kRoundNearestEven && IsMarked(operation, "rounds");
@@ -190,14 +214,8 @@ bool Computes(const xla::HloInstruction& operation) {
     case HloOpcode::kReduce:
     case HloOpcode::kReduceWindow:
     case HloOpcode::kScatter:
-    case HloOpcode::kSelectAndScatter: {
-      const std::vector<xla::HloComputation*> called(operation.called_computations().begin(),
-                                                     operation.called_computations().end());
-      for (const xla::HloComputation* const one : called) {
-        if (!CanBeWide(*one)) return false;
-      }
-      return Combines(*called.back());
-    }
+    case HloOpcode::kSelectAndScatter:
+      return Combines(operation);
     default:
       return ComputesElements(operation);
   }

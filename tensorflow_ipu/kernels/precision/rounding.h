@@ -58,12 +58,17 @@ Key KeyOf(const Emit& emit, Key key, uint64_t part);
 // The key of the next iteration of a loop.
 Key NextKey(const Emit& emit, Key key);
 
-// Rounds `value` (float32) stochastically, in its own memory where nothing else reads it. The random bits depend on the
-// key, `site` and the index of the element alone, so that recomputing the value rounds it alike.
+// The elementwise operation that a call of `kRound` computes itself; `kNone` for others.
+core::Operation RoundedInside(const xla::HloInstruction& operation);
+
+// Computes `operation` of the operands, which may be scalars, in float32 and rounds the result stochastically to
+// `shape`, of float32 or float16. The random bits depend on the key, `site` and the index of the element alone, so that
+// recomputing the value rounds it alike.
 //
 // A custom call, and not operations of XLA: a dozen of these for each rounding took five times as long to compile as
-// the program itself.
-Value RoundStochastically(const Emit& emit, Value value, Key key, uint64_t site, core::RoundTo to);
+// the program itself, and a kernel of XLA for each operation before one twice as long.
+Value RoundStochastically(const Emit& emit, core::Operation operation, const std::vector<Value>& operands,
+                          const xla::Shape& shape, Key key, uint64_t site, core::RoundTo to);
 
 // Replaces elements of `value` (float32) that overflow float16 as the machine does: by NaN, or by the largest number of
 // the same sign. NaNs stay.
@@ -90,6 +95,9 @@ using WideValues = std::unordered_map<const xla::HloInstruction*, Value>;
 // The operation, of float16, with operands and result of float32: it accumulates in float32 and rounds nothing in
 // between. Operands in `known` are taken from there.
 Value Widened(const Emit& emit, const xla::HloInstruction& operation, const WideValues& known);
+
+// The operands of an operation that is `RoundedInside`: scalars are not broadcast.
+std::vector<Value> InsideOperands(const xla::HloInstruction& operation, const WideValues& known);
 
 // The values that the rewriting passes into and out of computations.
 struct Scope {
