@@ -73,7 +73,8 @@ absl::Status Replace(Value instruction, Value replacement) {
 // Follows a value through operations that only move it.
 Value Source(Value value) {
   while (value->opcode() == HloOpcode::kReshape || value->opcode() == HloOpcode::kCopy ||
-         value->opcode() == HloOpcode::kGetTupleElement || value->IsCustomCall(kShared)) {
+         value->opcode() == HloOpcode::kGetTupleElement || value->IsCustomCall(kShared) ||
+         (value->opcode() == HloOpcode::kConvert && value->shape() == value->operand(0)->shape())) {
     const Value from = value->mutable_operand(0);
     const bool picks = value->opcode() == HloOpcode::kGetTupleElement && from->opcode() == HloOpcode::kTuple;
     value = picks ? from->mutable_operand(value->tuple_index()) : from;
