@@ -380,7 +380,7 @@ bool IsComputed(const xla::HloInstruction& value) {
 }
 
 // Has XLA compute float16 faster, with the same numbers: in float32, with a rounding after each operation; and large
-// values once that several operations use, or that a sum reads.
+// values once that several operations use, or that a sum reads. They stay float32, which kernels of the host read too.
 absl::Status Hasten(xla::HloModule* module) {
   constexpr int64_t kLarge = 4096;
   const auto is_large = [](const xla::HloInstruction* value) {
@@ -398,10 +398,17 @@ absl::Status Hasten(xla::HloModule* module) {
         TF_RETURN_IF_ERROR(operation->ReplaceAllUsesWith(result));
       }
       if (half && is_large(result) && result->user_count() > 1 && IsComputed(*result)) {
-        TF_RETURN_IF_ERROR(result->ReplaceAllUsesWith(Shared(emit, result)));
+        const std::vector<Value> users(result->users().begin(), result->users().end());
+        const Value shared = Shared(emit, emit.Convert(result, xla::F32));
+        TF_RETURN_IF_ERROR(result->ReplaceUsesWith(users, emit.Convert(shared, xla::F16)));
       }
     }
     for (const Value operation : computation->MakeInstructionPostOrder()) {
+      if (operation->opcode() == HloOpcode::kConvert && operation->operand(0)->opcode() == HloOpcode::kConvert) {
+        const Value shared = operation->mutable_operand(0)->mutable_operand(0);
+        if (!shared->IsCustomCall(kShared) || operation->shape() != shared->shape()) continue;
+        TF_RETURN_IF_ERROR(operation->ReplaceAllUsesWith(shared));
+      }
       if (operation->opcode() != HloOpcode::kReduce || !is_large(operation->operand(0))) continue;
       const Value from = Source(operation->mutable_operand(0));
       if (from->opcode() != HloOpcode::kConvert || !IsHalf(from->operand(0)->shape())) continue;
