@@ -76,7 +76,23 @@ def all_to_all(
     See `all_reduce`.
     """
     split, concat = axes
-    return _meet(ops.ipu_all_to_all, function, values, groups, name, split_dimension=split, concat_dimension=concat)
+    assert groups.size is not None
+    sent = [_split(value, split, groups.size) for value in values]
+    return [_concatenated(value, concat) for value in _meet(ops.ipu_all_to_all, function, sent, groups, name)]
+
+
+def _split(value: tf.Tensor, axis: int, count: int) -> tf.Tensor:
+    """Reshapes [..., n, ...] to [count, ..., n / count, ...]."""
+    shape = tf.shape(value)
+    parts = tf.reshape(value, tf.concat([shape[:axis], [count, shape[axis] // count], shape[axis + 1 :]], 0))
+    return tf.transpose(parts, tf.concat([[axis], tf.range(axis), tf.range(axis + 1, tf.rank(parts))], 0))
+
+
+def _concatenated(parts: tf.Tensor, axis: int) -> tf.Tensor:
+    """Reshapes [count, ..., n, ...] to [..., count * n, ...]."""
+    shape = tf.shape(parts)
+    value = tf.transpose(parts, tf.concat([tf.range(1, axis + 1), [0], tf.range(axis + 1, tf.rank(parts))], 0))
+    return tf.reshape(value, tf.concat([shape[1 : axis + 1], [shape[0] * shape[axis + 1]], shape[axis + 2 :]], 0))
 
 
 def broadcast(
@@ -245,8 +261,7 @@ def _reduce_scatter_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | 
 
 @tf.RegisterGradient("IpuAllToAll")
 def _all_to_all_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None]:
-    backwards = op.get_attr("concat_dimension"), op.get_attr("split_dimension")
-    return _gradients(op, all_to_all("all_to_all_grad", _dense(grads), backwards, _groups(op)))
+    return _gradients(op, _meet(ops.ipu_all_to_all, "all_to_all_grad", _dense(grads), _groups(op), None))
 
 
 @tf.RegisterGradient("IpuBroadcast")
