@@ -1,8 +1,10 @@
 // Collective operations of the replicas of a compiled program, on several values a call.
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -93,24 +95,14 @@ REGISTER_OP("IpuReplicaIndex")
 
 namespace {
 
-core::Kind KindOf(const std::string& op) {
-  static const auto* const kinds =
-      new std::map<std::string, core::Kind>{{"IpuAllReduce", core::Kind::kAllReduce},
-                                            {"IpuAllGather", core::Kind::kAllGather},
-                                            {"IpuReduceScatter", core::Kind::kReduceScatter},
-                                            {"IpuAllToAll", core::Kind::kAllToAll},
-                                            {"IpuBroadcast", core::Kind::kBroadcast}};
-  return kinds->at(op);
-}
+// By `core::Kind` and `core::Reduction`.
+constexpr std::array<std::string_view, 5> kKinds = {"IpuAllReduce", "IpuAllGather", "IpuReduceScatter", "IpuAllToAll",
+                                                    "IpuBroadcast"};
+constexpr std::array<std::string_view, 8> kReductions = {"sum", "mean", "product", "min", "max", "and", "or", "local"};
 
-core::Reduction ReductionOf(const tf::NodeDef& node) {
-  static const auto* const reductions = new std::map<std::string, core::Reduction>{
-      {"sum", core::Reduction::kSum}, {"mean", core::Reduction::kMean},  {"product", core::Reduction::kProduct},
-      {"min", core::Reduction::kMin}, {"max", core::Reduction::kMax},    {"and", core::Reduction::kAnd},
-      {"or", core::Reduction::kOr},   {"local", core::Reduction::kLocal}};
-  std::string name = "sum";
-  tf::TryGetNodeAttr(node, "reduction", &name);
-  return reductions->at(name);  // The op checks the name.
+template <typename Names>
+int64_t NumberOf(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) - names.begin();
 }
 
 xla::Shape ResultShape(core::Kind kind, int64_t group_size, const xla::Shape& value) {
@@ -121,9 +113,11 @@ xla::Shape ResultShape(core::Kind kind, int64_t group_size, const xla::Shape& va
 
 absl::Status LowerCollective(tf::XlaOpKernelContext* context) {
   const tf::NodeDef& node = context->op_kernel().def();
-  const core::Kind kind = KindOf(node.op());
+  const auto kind = static_cast<core::Kind>(NumberOf(kKinds, node.op()));
   const auto group_size = AttributeOf<int64_t>(context, "group_size");
+  std::string reduction = "sum";
   int64_t root = 0;
+  tf::TryGetNodeAttr(node, "reduction", &reduction);
   tf::TryGetNodeAttr(node, "root", &root);
   const std::vector<xla::XlaOp> values = ValuesOf(context);
   std::vector<xla::Shape> results;
@@ -132,7 +126,7 @@ absl::Status LowerCollective(tf::XlaOpKernelContext* context) {
     results.push_back(ResultShape(kind, group_size, shape));
   }
   const std::string attributes = CallAttributes({{"kind", static_cast<int64_t>(kind)},
-                                                 {"reduction", static_cast<int64_t>(ReductionOf(node))},
+                                                 {"reduction", NumberOf(kReductions, reduction)},
                                                  {"group_size", group_size},
                                                  {"orthogonal", AttributeOf<bool>(context, "orthogonal")},
                                                  {"root", root}});
