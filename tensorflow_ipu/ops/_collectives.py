@@ -85,14 +85,16 @@ def _split(value: tf.Tensor, axis: int, count: int) -> tf.Tensor:
     """Reshapes [..., n, ...] to [count, ..., n / count, ...]."""
     shape = tf.shape(value)
     parts = tf.reshape(value, tf.concat([shape[:axis], [count, shape[axis] // count], shape[axis + 1 :]], 0))
-    return tf.transpose(parts, tf.concat([[axis], tf.range(axis), tf.range(axis + 1, tf.rank(parts))], 0))
+    order: Any = tf.concat([[axis], tf.range(axis), tf.range(axis + 1, tf.rank(parts))], 0)
+    return tf.transpose(parts, order)
 
 
 def _concatenated(parts: tf.Tensor, axis: int) -> tf.Tensor:
     """Reshapes [count, ..., n, ...] to [..., count * n, ...]."""
-    shape = tf.shape(parts)
-    value = tf.transpose(parts, tf.concat([tf.range(1, axis + 1), [0], tf.range(axis + 1, tf.rank(parts))], 0))
-    return tf.reshape(value, tf.concat([shape[1 : axis + 1], [shape[0] * shape[axis + 1]], shape[axis + 2 :]], 0))
+    count, shape = tf.shape(parts)[0], tf.shape(parts)[1:]
+    order: Any = tf.concat([tf.range(1, axis + 1), [0], tf.range(axis + 1, tf.rank(parts))], 0)
+    whole = tf.concat([shape[:axis], [count * shape[axis]], shape[axis + 1 :]], 0)
+    return tf.reshape(tf.transpose(parts, order), whole)
 
 
 def broadcast(
