@@ -69,32 +69,33 @@ def reduce_scatter(
 
 
 def all_to_all(
-    function: str, values: Sequence[tf.Tensor], axes: tuple[int, int], groups: ReplicaGroups, name: str | None = None
-) -> list[tf.Tensor]:
-    """Splits each tensor along the first of `axes` and sends part r to rank r, which concatenates along the second.
-
-    See `all_reduce`.
-    """
+    function: str, value: tf.Tensor, axes: tuple[int, int], groups: ReplicaGroups, name: str | None = None
+) -> tf.Tensor:
+    """Splits a tensor along the first of `axes` and sends part r to rank r, which concatenates along the second."""
     split, concat = axes
-    assert groups.size is not None
-    sent = [_split(value, split, groups.size) for value in values]
-    return [_concatenated(value, concat) for value in _meet(ops.ipu_all_to_all, function, sent, groups, name)]
+    count = groups.size
+    assert count is not None
+    # Tensors where the trace does not know the shape.
+    shape: Any = value.shape.as_list() if value.shape.is_fully_defined() else tf.shape(value)
+    rank: Any = len(shape) if isinstance(shape, list) else tf.rank(value)
+    part = _joined(shape[:split], [shape[split] // count], shape[split + 1 :])
+    whole = _joined(part[:concat], [part[concat] * count], part[concat + 1 :])
+    # The kernel exchanges along a first axis of one part for each replica.
+    parts = tf.reshape(value, _joined(shape[:split], [count], part[split:]))
+    sent = tf.transpose(parts, _joined([split], _numbers(0, split), _numbers(split + 1, rank + 1)))
+    (received,) = _meet(ops.ipu_all_to_all, function, [sent], groups, name)
+    back = tf.transpose(received, _joined(_numbers(1, concat + 1), [0], _numbers(concat + 1, rank + 1)))
+    return tf.reshape(back, whole)
 
 
-def _split(value: tf.Tensor, axis: int, count: int) -> tf.Tensor:
-    """Reshapes [..., n, ...] to [count, ..., n / count, ...]."""
-    shape = tf.shape(value)
-    parts = tf.reshape(value, tf.concat([shape[:axis], [count, shape[axis] // count], shape[axis + 1 :]], 0))
-    order: Any = tf.concat([[axis], tf.range(axis), tf.range(axis + 1, tf.rank(parts))], 0)
-    return tf.transpose(parts, order)
+def _joined(*parts: Any) -> Any:
+    if all(isinstance(part, list) for part in parts):
+        return [number for part in parts for number in part]
+    return tf.concat(parts, 0)
 
 
-def _concatenated(parts: tf.Tensor, axis: int) -> tf.Tensor:
-    """Reshapes [count, ..., n, ...] to [..., count * n, ...]."""
-    count, shape = tf.shape(parts)[0], tf.shape(parts)[1:]
-    order: Any = tf.concat([tf.range(1, axis + 1), [0], tf.range(axis + 1, tf.rank(parts))], 0)
-    whole = tf.concat([shape[:axis], [count * shape[axis]], shape[axis + 1 :]], 0)
-    return tf.reshape(tf.transpose(parts, order), whole)
+def _numbers(begin: int, end: Any) -> Any:
+    return list(range(begin, end)) if isinstance(end, int) else tf.range(begin, end)
 
 
 def broadcast(
