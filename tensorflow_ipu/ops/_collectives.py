@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
@@ -16,7 +17,7 @@ from tensorflow_ipu.replicas import ReplicaGroups, check_size
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tensorflow_ipu._base.types import Gradient, TensorLike
+    from tensorflow_ipu._base.types import Gradient, Nested, TensorLike
 
 _Result = TypeVar("_Result")
 
@@ -75,27 +76,19 @@ def all_to_all(
     split, concat = axes
     count = groups.size
     assert count is not None
-    # Tensors where the trace does not know the shape.
-    shape: Any = value.shape.as_list() if value.shape.is_fully_defined() else tf.shape(value)
-    rank: Any = len(shape) if isinstance(shape, list) else tf.rank(value)
-    part = _joined(shape[:split], [shape[split] // count], shape[split + 1 :])
-    whole = _joined(part[:concat], [part[concat] * count], part[concat + 1 :])
+    # The trace may not know the shape.
+    known = value.shape.is_fully_defined()
+    shape: Nested = np.array(value.shape) if known else tf.shape(value)
+    rank = len(value.shape) if known else tf.rank(value)
+    joined, numbers = (np.concatenate, np.arange) if known else (tf.concat, tf.range)
+    part = joined([shape[:split], [shape[split] // count], shape[split + 1 :]], 0)
+    whole = joined([part[:concat], [part[concat] * count], part[concat + 1 :]], 0)
     # The kernel exchanges along a first axis of one part for each replica.
-    parts = tf.reshape(value, _joined(shape[:split], [count], part[split:]))
-    sent = tf.transpose(parts, _joined([split], _numbers(0, split), _numbers(split + 1, rank + 1)))
-    (received,) = _meet(ops.ipu_all_to_all, function, [sent], groups, name)
-    back = tf.transpose(received, _joined(_numbers(1, concat + 1), [0], _numbers(concat + 1, rank + 1)))
-    return tf.reshape(back, whole)
-
-
-def _joined(*parts: Any) -> Any:
-    if all(isinstance(part, list) for part in parts):
-        return [number for part in parts for number in part]
-    return tf.concat(parts, 0)
-
-
-def _numbers(begin: int, end: Any) -> Any:
-    return list(range(begin, end)) if isinstance(end, int) else tf.range(begin, end)
+    parts = tf.reshape(value, joined([shape[:split], [count], part[split:]], 0))
+    forth: Nested = joined([[split], numbers(0, split), numbers(split + 1, rank + 1)], 0)
+    back: Nested = joined([numbers(1, concat + 1), [0], numbers(concat + 1, rank + 1)], 0)
+    (received,) = _meet(ops.ipu_all_to_all, function, [tf.transpose(parts, forth)], groups, name)
+    return tf.reshape(tf.transpose(received, back), whole)
 
 
 def broadcast(
