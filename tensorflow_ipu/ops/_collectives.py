@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import replicas
@@ -16,7 +17,7 @@ from tensorflow_ipu.replicas import ReplicaGroups, check_size
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tensorflow_ipu._base.types import Gradient, TensorLike
+    from tensorflow_ipu._base.types import Gradient, Nested, TensorLike
 
 _Result = TypeVar("_Result")
 
@@ -69,14 +70,25 @@ def reduce_scatter(
 
 
 def all_to_all(
-    function: str, values: Sequence[tf.Tensor], axes: tuple[int, int], groups: ReplicaGroups, name: str | None = None
-) -> list[tf.Tensor]:
-    """Splits each tensor along the first of `axes` and sends part r to rank r, which concatenates along the second.
-
-    See `all_reduce`.
-    """
+    function: str, value: tf.Tensor, axes: tuple[int, int], groups: ReplicaGroups, name: str | None = None
+) -> tf.Tensor:
+    """Splits a tensor along the first of `axes` and sends part r to rank r, which concatenates along the second."""
     split, concat = axes
-    return _meet(ops.ipu_all_to_all, function, values, groups, name, split_dimension=split, concat_dimension=concat)
+    count = groups.size
+    assert count is not None
+    # The trace may not know the shape.
+    known = value.shape.is_fully_defined()
+    shape: Nested = np.array(value.shape) if known else tf.shape(value)
+    rank = len(value.shape) if known else tf.rank(value)
+    joined, numbers = (np.concatenate, np.arange) if known else (tf.concat, tf.range)
+    part = joined([shape[:split], [shape[split] // count], shape[split + 1 :]], 0)
+    whole = joined([part[:concat], [part[concat] * count], part[concat + 1 :]], 0)
+    # The kernel exchanges along a first axis of one part for each replica.
+    parts = tf.reshape(value, joined([shape[:split], [count], part[split:]], 0))
+    forth: Nested = joined([[split], numbers(0, split), numbers(split + 1, rank + 1)], 0)
+    back: Nested = joined([numbers(1, concat + 1), [0], numbers(concat + 1, rank + 1)], 0)
+    (received,) = _meet(ops.ipu_all_to_all, function, [tf.transpose(parts, forth)], groups, name)
+    return tf.reshape(tf.transpose(received, back), whole)
 
 
 def broadcast(
@@ -245,8 +257,7 @@ def _reduce_scatter_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | 
 
 @tf.RegisterGradient("IpuAllToAll")
 def _all_to_all_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | None]:
-    backwards = op.get_attr("concat_dimension"), op.get_attr("split_dimension")
-    return _gradients(op, all_to_all("all_to_all_grad", _dense(grads), backwards, _groups(op)))
+    return _gradients(op, _meet(ops.ipu_all_to_all, "all_to_all_grad", _dense(grads), _groups(op), None))
 
 
 @tf.RegisterGradient("IpuBroadcast")

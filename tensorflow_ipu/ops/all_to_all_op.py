@@ -61,7 +61,7 @@ def all_to_all(
             f"`split_dimension` is {split_dimension}, where `x` of shape {value.shape} has size {length}:"
             f" `replication_factor`, which is {size}, must divide it"
         )
-    return _collectives.all_to_all("all_to_all", [value], (split_dimension, concat_dimension), groups, name)[0]
+    return _collectives.all_to_all("all_to_all", value, (split_dimension, concat_dimension), groups, name)
 
 
 @overload

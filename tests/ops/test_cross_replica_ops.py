@@ -221,6 +221,14 @@ def test_all_to_all_of_any_shape_and_dimensions(replicated, arrays, data):
         np.testing.assert_array_equal(result, expected)
 
 
+def test_all_to_all_takes_a_shape_that_is_unknown_when_the_program_is_traced(replicated, arrays):
+    values = arrays(2, [3, 4])
+    unknown = tf.function(lambda x: x + 0.0, input_signature=[tf.TensorSpec(None, tf.float32)])
+    results = replicated(lambda x: all_to_all(unknown(x), 1, 0, 2), [(value,) for value in values])
+    for result, expected in zip(results, exchanged(values, 1, 0), strict=True):
+        np.testing.assert_array_equal(result, expected)
+
+
 def test_exchanges_in_groups_and_of_each_of_a_list(replicated, arrays):
     values, flags, pairs = arrays(4, [3]), arrays(4, [], np.bool_), arrays(4, [2, 3])
     across = ReplicaGroups(2, orthogonal=True)

@@ -62,6 +62,26 @@ bool IsConstant(tf::XlaOpKernelContext* context, int input) {
   return context->InputExpression(input).kind() == tf::XlaExpression::Kind::kConstant;
 }
 
+// Compiles the function `f` of the op for the inputs from `first` on. Constants among those from `first_constant` on,
+// such as shapes, are constants in it: a call with others becomes a computation of its own. The compiler keeps
+// functions that it has compiled for such arguments before.
+absl::StatusOr<tf::XlaCompiler::CompilationResult> CompiledFunction(tf::XlaOpKernelContext* context, int first,
+                                                                    int first_constant) {
+  std::vector<tf::XlaCompiler::Argument> arguments(context->num_inputs() - first);
+  for (int i = first; i < context->num_inputs(); ++i) {
+    TF_RETURN_IF_ERROR(DescribeInput(context, i, &arguments[i - first]));
+  }
+  tf::ConvertCompileTimeConstArgumentsToConst(context, &arguments, /*xla_expression_offset=*/first, [&](int i) {
+    return i + first >= first_constant && IsConstant(context, i + first);
+  });
+  tf::XlaCompiler::CompileOptions options;
+  options.is_entry_computation = false;
+  tf::XlaCompiler::CompilationResult compiled;
+  const auto function = AttributeOf<tf::NameAttrList>(context, "f");
+  TF_RETURN_IF_ERROR(context->compiler()->CompileFunction(options, function, arguments, &compiled));
+  return compiled;
+}
+
 // TensorFlow's bridge takes the value that a variable has before the program for a constant if an index depends on it.
 // It does so until the variable is assigned, and overlooks assignments in loops and branches.
 absl::Status MarkAssigned(tf::XlaResource* resource) {
@@ -166,35 +186,26 @@ REGISTER_OP("IpuFence")
     .Attr("T: list(type) >= 0")
     .SetShapeFn(ShapesOfInputs<>);
 
-class BarrierXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
+std::vector<xla::XlaOp> InputsOf(tf::XlaOpKernelContext* context) {
+  std::vector<xla::XlaOp> inputs;
+  for (int i = 0; i < context->num_inputs(); ++i) inputs.push_back(context->Input(i));
+  return inputs;
+}
 
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<xla::XlaOp> values;
-    for (int i = 0; i < context->num_inputs(); ++i) values.push_back(context->Input(i));
-    const std::vector<xla::XlaOp> barred = Barred(values);
-    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, AtRunTime(context, barred[i]));
-  }
-};
+absl::Status LowerBarrier(tf::XlaOpKernelContext* context) {
+  const std::vector<xla::XlaOp> barred = Barred(InputsOf(context));
+  for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, AtRunTime(context, barred[i]));
+  return absl::OkStatus();
+}
 
-class FenceXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
+absl::Status LowerFence(tf::XlaOpKernelContext* context) {
+  // Without the barrier, XLA would find that the loop does not change the values.
+  const auto iteration = [](xla::XlaBuilder*, const Carried& carried) { return Barred(carried); };
+  return SetOutputs(context, Loop(/*runs=*/{}, InputsOf(context), iteration));
+}
 
-  void Compile(tf::XlaOpKernelContext* context) override {
-    Carried begin;
-    for (int i = 0; i < context->num_inputs(); ++i) begin.push_back(context->Input(i));
-    // Without the barrier, XLA would find that the loop does not change the values.
-    const absl::StatusOr<Carried> end = Loop(
-        /*runs=*/{}, begin, [](xla::XlaBuilder*, const Carried& carried) { return Barred(carried); });
-    OP_REQUIRES_OK(context, end.status());
-    SetOutputs(context, *end);
-  }
-};
-
-REGISTER_XLA_OP(Name("IpuBarrier"), BarrierXla);
-REGISTER_XLA_OP(Name("IpuFence"), FenceXla);
+REGISTER_XLA_OP(Name("IpuBarrier"), Lowering<LowerBarrier>);
+REGISTER_XLA_OP(Name("IpuFence"), Lowering<LowerFence>);
 
 // Runs a function once or skips it, as a loop of at most one iteration: the function updates in place, and nothing is
 // moved across its ends. `tf.while_loop` would do the same, but takes 15 to 25 ms in Python, and some more in
@@ -220,99 +231,71 @@ constexpr int kRuns = 0;
 constexpr int kToken = 1;
 constexpr int kBefore = 2;
 
-class OnceXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
+xla::XlaOp ConstantOf(xla::XlaBuilder* builder, const tf::Tensor& value) {
+  xla::BorrowingLiteral literal;
+  const absl::Status status = tf::HostTensorToBorrowingLiteral(value, &literal);
+  return status.ok() ? xla::ConstantLiteral(builder, literal) : builder->ReportError(status);
+}
 
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const int captured = kBefore + context->num_outputs() - 1;
-    std::vector<tf::XlaCompiler::Argument> arguments(context->num_inputs() - kToken);
-    for (int i = kToken; i < context->num_inputs(); ++i) {
-      OP_REQUIRES_OK(context, DescribeInput(context, i, &arguments[i - kToken]));
-    }
-    // Such as shapes.
-    tf::ConvertCompileTimeConstArgumentsToConst(context, &arguments, /*xla_expression_offset=*/kToken,
-                                                [context, captured](int argument) {
-                                                  const int input = argument + kToken;
-                                                  return input >= captured && IsConstant(context, input);
-                                                });
-    tf::XlaCompiler::CompileOptions options;
-    options.is_entry_computation = false;
-    options.always_return_tuple = true;
-    tf::XlaCompiler::CompilationResult compiled;
-    OP_REQUIRES_OK(context, context->compiler()->CompileFunction(options, function_, arguments, &compiled));
-
-    // The loop carries the token, what is changed and what is only used; `place` is the position of each input among
-    // them.
-    std::vector<int> place(context->num_inputs(), kNowhere);
-    std::vector<int> inputs;
-    const auto carry = [&](int input) {
-      if (place[input] != kNowhere) return;
-      place[input] = static_cast<int>(inputs.size());
-      inputs.push_back(input);
-    };
-    for (int input = kToken; input < captured; ++input) carry(input);
-    for (const int argument : compiled.input_mapping) carry(argument + kToken);
-    Carried begin(inputs.size());
+absl::Status LowerOnce(tf::XlaOpKernelContext* context) {
+  const int captured = kBefore + context->num_outputs() - 1;
+  TF_ASSIGN_OR_RETURN(const tf::XlaCompiler::CompilationResult compiled, CompiledFunction(context, kToken, captured));
+  // The loop carries the token, what is changed and what is only used; `place` is the position of each input among
+  // them.
+  constexpr int kNowhere = -1;
+  std::vector<int> place(context->num_inputs(), kNowhere);
+  std::vector<int> inputs;
+  const auto carry = [&](int input) {
+    if (place[input] != kNowhere) return;
+    place[input] = static_cast<int>(inputs.size());
+    inputs.push_back(input);
+  };
+  for (int input = kToken; input < captured; ++input) carry(input);
+  for (const int argument : compiled.input_mapping) carry(argument + kToken);
+  Carried begin(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) TF_RETURN_IF_ERROR(OperandOf(context, inputs[i], &begin[i]));
+  const auto iteration = [&](xla::XlaBuilder* builder, const Carried& carried) {
+    // Tensors that the function does not change. Without the barrier, XLA would hoist what is computed from them out
+    // of the loop.
+    std::vector<std::size_t> fixed;
+    std::vector<xla::XlaOp> values;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      OP_REQUIRES_OK(context, OperandOf(context, inputs[i], &begin[i]));
+      const bool is_captured = inputs[i] >= captured && context->input_type(inputs[i]) != tf::DT_RESOURCE;
+      if (inputs[i] != kToken && !is_captured) continue;
+      fixed.push_back(i);
+      values.push_back(carried[i]);
     }
-    // Whether an input is a tensor that the function does not change.
-    const auto is_fixed = [&](int input) {
-      return input == kToken || (input >= captured && context->input_type(input) != tf::DT_RESOURCE);
-    };
-    const auto iteration = [&](xla::XlaBuilder* builder, const Carried& carried) {
-      // Without the barrier, XLA would hoist what is computed from these out of the loop.
-      std::vector<xla::XlaOp> fixed;
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        if (is_fixed(inputs[i])) fixed.push_back(carried[i]);
-      }
-      const std::vector<xla::XlaOp> barred = Barred(fixed);
-      Carried given = carried;
-      auto next = barred.begin();
-      for (std::size_t i = 0; i < inputs.size(); ++i) {
-        if (is_fixed(inputs[i])) given[i] = *next++;
-      }
-      std::vector<xla::XlaOp> operands;
-      for (const int argument : compiled.input_mapping) operands.push_back(given[place[argument + kToken]]);
-      const xla::XlaOp results = xla::Call(builder, *compiled.computation, operands);
-      Carried changed = carried;
-      changed.front() = barred.front();
-      int64_t result = 0;
-      for (int i = kBefore; i < captured; ++i) {
-        const tf::XlaOutputDescription& output = compiled.outputs[i - kBefore];
-        changed[place[i]] =
-            output.is_constant ? Constant(builder, output.constant_value) : xla::GetTupleElement(results, result++);
-      }
-      for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
-        changed[place[update.input_index + kToken]] = xla::GetTupleElement(results, result++);
-      }
-      return changed;
-    };
-    const std::optional<xla::XlaOp> runs =
-        IsConstant(context, kRuns) ? std::nullopt : std::make_optional(context->Input(kRuns));
-    const absl::StatusOr<Carried> end = Loop(runs, begin, iteration);
-    OP_REQUIRES_OK(context, end.status());
-    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, (*end)[i]);
+    const std::vector<xla::XlaOp> barred = Barred(values);
+    Carried given = carried;
+    for (std::size_t i = 0; i < fixed.size(); ++i) given[fixed[i]] = barred[i];
+    std::vector<xla::XlaOp> operands;
+    for (const int argument : compiled.input_mapping) operands.push_back(given[place[argument + kToken]]);
+    const xla::XlaOp results = xla::Call(builder, *compiled.computation, operands);
+    Carried changed = carried;
+    changed.front() = barred.front();
+    int64_t result = 0;
+    for (int i = kBefore; i < captured; ++i) {
+      const tf::XlaOutputDescription& output = compiled.outputs[i - kBefore];
+      changed[place[i]] =
+          output.is_constant ? ConstantOf(builder, output.constant_value) : xla::GetTupleElement(results, result++);
+    }
     for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
-      const int input = update.input_index + kToken;
-      OP_REQUIRES_OK(context, Assign(context, update, input, (*end)[place[input]]));
+      changed[place[update.input_index + kToken]] = xla::GetTupleElement(results, result++);
     }
+    return changed;
+  };
+  const std::optional<xla::XlaOp> runs =
+      IsConstant(context, kRuns) ? std::nullopt : std::make_optional(context->Input(kRuns));
+  TF_ASSIGN_OR_RETURN(const Carried end, Loop(runs, begin, iteration));
+  for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, end[i]);
+  for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
+    const int input = update.input_index + kToken;
+    TF_RETURN_IF_ERROR(Assign(context, update, input, end[place[input]]));
   }
+  return absl::OkStatus();
+}
 
- private:
-  static constexpr int kNowhere = -1;
-
-  static xla::XlaOp Constant(xla::XlaBuilder* builder, const tf::Tensor& value) {
-    xla::BorrowingLiteral literal;
-    const absl::Status status = tf::HostTensorToBorrowingLiteral(value, &literal);
-    return status.ok() ? xla::ConstantLiteral(builder, literal) : builder->ReportError(status);
-  }
-
-  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
-};
-
-REGISTER_XLA_OP(Name("IpuOnce").AllowResourceTypes().AllowVariantTypes(), OnceXla);
+REGISTER_XLA_OP(Name("IpuOnce").AllowResourceTypes().AllowVariantTypes(), Lowering<LowerOnce>);
 
 // Calls a function that is in the program once, however often it is called.
 //
@@ -332,84 +315,61 @@ REGISTER_OP("IpuOutlined")
 using AddedComputations =
     std::map<const xla::XlaComputation*, std::pair<std::shared_ptr<xla::XlaComputation>, xla::XlaComputationId>>;
 
-class OutlinedXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<tf::XlaCompiler::Argument> arguments(context->num_inputs());
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      OP_REQUIRES_OK(context, DescribeInput(context, i, &arguments[i]));
-    }
-    // Such as shapes: a call with others becomes a computation of its own.
-    tf::ConvertCompileTimeConstArgumentsToConst(context, &arguments, /*xla_expression_offset=*/0,
-                                                [&](int i) { return IsConstant(context, i); });
-    tf::XlaCompiler::CompileOptions options;
-    options.is_entry_computation = false;
-    // Cached by the compiler for functions that it has compiled for such arguments before.
-    tf::XlaCompiler::CompilationResult compiled;
-    OP_REQUIRES_OK(context, context->compiler()->CompileFunction(options, function_, arguments, &compiled));
-    std::vector<xla::XlaOp> operands;
-    for (const int i : compiled.input_mapping) {
-      operands.emplace_back();
-      OP_REQUIRES_OK(context, OperandOf(context, i, &operands.back()));
-    }
-    const absl::StatusOr<AddedComputations*> added = OfComputation<AddedComputations>::Find(context);
-    OP_REQUIRES_OK(context, added.status());
-    auto& [computation, id] = (**added)[compiled.computation.get()];
-    if (computation == nullptr) {
-      computation = compiled.computation;
-      id = context->builder()->AddSubComputation(*computation);
-    }
-    const xla::XlaOp results = xla::Call(context->builder(), id, operands);
-    int place = 0;
-    for (std::size_t i = 0; i < compiled.outputs.size(); ++i) {
-      const tf::XlaOutputDescription& output = compiled.outputs[i];
-      if (output.is_constant) {
-        context->SetConstantOutput(static_cast<int>(i), output.constant_value);
-      } else if (output.is_tensor_list) {
-        context->SetTensorListOutput(static_cast<int>(i), xla::GetTupleElement(results, place++));
-      } else {
-        // XLA's search for values at compile time ends the process at an element of what a call returns.
-        context->SetOutput(static_cast<int>(i), ResultOf(context, results, place++));
-      }
-    }
-    for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
-      const xla::XlaOp value = xla::GetTupleElement(results, place++);
-      OP_REQUIRES_OK(context, Assign(context, update, update.input_index, value));
+absl::Status LowerOutlined(tf::XlaOpKernelContext* context) {
+  TF_ASSIGN_OR_RETURN(const tf::XlaCompiler::CompilationResult compiled,
+                      CompiledFunction(context, /*first=*/0, /*first_constant=*/0));
+  std::vector<xla::XlaOp> operands;
+  for (const int i : compiled.input_mapping) {
+    TF_RETURN_IF_ERROR(OperandOf(context, i, &operands.emplace_back()));
+  }
+  TF_ASSIGN_OR_RETURN(AddedComputations* const added, OfComputation<AddedComputations>::Find(context));
+  auto& [computation, id] = (*added)[compiled.computation.get()];
+  if (computation == nullptr) {
+    computation = compiled.computation;
+    id = context->builder()->AddSubComputation(*computation);
+  }
+  const xla::XlaOp results = xla::Call(context->builder(), id, operands);
+  int place = 0;
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    const tf::XlaOutputDescription& output = compiled.outputs[i];
+    if (output.is_constant) {
+      context->SetConstantOutput(i, output.constant_value);
+    } else if (output.is_tensor_list) {
+      context->SetTensorListOutput(i, xla::GetTupleElement(results, place++));
+    } else {
+      // XLA's search for values at compile time ends the process at an element of what a call returns.
+      context->SetOutput(i, ResultOf(context, results, place++));
     }
   }
+  for (const tf::XlaResourceUpdate& update : compiled.resource_updates) {
+    const xla::XlaOp value = xla::GetTupleElement(results, place++);
+    TF_RETURN_IF_ERROR(Assign(context, update, update.input_index, value));
+  }
+  return absl::OkStatus();
+}
 
- private:
-  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
-};
-
-REGISTER_XLA_OP(Name("IpuOutlined").AllowResourceTypes().AllowVariantTypes(), OutlinedXla);
+REGISTER_XLA_OP(Name("IpuOutlined").AllowResourceTypes().AllowVariantTypes(), Lowering<LowerOutlined>);
 
 // A loop or a branch of TensorFlow, after which the variables that it assigns are marked.
-class AssigningXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<std::pair<tf::XlaResource*, xla::XlaOp>> before;
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      if (context->input_type(i) != tf::DT_RESOURCE) continue;
-      tf::XlaResource* resource = nullptr;
-      OP_REQUIRES_OK(context, context->GetResourceInput(i, &resource));
-      before.emplace_back(resource, resource->value());
-    }
-    LowerAsXla(context);
-    for (const auto& [resource, value] : before) {
-      const bool assigned = resource->value().valid() && !resource->value().IsIdenticalTo(value);
-      if (assigned) OP_REQUIRES_OK(context, MarkAssigned(resource));
-    }
+absl::Status LowerAssigning(tf::XlaOpKernelContext* context) {
+  std::vector<std::pair<tf::XlaResource*, xla::XlaOp>> before;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    if (context->input_type(i) != tf::DT_RESOURCE) continue;
+    tf::XlaResource* resource = nullptr;
+    TF_RETURN_IF_ERROR(context->GetResourceInput(i, &resource));
+    before.emplace_back(resource, resource->value());
   }
-};
+  LowerAsXla(context);
+  for (const auto& [resource, value] : before) {
+    const bool assigned = resource->value().valid() && !resource->value().IsIdenticalTo(value);
+    if (assigned) TF_RETURN_IF_ERROR(MarkAssigned(resource));
+  }
+  return absl::OkStatus();
+}
 
-const bool assigning_registered = RegisterProgramKernel<AssigningXla>("Case") &&
-                                  RegisterProgramKernel<AssigningXla>("If") &&
-                                  RegisterProgramKernel<AssigningXla>("While");
+const bool assigning_registered = RegisterProgramKernel<Lowering<LowerAssigning>>("Case") &&
+                                  RegisterProgramKernel<Lowering<LowerAssigning>>("If") &&
+                                  RegisterProgramKernel<Lowering<LowerAssigning>>("While");
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -122,45 +122,33 @@ std::vector<xla::XlaOp> ValuesOf(tf::XlaOpKernelContext* context) {
   return values;
 }
 
-std::vector<xla::XlaOp> CallWithState(tf::XlaOpKernelContext* context, const std::string& target,
-                                      const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
-                                      const std::string& attributes, const CallOptions& options) {
+absl::StatusOr<std::vector<xla::XlaOp>> CallWithState(tf::XlaOpKernelContext* context, const std::string& target,
+                                                      const std::vector<xla::XlaOp>& operands,
+                                                      const std::vector<xla::Shape>& results,
+                                                      const std::string& attributes, bool in_place) {
+  bool advance = true;
+  tf::TryGetNodeAttr(context->op_kernel().def(), "advance", &advance);
   const auto [order, order_end] = OrderOf(*context);
-  const int advanced = options.advance && order < order_end ? order : 0;
+  const int advanced = advance && order < order_end ? order : 0;
   std::vector<xla::XlaOp> arguments;
   for (int input = advanced;; input = 0) {
-    tf::TensorShape state_shape;
-    xla::XlaOp state;
-    const absl::Status read = context->ReadVariableInput(input, tf::DT_INT64, &state_shape, &state);
-    if (!read.ok()) {
-      context->SetStatus(read);
-      return {};
-    }
-    arguments.push_back(state);
+    tf::TensorShape shape;
+    TF_RETURN_IF_ERROR(context->ReadVariableInput(input, tf::DT_INT64, &shape, &arguments.emplace_back()));
     if (input == 0) break;
   }
   const auto states = static_cast<int64_t>(arguments.size());
   arguments.insert(arguments.end(), operands.begin(), operands.end());
   std::vector<xla::Shape> result_shapes = {xla::ShapeUtil::MakeShape(xla::S64, {core::kProgramStateSize})};
   result_shapes.insert(result_shapes.end(), results.begin(), results.end());
-  std::vector<Alias> aliases(options.in_place ? operands.size() : 0);
-  for (std::size_t i = 0; i < aliases.size(); ++i) {
-    aliases[i].first.push_back(static_cast<int64_t>(i) + 1);
-    aliases[i].second.first = static_cast<int64_t>(i) + states;
+  std::vector<Alias> aliases;
+  for (int64_t i = 0; in_place && i < static_cast<int64_t>(operands.size()); ++i) {
+    aliases.push_back({{i + 1}, {i + states, {}}});
   }
-  if (options.advance) {  // The state is updated in place, so that a loop need not copy it.
-    aliases.push_back({{0}, {0, {}}});
-  }
+  if (advance) aliases.push_back({{0}, {0, {}}});  // So that a loop need not copy the state.
   const xla::XlaOp call =
       TypedCall(context->builder(), target, arguments, xla::ShapeUtil::MakeTupleShape(result_shapes), attributes,
                 /*has_side_effect=*/true, aliases);
-  if (options.advance) {
-    const absl::Status assigned = context->AssignVariable(advanced, tf::DT_INT64, xla::GetTupleElement(call, 0));
-    if (!assigned.ok()) {
-      context->SetStatus(assigned);
-      return {};
-    }
-  }
+  if (advance) TF_RETURN_IF_ERROR(context->AssignVariable(advanced, tf::DT_INT64, xla::GetTupleElement(call, 0)));
   std::vector<xla::XlaOp> elements;
   for (std::size_t i = 0; i < results.size(); ++i)
     elements.push_back(ResultOf(context, call, static_cast<int64_t>(i) + 1));
@@ -169,6 +157,11 @@ std::vector<xla::XlaOp> CallWithState(tf::XlaOpKernelContext* context, const std
 
 void SetOutputs(tf::XlaOpKernelContext* context, const std::vector<xla::XlaOp>& results) {
   for (std::size_t i = 0; i < results.size(); ++i) context->SetOutput(static_cast<int>(i), results[i]);
+}
+
+absl::Status SetOutputs(tf::XlaOpKernelContext* context, const absl::StatusOr<std::vector<xla::XlaOp>>& results) {
+  if (results.ok()) SetOutputs(context, *results);
+  return results.status();
 }
 
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape) {

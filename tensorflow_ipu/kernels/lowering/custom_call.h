@@ -10,6 +10,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
+#include "tensorflow/core/framework/node_def_util.h"
+#include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/host/host_device.h"
@@ -30,6 +32,21 @@ absl::Status ShapesOfInputs(tensorflow::shape_inference::InferenceContext* conte
 
 // The shape function of ops whose results are scalars.
 absl::Status Scalars(tensorflow::shape_inference::InferenceContext* context);
+
+// The kernel of an op that a function lowers.
+template <absl::Status (*kLower)(tensorflow::XlaOpKernelContext*)>
+class Lowering : public tensorflow::XlaOpKernel {
+ public:
+  using XlaOpKernel::XlaOpKernel;
+
+  void Compile(tensorflow::XlaOpKernelContext* context) override { OP_REQUIRES_OK(context, kLower(context)); }
+};
+
+// Returns an attribute of the node being lowered.
+template <typename T>
+T AttributeOf(tensorflow::XlaOpKernelContext* context, const char* name) {
+  return tensorflow::GetNodeAttr<T>(context->op_kernel().def(), name).value();
+}
 
 // What the lowering of one computation keeps, and so of one builder and one thread.
 template <typename T>
@@ -83,13 +100,6 @@ xla::XlaOp ResultOf(tensorflow::XlaOpKernelContext* context, xla::XlaOp call, in
 // inputs that must be compile-time constants. If a result is used as an index, the search would otherwise reach the
 // state and take its present value for part of the program, so that each replica and each run would be compiled anew.
 
-struct CallOptions {
-  // Result i takes the memory of operand i, which has its shape. XLA copies operands that are used elsewhere.
-  bool in_place = false;
-  // Whether the state is assigned, which XLA does not allow in the condition of a loop.
-  bool advance = true;
-};
-
 // The optional last input of an op with a state: the resource of the program's order, which all such ops read and
 // assign instead of their own states.
 #define ORDER_INPUT Input("order: orders * resource").Attr("orders: int >= 0 = 0")
@@ -99,13 +109,19 @@ std::vector<xla::XlaOp> ValuesOf(tensorflow::XlaOpKernelContext* context);
 
 // Calls `target` with the state (input 0) and `operands`, assigns the returned state, and returns the other results, of
 // shapes `results`. If the op has an order input (see ORDER_INPUT), it precedes the state and is advanced instead of
-// it. On failure, sets the context's status and returns nothing.
-std::vector<xla::XlaOp> CallWithState(tensorflow::XlaOpKernelContext* context, const std::string& target,
-                                      const std::vector<xla::XlaOp>& operands, const std::vector<xla::Shape>& results,
-                                      const std::string& attributes, const CallOptions& options = {});
+// it. If its attribute `advance` is false, nothing is assigned, as XLA does not allow it in the condition of a loop.
+// With `in_place`, result i takes the memory of operand i, which has its shape. XLA copies operands that are used
+// elsewhere.
+absl::StatusOr<std::vector<xla::XlaOp>> CallWithState(tensorflow::XlaOpKernelContext* context,
+                                                      const std::string& target,
+                                                      const std::vector<xla::XlaOp>& operands,
+                                                      const std::vector<xla::Shape>& results,
+                                                      const std::string& attributes = "{}", bool in_place = false);
 
 // Sets the first outputs of the op.
 void SetOutputs(tensorflow::XlaOpKernelContext* context, const std::vector<xla::XlaOp>& results);
+absl::Status SetOutputs(tensorflow::XlaOpKernelContext* context,
+                        const absl::StatusOr<std::vector<xla::XlaOp>>& results);
 
 // Refuses tensors without elements, which the machine's streams cannot carry.
 absl::Status RefuseEmpty(const char* queue, const xla::Shape& shape);

@@ -8,8 +8,8 @@
 #include "absl/types/span.h"
 #include "tensorflow/compiler/tf2xla/xla_helpers.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
-#include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/types.pb.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/lowering/program_kernels.h"
 #include "xla/hlo/builder/lib/arithmetic.h"
 #include "xla/hlo/builder/lib/constants.h"
@@ -81,7 +81,7 @@ xla::XlaOp Sum(tf::XlaOpKernelContext* context, xla::XlaOp x, absl::Span<const i
 }
 
 xla::XlaOp BiasGradient(tf::XlaOpKernelContext* context) {
-  const auto format = tf::GetNodeAttr<std::string>(context->op_kernel().def(), "data_format").value();
+  const auto format = AttributeOf<std::string>(context, "data_format");
   const int64_t rank = Rank(context);
   const int64_t features = format == "NCHW" ? 1 : rank - 1;
   std::vector<int64_t> dimensions;
@@ -127,43 +127,37 @@ const bool direct_registered =
 
 // `LRN` and `LRNGrad`, local response normalization, for every type: XLA's kernels multiply values of float16 and
 // bfloat16 by a sum in float32, which XLA then refuses.
-class Normalization : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  // All is computed in float32 and rounded once, at the end.
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const auto input_of = [&](int number) { return xla::ConvertElementType(context->Input(number), xla::F32); };
-    const auto scalar = [&](float value) { return xla::ConstantR0<float>(context->builder(), value); };
-    const auto sum_of_neighbours = [&](xla::XlaOp values) {
-      return xla::ReduceWindow(values, scalar(0), xla::CreateScalarAddComputation(xla::F32, context->builder()),
-                               {1, 1, 1, 2 * radius_ + 1}, {1, 1, 1, 1}, xla::Padding::kSame);
-    };
-    const bool forward = type_string() == "LRN";
-    const xla::XlaOp input = input_of(forward ? 0 : 1);
-    // bias + alpha * the sum of the squares
-    const xla::XlaOp norm = sum_of_neighbours(input * input) * scalar(alpha_) + scalar(bias_);
-    xla::XlaOp result = xla::Pow(norm, scalar(-beta_));
-    if (forward) {
-      result = input * result;
-    } else {
-      const xla::XlaOp gradients = input_of(0), output = input_of(2);
-      // The factor of the derivative of norm^-beta besides its input.
-      const xla::XlaOp slope = scalar(-2 * alpha_ * beta_);
-      result = gradients * result + sum_of_neighbours(output * gradients / norm) * input * slope;
-    }
-    context->SetOutput(0, xla::ConvertElementType(result, context->input_xla_type(0)));
+// All is computed in float32 and rounded once, at the end.
+absl::Status LowerNormalization(tf::XlaOpKernelContext* context) {
+  const auto radius = AttributeOf<int64_t>(context, "depth_radius");
+  const auto bias = AttributeOf<float>(context, "bias");
+  const auto alpha = AttributeOf<float>(context, "alpha");
+  const auto beta = AttributeOf<float>(context, "beta");
+  const auto input_of = [&](int number) { return xla::ConvertElementType(context->Input(number), xla::F32); };
+  const auto scalar = [&](float value) { return xla::ConstantR0<float>(context->builder(), value); };
+  const auto sum_of_neighbours = [&](xla::XlaOp values) {
+    return xla::ReduceWindow(values, scalar(0), xla::CreateScalarAddComputation(xla::F32, context->builder()),
+                             {1, 1, 1, 2 * radius + 1}, {1, 1, 1, 1}, xla::Padding::kSame);
+  };
+  const bool forward = context->op_kernel().type_string_view() == "LRN";
+  const xla::XlaOp input = input_of(forward ? 0 : 1);
+  // bias + alpha * the sum of the squares
+  const xla::XlaOp norm = sum_of_neighbours(input * input) * scalar(alpha) + scalar(bias);
+  xla::XlaOp result = xla::Pow(norm, scalar(-beta));
+  if (forward) {
+    result = input * result;
+  } else {
+    const xla::XlaOp gradients = input_of(0), output = input_of(2);
+    // The factor of the derivative of norm^-beta besides its input.
+    const xla::XlaOp slope = scalar(-2 * alpha * beta);
+    result = gradients * result + sum_of_neighbours(output * gradients / norm) * input * slope;
   }
+  context->SetOutput(0, xla::ConvertElementType(result, context->input_xla_type(0)));
+  return absl::OkStatus();
+}
 
- private:
-  const int64_t radius_ = tf::GetNodeAttr<int64_t>(def(), "depth_radius").value();
-  const float bias_ = tf::GetNodeAttr<float>(def(), "bias").value();
-  const float alpha_ = tf::GetNodeAttr<float>(def(), "alpha").value();
-  const float beta_ = tf::GetNodeAttr<float>(def(), "beta").value();
-};
-
-const bool normalization_registered =
-    RegisterProgramKernel<Normalization>("LRN") && RegisterProgramKernel<Normalization>("LRNGrad");
+const bool normalization_registered = RegisterProgramKernel<Lowering<LowerNormalization>>("LRN") &&
+                                      RegisterProgramKernel<Lowering<LowerNormalization>>("LRNGrad");
 
 }  // namespace
 }  // namespace tensorflow_ipu

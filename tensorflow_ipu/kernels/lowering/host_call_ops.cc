@@ -108,43 +108,28 @@ class HostFunctionOp : public tf::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("IpuHostFunction").Device(tf::DEVICE_CPU), HostFunctionOp);
 
-class HostCallXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<xla::Shape> results(types_.size());
-    for (std::size_t i = 0; i < types_.size(); ++i) {
-      OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(types_[i], shapes_[i], &results[i]));
-    }
-    const std::string node = TextOf(def());
-    const std::vector<xla::XlaOp> given =
-        CallWithState(context, "ipu_host_call", ValuesOf(context), results,
-                      CallAttributes({{"node", node}, {"name", NameForMessages(context, node)}}), options_);
-    if (given.size() == results.size()) context->SetTensorListOutput(0, xla::Tuple(context->builder(), given));
+absl::Status LowerHostCall(tf::XlaOpKernelContext* context) {
+  const auto types = AttributeOf<std::vector<tf::DataType>>(context, "result_types");
+  const auto shapes = AttributeOf<std::vector<tf::TensorShape>>(context, "result_shapes");
+  std::vector<xla::Shape> results(types.size());
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(types[i], shapes[i], &results[i]));
   }
+  const std::string node = TextOf(context->op_kernel().def());
+  const std::string attributes = CallAttributes({{"node", node}, {"name", NameForMessages(context, node)}});
+  TF_ASSIGN_OR_RETURN(const std::vector<xla::XlaOp> given,
+                      CallWithState(context, "ipu_host_call", ValuesOf(context), results, attributes));
+  context->SetTensorListOutput(0, xla::Tuple(context->builder(), given));
+  return absl::OkStatus();
+}
 
- private:
-  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
-  const std::vector<tf::DataType> types_ = tf::GetNodeAttr<std::vector<tf::DataType>>(def(), "result_types").value();
-  const std::vector<tf::TensorShape> shapes_ =
-      tf::GetNodeAttr<std::vector<tf::TensorShape>>(def(), "result_shapes").value();
-};
+absl::Status LowerHostResult(tf::XlaOpKernelContext* context) {
+  context->SetOutput(0, xla::GetTupleElement(context->Input(0), AttributeOf<int64_t>(context, "index")));
+  return absl::OkStatus();
+}
 
-class HostResultXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    context->SetOutput(0, xla::GetTupleElement(context->Input(0), index_));
-  }
-
- private:
-  const int64_t index_ = tf::GetNodeAttr<int64_t>(def(), "index").value();
-};
-
-REGISTER_XLA_OP(Name("IpuHostCall").IsMetadataOp(), HostCallXla);
-REGISTER_XLA_OP(Name("IpuHostResult").IsMetadataOp(), HostResultXla);
+REGISTER_XLA_OP(Name("IpuHostCall").IsMetadataOp(), Lowering<LowerHostCall>);
+REGISTER_XLA_OP(Name("IpuHostResult").IsMetadataOp(), Lowering<LowerHostResult>);
 
 REGISTER_OP("IpuUserOperation")
     .Input("state: resource")
@@ -159,35 +144,27 @@ REGISTER_OP("IpuUserOperation")
     .SetIsStateful()
     .SetShapeFn(StatedShapes);
 
-class UserOperationXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<xla::Shape> results(context->num_outputs());
-    for (int i = 0; i < context->num_outputs(); ++i) {
-      tf::TensorShape shape;
-      OP_REQUIRES(context, shapes_[i].AsTensorShape(&shape),
-                  absl::InvalidArgumentError(absl::StrCat(
-                      NameForMessages(context, called_), ": `outs` says the shape ", shapes_[i].DebugString(),
-                      ", and a program has static shapes: trace its function for arguments of static shape")));
-      OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(i), shape, &results[i]));
+absl::Status LowerUserOperation(tf::XlaOpKernelContext* context) {
+  const auto called = AttributeOf<std::string>(context, "called");
+  const std::string name = NameForMessages(context, called);
+  // Unknown where Keras traces a layer that is never compiled.
+  const auto shapes = AttributeOf<std::vector<tf::PartialTensorShape>>(context, "output_shapes");
+  std::vector<xla::Shape> results(context->num_outputs());
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    tf::TensorShape shape;
+    if (!shapes[i].AsTensorShape(&shape)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": `outs` says the shape ", shapes[i].DebugString(),
+                       ", and a program has static shapes: trace its function for arguments of static shape"));
     }
-    const std::string attributes =
-        CallAttributes({{"attributes", attributes_}, {"called", called_}, {"name", NameForMessages(context, called_)}});
-    SetOutputs(context, CallWithState(context, "ipu_user_operation", ValuesOf(context), results, attributes, options_));
+    TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(context->expected_output_dtype(i), shape, &results[i]));
   }
+  const std::string attributes = CallAttributes(
+      {{"attributes", AttributeOf<std::string>(context, "attributes")}, {"called", called}, {"name", name}});
+  return SetOutputs(context, CallWithState(context, "ipu_user_operation", ValuesOf(context), results, attributes));
+}
 
- private:
-  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
-  const std::string attributes_ = tf::GetNodeAttr<std::string>(def(), "attributes").value();
-  const std::string called_ = tf::GetNodeAttr<std::string>(def(), "called").value();
-  const std::vector<tf::PartialTensorShape> shapes_ =
-      tf::GetNodeAttr<std::vector<tf::PartialTensorShape>>(def(), "output_shapes")
-          .value();  // Unknown where Keras traces a layer that is never compiled.
-};
-
-REGISTER_XLA_OP(Name("IpuUserOperation").IsMetadataOp(), UserOperationXla);
+REGISTER_XLA_OP(Name("IpuUserOperation").IsMetadataOp(), Lowering<LowerUserOperation>);
 
 }  // namespace
 }  // namespace tensorflow_ipu

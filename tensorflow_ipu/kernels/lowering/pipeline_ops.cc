@@ -50,27 +50,23 @@ REGISTER_OP("IpuLoopIndices")
     .Attr("kinds: list(int) >= 0")
     .SetShapeFn(Scalars);
 
-class LoopIndicesXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<std::pair<const char*, CallValue>> attributes;
-    for (const char* const name : {"number_of", "slot_of", "depths", "first", "second", "kinds"}) {
-      attributes.emplace_back(name, tf::GetNodeAttr<std::vector<int64_t>>(def(), name).value());
-    }
-    std::vector<xla::Shape> results;
-    for (int i = 0; i < context->num_outputs(); ++i) {
-      const bool is_number = context->expected_output_dtype(i) == tf::DT_INT32;
-      results.push_back(xla::ShapeUtil::MakeShape(is_number ? xla::S32 : xla::PRED, {}));
-    }
-    const xla::XlaOp indices = TypedCall(context->builder(), "ipu_loop_indices", {context->Input(0), context->Input(1)},
-                                         xla::ShapeUtil::MakeTupleShape(results), CallAttributes(attributes));
-    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, ResultOf(context, indices, i));
+absl::Status LowerLoopIndices(tf::XlaOpKernelContext* context) {
+  std::vector<std::pair<const char*, CallValue>> attributes;
+  for (const char* const name : {"number_of", "slot_of", "depths", "first", "second", "kinds"}) {
+    attributes.emplace_back(name, AttributeOf<std::vector<int64_t>>(context, name));
   }
-};
+  std::vector<xla::Shape> results;
+  for (int i = 0; i < context->num_outputs(); ++i) {
+    const bool is_number = context->expected_output_dtype(i) == tf::DT_INT32;
+    results.push_back(xla::ShapeUtil::MakeShape(is_number ? xla::S32 : xla::PRED, {}));
+  }
+  const xla::XlaOp indices = TypedCall(context->builder(), "ipu_loop_indices", {context->Input(0), context->Input(1)},
+                                       xla::ShapeUtil::MakeTupleShape(results), CallAttributes(attributes));
+  for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, ResultOf(context, indices, i));
+  return absl::OkStatus();
+}
 
-REGISTER_XLA_OP(Name("IpuLoopIndices"), LoopIndicesXla);
+REGISTER_XLA_OP(Name("IpuLoopIndices"), Lowering<LowerLoopIndices>);
 
 // Passes on `count`, a number of micro-batches or of iterations over them that is only known at run time. The run fails
 // with the message `before`, `count`, `after` unless it is a multiple of `multiple` from `least` to `largest`.
@@ -85,23 +81,19 @@ REGISTER_OP("IpuMicroBatches")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::ScalarShape);
 
-class MicroBatchesXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
+absl::Status LowerMicroBatches(tf::XlaOpKernelContext* context) {
+  const std::string attributes = CallAttributes({{"multiple", AttributeOf<int64_t>(context, "multiple")},
+                                                 {"least", AttributeOf<int64_t>(context, "least")},
+                                                 {"largest", AttributeOf<int64_t>(context, "largest")},
+                                                 {"before", AttributeOf<std::string>(context, "before")},
+                                                 {"after", AttributeOf<std::string>(context, "after")}});
+  const xla::XlaOp checked = TypedCall(context->builder(), "ipu_micro_batches", {context->Input(0)},
+                                       xla::ShapeUtil::MakeShape(xla::S64, {}), attributes, /*has_side_effect=*/true);
+  context->SetOutput(0, AtRunTime(context, checked));
+  return absl::OkStatus();
+}
 
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const std::string attributes = CallAttributes({{"multiple", tf::GetNodeAttr<int64_t>(def(), "multiple").value()},
-                                                   {"least", tf::GetNodeAttr<int64_t>(def(), "least").value()},
-                                                   {"largest", tf::GetNodeAttr<int64_t>(def(), "largest").value()},
-                                                   {"before", tf::GetNodeAttr<std::string>(def(), "before").value()},
-                                                   {"after", tf::GetNodeAttr<std::string>(def(), "after").value()}});
-    const xla::XlaOp checked = TypedCall(context->builder(), "ipu_micro_batches", {context->Input(0)},
-                                         xla::ShapeUtil::MakeShape(xla::S64, {}), attributes, /*has_side_effect=*/true);
-    context->SetOutput(0, AtRunTime(context, checked));
-  }
-};
-
-REGISTER_XLA_OP(Name("IpuMicroBatches").IsMetadataOp(), MicroBatchesXla);
+REGISTER_XLA_OP(Name("IpuMicroBatches").IsMetadataOp(), Lowering<LowerMicroBatches>);
 
 // Joins orders that do not know of each other: any use of the states after this op comes after all uses before it.
 REGISTER_OP("IpuJoinOrders")
@@ -110,31 +102,27 @@ REGISTER_OP("IpuJoinOrders")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs);
 
-class JoinOrdersXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  // A custom call returns each state as it is. Operations of XLA would be compiled for each such op.
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<xla::XlaOp> states(context->num_inputs());
-    std::vector<xla::Shape> shapes;
-    std::vector<Alias> in_place;
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      tf::TensorShape shape;
-      OP_REQUIRES_OK(context, context->ReadVariableInput(i, tf::DT_INT64, &shape, &states[i]));
-      shapes.push_back(xla::ShapeUtil::MakeShape(xla::S64, shape.dim_sizes()));
-      in_place.push_back({{i}, {i, {}}});
-    }
-    const xla::XlaOp joined =
-        TypedCall(context->builder(), "ipu_join_orders", states, xla::ShapeUtil::MakeTupleShape(shapes),
-                  /*attributes=*/"", /*has_side_effect=*/false, in_place);
-    for (int i = 0; i < context->num_inputs(); ++i) {
-      OP_REQUIRES_OK(context, context->AssignVariable(i, tf::DT_INT64, xla::GetTupleElement(joined, i)));
-    }
+// A custom call returns each state as it is. Operations of XLA would be compiled for each such op.
+absl::Status LowerJoinOrders(tf::XlaOpKernelContext* context) {
+  std::vector<xla::XlaOp> states;
+  std::vector<xla::Shape> shapes;
+  std::vector<Alias> in_place;
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    tf::TensorShape shape;
+    TF_RETURN_IF_ERROR(context->ReadVariableInput(i, tf::DT_INT64, &shape, &states.emplace_back()));
+    shapes.push_back(xla::ShapeUtil::MakeShape(xla::S64, shape.dim_sizes()));
+    in_place.push_back({{i}, {i, {}}});
   }
-};
+  const xla::XlaOp joined =
+      TypedCall(context->builder(), "ipu_join_orders", states, xla::ShapeUtil::MakeTupleShape(shapes),
+                /*attributes=*/"", /*has_side_effect=*/false, in_place);
+  for (int i = 0; i < context->num_inputs(); ++i) {
+    TF_RETURN_IF_ERROR(context->AssignVariable(i, tf::DT_INT64, xla::GetTupleElement(joined, i)));
+  }
+  return absl::OkStatus();
+}
 
-REGISTER_XLA_OP(Name("IpuJoinOrders").IsMetadataOp(), JoinOrdersXla);
+REGISTER_XLA_OP(Name("IpuJoinOrders").IsMetadataOp(), Lowering<LowerJoinOrders>);
 
 // `IpuStashZeros`, `IpuStashRead` and `IpuStashWrite`: buffers that hold a tensor for several micro-batches. Reads
 // below 256 KiB and all writes are custom calls, one a tensor: XLA would compile a kernel for each slice and each
@@ -178,94 +166,57 @@ constexpr int64_t kLarge = 256 << 10;
 
 bool IsLarge(const xla::Shape& value) { return xla::ShapeUtil::ByteSizeOf(value) >= kLarge; }
 
-// The start indices of a slot: its number along the first axis, and 0 along the others.
-std::vector<xla::XlaOp> BeginOf(xla::XlaBuilder* builder, xla::XlaOp slot, const xla::Shape& stash) {
-  std::vector<xla::XlaOp> begin(stash.dimensions().size(), xla::ConstantR0<int32_t>(builder, 0));
-  begin[0] = slot;
-  return begin;
-}
-
-std::vector<int64_t> Single(const xla::Shape& value) {
-  std::vector<int64_t> sizes(value.dimensions().begin(), value.dimensions().end());
-  sizes.insert(sizes.begin(), 1);
-  return sizes;
-}
-
 absl::StatusOr<xla::XlaOp> Read(tf::XlaOpKernelContext* context, xla::XlaOp stash, const xla::Shape& shape,
                                 xla::XlaOp slot, xla::XlaOp token) {
   xla::XlaBuilder* const builder = context->builder();
   const xla::Shape value = xla::ShapeUtil::DeleteDimension(0, shape);
   if (!IsLarge(value)) return AtRunTime(context, TypedCall(builder, "ipu_stash_read", {stash, slot, token}, value));
   slot = slot + token;
-  const xla::XlaOp there =
-      xla::Reshape(xla::DynamicSlice(stash, BeginOf(builder, slot, shape), Single(value)), value.dimensions());
+  std::vector<xla::XlaOp> begin(shape.dimensions().size(), xla::ConstantR0<int32_t>(builder, 0));
+  begin[0] = slot;
+  std::vector<int64_t> sizes(shape.dimensions().begin(), shape.dimensions().end());
+  sizes[0] = 1;
+  const xla::XlaOp there = xla::Reshape(xla::DynamicSlice(stash, begin, sizes), value.dimensions());
   TF_RETURN_IF_ERROR(NoteStashSlot(context, there, {stash, slot}));
   return there;
 }
 
-class StashZerosXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<xla::Shape> stashes(shapes_.size());
-    for (std::size_t i = 0; i < shapes_.size(); ++i) {
-      OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(static_cast<int>(i)), shapes_[i],
-                                                        &stashes[i]));
-    }
-    const xla::XlaOp zeros =
-        TypedCall(context->builder(), "ipu_stash_zeros", {}, xla::ShapeUtil::MakeTupleShape(stashes));
-    for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(zeros, i));
+absl::Status LowerStashZeros(tf::XlaOpKernelContext* context) {
+  std::vector<xla::Shape> stashes;
+  for (const tf::TensorShape& shape : AttributeOf<std::vector<tf::TensorShape>>(context, "output_shapes")) {
+    const tf::DataType type = context->expected_output_dtype(static_cast<int>(stashes.size()));
+    TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(type, shape, &stashes.emplace_back()));
   }
+  const xla::XlaOp zeros =
+      TypedCall(context->builder(), "ipu_stash_zeros", {}, xla::ShapeUtil::MakeTupleShape(stashes));
+  for (int i = 0; i < context->num_outputs(); ++i) context->SetOutput(i, xla::GetTupleElement(zeros, i));
+  return absl::OkStatus();
+}
 
- private:
-  const std::vector<tf::TensorShape> shapes_ =
-      tf::GetNodeAttr<std::vector<tf::TensorShape>>(def(), "output_shapes").value();
-};
-
-class StashReadXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::XlaOp slot = context->Input(context->num_inputs() - 2);
-    const xla::XlaOp token = context->Input(context->num_inputs() - 1);
-    for (int i = 0; i < context->num_outputs(); ++i) {
-      const absl::StatusOr<xla::Shape> stash = context->InputXlaShape(i);
-      OP_REQUIRES_OK(context, stash.status());
-      OP_REQUIRES(context, !stash->dimensions().empty(),
-                  absl::InvalidArgumentError("A stash buffer has one axis at least."));
-      const absl::StatusOr<xla::XlaOp> value = Read(context, context->Input(i), *stash, slot, token);
-      OP_REQUIRES_OK(context, value.status());
-      context->SetOutput(i, *value);
+// Lowers a read or a write, stash by stash.
+absl::Status LowerStashUse(tf::XlaOpKernelContext* context) {
+  const int stashes = context->num_outputs();
+  const xla::XlaOp slot = context->Input(context->num_inputs() - 2);
+  const xla::XlaOp token = context->Input(context->num_inputs() - 1);
+  for (int i = 0; i < stashes; ++i) {
+    TF_ASSIGN_OR_RETURN(const xla::Shape stash, context->InputXlaShape(i));
+    if (stash.dimensions().empty()) return absl::InvalidArgumentError("A stash buffer has one axis at least.");
+    if (context->op_kernel().type_string_view() == "IpuStashRead") {
+      TF_ASSIGN_OR_RETURN(const xla::XlaOp value, Read(context, context->Input(i), stash, slot, token));
+      context->SetOutput(i, value);
+      continue;
     }
+    const std::vector<xla::XlaOp> operands = {context->Input(i), context->Input(stashes + i), slot, token};
+    const std::vector<Alias> in_place = {{{}, {0, {}}}};
+    context->SetOutput(i, TypedCall(context->builder(), "ipu_stash_write", operands, stash, /*attributes=*/"",
+                                    /*has_side_effect=*/false, in_place));
   }
-};
+  return absl::OkStatus();
+}
 
-class StashWriteXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const int stashes = context->num_outputs();
-    const xla::XlaOp slot = context->Input(context->num_inputs() - 2);
-    const xla::XlaOp token = context->Input(context->num_inputs() - 1);
-    for (int i = 0; i < stashes; ++i) {
-      const absl::StatusOr<xla::Shape> stash = context->InputXlaShape(i);
-      OP_REQUIRES_OK(context, stash.status());
-      OP_REQUIRES(context, !stash->dimensions().empty(),
-                  absl::InvalidArgumentError("A stash buffer has one axis at least."));
-      const std::vector<xla::XlaOp> operands = {context->Input(i), context->Input(stashes + i), slot, token};
-      const std::vector<Alias> in_place = {{{}, {0, {}}}};
-      context->SetOutput(i, TypedCall(context->builder(), "ipu_stash_write", operands, *stash, /*attributes=*/"",
-                                      /*has_side_effect=*/false, in_place));
-    }
-  }
-};
-
-REGISTER_XLA_OP(Name("IpuStashZeros"), StashZerosXla);
-REGISTER_XLA_OP(Name("IpuStashRead"), StashReadXla);
-REGISTER_XLA_OP(Name("IpuStashWrite"), StashWriteXla);
+REGISTER_XLA_OP(Name("IpuStashZeros"), Lowering<LowerStashZeros>);
+REGISTER_XLA_OP(Name("IpuStashRead"), Lowering<LowerStashUse>);
+REGISTER_XLA_OP(Name("IpuStashWrite"), Lowering<LowerStashUse>);
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -30,25 +30,18 @@ REGISTER_OP("IpuInfeedDequeue")
     .SetIsStateful()
     .SetShapeFn(StatedShapes);
 
-class InfeedDequeueXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<xla::Shape> results(types_.size());
-    for (std::size_t i = 0; i < types_.size(); ++i) {
-      OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(types_[i], shapes_[i], &results[i]));
-      OP_REQUIRES_OK(context, RefuseEmpty("infeed", results[i]));
-    }
-    SetOutputs(context, CallWithState(context, "ipu_infeed_dequeue", {}, results, /*attributes=*/""));
+absl::Status LowerInfeedDequeue(tf::XlaOpKernelContext* context) {
+  const auto shapes = AttributeOf<std::vector<tf::TensorShape>>(context, "shapes");
+  std::vector<xla::Shape> results(shapes.size());
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    const tf::DataType type = context->expected_output_dtype(static_cast<int>(i));
+    TF_RETURN_IF_ERROR(tf::TensorShapeToXLAShape(type, shapes[i], &results[i]));
+    TF_RETURN_IF_ERROR(RefuseEmpty("infeed", results[i]));
   }
+  return SetOutputs(context, CallWithState(context, "ipu_infeed_dequeue", {}, results));
+}
 
- private:
-  const tf::DataTypeVector types_ = tf::GetNodeAttr<tf::DataTypeVector>(def(), "types").value();
-  const std::vector<tf::TensorShape> shapes_ = tf::GetNodeAttr<std::vector<tf::TensorShape>>(def(), "shapes").value();
-};
-
-REGISTER_XLA_OP(Name("IpuInfeedDequeue").IsMetadataOp(), InfeedDequeueXla);
+REGISTER_XLA_OP(Name("IpuInfeedDequeue").IsMetadataOp(), Lowering<LowerInfeedDequeue>);
 
 // `layout` numbers the structure, types and shapes of the element for the host. With `synthetic`, the program declares
 // the layout and enqueues nothing.
@@ -61,27 +54,18 @@ REGISTER_OP("IpuOutfeedEnqueue")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs);
 
-class OutfeedEnqueueXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    std::vector<xla::XlaOp> element = ValuesOf(context);
-    for (const xla::XlaOp& value : element) {
-      const absl::StatusOr<xla::Shape> shape = context->builder()->GetShape(value);
-      OP_REQUIRES_OK(context, shape.status());
-      OP_REQUIRES_OK(context, RefuseEmpty("outfeed", *shape));
-    }
-    if (synthetic_) element.clear();
-    CallWithState(context, "ipu_outfeed_enqueue", element, /*results=*/{}, CallAttributes({{"layout", layout_}}));
+absl::Status LowerOutfeedEnqueue(tf::XlaOpKernelContext* context) {
+  std::vector<xla::XlaOp> element = ValuesOf(context);
+  for (const xla::XlaOp value : element) {
+    TF_ASSIGN_OR_RETURN(const xla::Shape shape, context->builder()->GetShape(value));
+    TF_RETURN_IF_ERROR(RefuseEmpty("outfeed", shape));
   }
+  if (AttributeOf<bool>(context, "synthetic")) element.clear();
+  const std::string attributes = CallAttributes({{"layout", AttributeOf<int64_t>(context, "layout")}});
+  return CallWithState(context, "ipu_outfeed_enqueue", element, /*results=*/{}, attributes).status();
+}
 
- private:
-  const int64_t layout_ = tf::GetNodeAttr<int64_t>(def(), "layout").value();
-  const bool synthetic_ = tf::GetNodeAttr<bool>(def(), "synthetic").value();
-};
-
-REGISTER_XLA_OP(Name("IpuOutfeedEnqueue"), OutfeedEnqueueXla);
+REGISTER_XLA_OP(Name("IpuOutfeedEnqueue"), Lowering<LowerOutfeedEnqueue>);
 
 // `trained` is a scalar whose gradient updates the table; a constant where the table is not trained.
 REGISTER_OP("IpuEmbeddingLookup")
@@ -115,49 +99,27 @@ REGISTER_OP("IpuEmbeddingUpdate")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::ScalarShape);
 
-class EmbeddingLookupXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
+absl::Status LowerEmbeddingLookup(tf::XlaOpKernelContext* context) {
+  TF_ASSIGN_OR_RETURN(const xla::Shape indices, context->InputXlaShape(1));
+  const xla::Shape rows = xla::ShapeUtil::MakeShape(context->input_xla_type(2),
+                                                    {indices.dimensions(0), AttributeOf<int64_t>(context, "width")});
+  const std::string attributes = CallAttributes({{"name", NameForMessages(context, "lookup")}});
+  return SetOutputs(context, CallWithState(context, "ipu_embedding_lookup", {context->Input(1)}, {rows}, attributes));
+}
 
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const absl::StatusOr<xla::Shape> indices = context->InputXlaShape(1);
-    OP_REQUIRES_OK(context, indices.status());
-    xla::Shape rows;
-    OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0),
-                                                      tf::TensorShape({indices->dimensions(0), width_}), &rows));
-    const std::string attributes = CallAttributes({{"name", NameForMessages(context, "lookup")}});
-    SetOutputs(context,
-               CallWithState(context, "ipu_embedding_lookup", {context->Input(1)}, {rows}, attributes, options_));
-  }
+absl::Status LowerEmbeddingUpdate(tf::XlaOpKernelContext* context) {
+  const xla::Shape done = xla::ShapeUtil::MakeShape(context->input_xla_type(2), {});
+  const auto site = AttributeOf<int64_t>(context, "site");
+  const std::string attributes = CallAttributes({{"learning_rate", AttributeOf<float>(context, "learning_rate")},
+                                                 {"batches", AttributeOf<int64_t>(context, "batches")},
+                                                 {"site", site},
+                                                 {"name", NameForMessages(context, absl::StrCat(site))}});
+  return SetOutputs(context, CallWithState(context, "ipu_embedding_update", {context->Input(1), context->Input(2)},
+                                           {done}, attributes));
+}
 
- private:
-  const int64_t width_ = tf::GetNodeAttr<int64_t>(def(), "width").value();
-  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
-};
-
-class EmbeddingUpdateXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    xla::Shape done;
-    OP_REQUIRES_OK(context, tf::TensorShapeToXLAShape(context->expected_output_dtype(0), tf::TensorShape({}), &done));
-    const std::string attributes = CallAttributes({{"learning_rate", learning_rate_},
-                                                   {"batches", batches_},
-                                                   {"site", site_},
-                                                   {"name", NameForMessages(context, absl::StrCat(site_))}});
-    SetOutputs(context, CallWithState(context, "ipu_embedding_update", {context->Input(1), context->Input(2)}, {done},
-                                      attributes));
-  }
-
- private:
-  const float learning_rate_ = tf::GetNodeAttr<float>(def(), "learning_rate").value();
-  const int64_t batches_ = tf::GetNodeAttr<int64_t>(def(), "batches").value();
-  const int64_t site_ = tf::GetNodeAttr<int64_t>(def(), "site").value();
-};
-
-REGISTER_XLA_OP(Name("IpuEmbeddingLookup").IsMetadataOp(), EmbeddingLookupXla);
-REGISTER_XLA_OP(Name("IpuEmbeddingUpdate").IsMetadataOp(), EmbeddingUpdateXla);
+REGISTER_XLA_OP(Name("IpuEmbeddingLookup").IsMetadataOp(), Lowering<LowerEmbeddingLookup>);
+REGISTER_XLA_OP(Name("IpuEmbeddingUpdate").IsMetadataOp(), Lowering<LowerEmbeddingUpdate>);
 
 // Draws a new seed at each use, for TensorFlow's stateless random ops. `advance` is false in the condition of a loop,
 // where XLA allows no assignment and the loop keeps the order.
@@ -175,34 +137,21 @@ REGISTER_OP("IpuRandomSeed")
 REGISTER_OP("IpuRandomStream")
     .Input("state: resource")
     .Output("stream: int64")
+    .Attr("advance: bool = false")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::ScalarShape);
 
-class RandomSeedXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
+absl::Status LowerRandomSeed(tf::XlaOpKernelContext* context) {
+  return SetOutputs(context, CallWithState(context, "ipu_random_seed", {}, {xla::ShapeUtil::MakeShape(xla::S64, {2})}));
+}
 
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::Shape seed = xla::ShapeUtil::MakeShape(xla::S64, {2});
-    SetOutputs(context, CallWithState(context, "ipu_random_seed", {}, {seed}, "{}", options_));
-  }
+absl::Status LowerRandomStream(tf::XlaOpKernelContext* context) {
+  return SetOutputs(context,
+                    CallWithState(context, "ipu_random_stream", {}, {xla::ShapeUtil::MakeShape(xla::S64, {})}));
+}
 
- private:
-  const CallOptions options_{/*in_place=*/false, tf::GetNodeAttr<bool>(def(), "advance").value()};
-};
-
-class RandomStreamXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::Shape stream = xla::ShapeUtil::MakeShape(xla::S64, {});
-    SetOutputs(context, CallWithState(context, "ipu_random_stream", {}, {stream}, "{}", {false, /*advance=*/false}));
-  }
-};
-
-REGISTER_XLA_OP(Name("IpuRandomSeed").IsMetadataOp(), RandomSeedXla);
-REGISTER_XLA_OP(Name("IpuRandomStream").IsMetadataOp(), RandomStreamXla);
+REGISTER_XLA_OP(Name("IpuRandomSeed").IsMetadataOp(), Lowering<LowerRandomSeed>);
+REGISTER_XLA_OP(Name("IpuRandomStream").IsMetadataOp(), Lowering<LowerRandomStream>);
 
 // Marks a program that emulates the machine's arithmetic. `options` are those of `precision::Options`. The state is
 // that of the random streams.
@@ -212,20 +161,13 @@ REGISTER_OP("IpuHalfPrecision")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs);
 
-class HalfPrecisionXla : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
+absl::Status LowerHalfPrecision(tf::XlaOpKernelContext* context) {
+  const xla::Shape word = xla::ShapeUtil::MakeShape(xla::U32, {});
+  const std::string attributes = CallAttributes({{"options", AttributeOf<std::string>(context, "options")}});
+  return CallWithState(context, precision::kMarker, {}, {word, word, word, word}, attributes).status();
+}
 
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const xla::Shape word = xla::ShapeUtil::MakeShape(xla::U32, {});
-    CallWithState(context, precision::kMarker, {}, {word, word, word, word}, CallAttributes({{"options", options_}}));
-  }
-
- private:
-  const std::string options_ = tf::GetNodeAttr<std::string>(def(), "options").value();
-};
-
-REGISTER_XLA_OP(Name("IpuHalfPrecision").IsMetadataOp(), HalfPrecisionXla);
+REGISTER_XLA_OP(Name("IpuHalfPrecision").IsMetadataOp(), Lowering<LowerHalfPrecision>);
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -145,31 +145,55 @@ xla::XlaOp Checked(tf::XlaOpKernelContext* context, xla::XlaOp place, xla::XlaOp
   return xla::Select(AtRunTime(context, CallAssertion(context, holds, message)), place, Number(place, 0));
 }
 
-class Slicing : public tf::XlaOpKernel {
- public:
-  using XlaOpKernel::XlaOpKernel;
+// Returns the tensor with `value` in the region.
+absl::StatusOr<xla::XlaOp> Assigned(xla::XlaOp tensor, xla::XlaOp value, const Region& region) {
+  xla::XlaBuilder* const builder = tensor.builder();
+  TF_ASSIGN_OR_RETURN(const xla::Shape given, builder->GetShape(value));
+  Sizes shape(given.dimensions().begin(), given.dimensions().end());
+  while (shape.size() > region.shape.size() && shape.front() == 1) shape.erase(shape.begin());
+  TF_ASSIGN_OR_RETURN(value, tf::BroadcastTo(xla::Reshape(value, shape), region.shape));
+  if (region.IsEmpty()) return tensor;
+  value = xla::Rev(xla::Reshape(value, region.Elements()), region.Reversed());
+  const Sizes steps = region.Steps();
+  if (std::any_of(steps.begin(), steps.end(), [](int64_t step) { return step > 1; })) {
+    xla::PaddingConfig gaps;
+    for (const int64_t step : steps) {
+      gaps.add_dimensions()->set_interior_padding(step - 1);
+    }
+    const xla::XlaOp yes = xla::ConstantR0<bool>(builder, true), no = xla::ConstantR0<bool>(builder, false);
+    const xla::XlaOp assigned = xla::Pad(xla::Broadcast(yes, region.Elements()), no, gaps);
+    const xla::XlaOp before = xla::DynamicSlice(tensor, region.Firsts(), region.Spans());
+    value = xla::Select(assigned, xla::Pad(value, xla::ScalarLike(value, 0), gaps), before);
+  }
+  return xla::DynamicUpdateSlice(tensor, value, region.Firsts());
+}
 
- protected:
+// The slice of the node being lowered.
+class Slicing {
+ public:
+  explicit Slicing(tf::XlaOpKernelContext* context) : context_(context) {}
+
   // Which places a run checks. It moves others into the tensor, as XLA does.
   enum class Checks { kNone, kRanges, kAll };
 
   // Whether XLA's kernel does: all places are known, and the trace relies on no length.
-  bool IsXlas(tf::XlaOpKernelContext* context) const {
-    return lengths_.empty() && context->ConstantInputTensor(kBegin).ok() && context->ConstantInputTensor(kEnd).ok();
+  bool IsXlas() const {
+    return lengths_.empty() && context_->ConstantInputTensor(kBegin).ok() && context_->ConstantInputTensor(kEnd).ok();
   }
 
   // `value` is the shape of what is assigned, or of the gradient of the slice. Ranges of unknown length have as many
   // elements as it.
-  absl::StatusOr<Region> RegionOf(tf::XlaOpKernelContext* context, const tf::TensorShape& sliced, Checks checks,
+  absl::StatusOr<Region> RegionOf(const tf::TensorShape& sliced, Checks checks,
                                   const tf::TensorShape* value = nullptr) const {
-    TF_ASSIGN_OR_RETURN(const tf::Tensor strides_tensor, context->ConstantInputTensor(kStrides));
+    TF_ASSIGN_OR_RETURN(const tf::Tensor strides_tensor, context_->ConstantInputTensor(kStrides));
     tf::PartialTensorShape processed, shape;
     bool unused = false;
     absl::InlinedVector<int64_t, 4> begins, ends, strides;
     tf::StridedSliceShapeSpec spec;
-    TF_RETURN_IF_ERROR(tf::ValidateStridedSliceOp(nullptr, nullptr, strides_tensor, sliced, begin_mask_, end_mask_,
-                                                  ellipsis_mask_, new_axis_mask_, shrink_axis_mask_, &processed, &shape,
-                                                  &unused, &unused, &unused, &begins, &ends, &strides, &spec));
+    TF_RETURN_IF_ERROR(tf::ValidateStridedSliceOp(nullptr, nullptr, strides_tensor, sliced, Mask("begin_mask"),
+                                                  Mask("end_mask"), Mask("ellipsis_mask"), Mask("new_axis_mask"),
+                                                  Mask("shrink_axis_mask"), &processed, &shape, &unused, &unused,
+                                                  &unused, &begins, &ends, &strides, &spec));
     Region region;
     region.axis_of.assign(spec.output_to_processing_mapping.begin(), spec.output_to_processing_mapping.end());
     const auto rank = static_cast<int64_t>(region.axis_of.size());
@@ -180,7 +204,7 @@ class Slicing : public tf::XlaOpKernel {
       if (value != nullptr && 0 < from_last && from_last <= value->dims()) {
         elements = value->dim_size(value->dims() - static_cast<int>(from_last));
       }
-      TF_ASSIGN_OR_RETURN(Axis axis, AxisOf(context, spec, i, sliced.dim_size(i), strides[i], elements, checks));
+      TF_ASSIGN_OR_RETURN(Axis axis, AxisOf(spec, i, sliced.dim_size(i), strides[i], elements, checks));
       region.axes.push_back(std::move(axis));
     }
     for (int64_t i = 0; i < rank; ++i) {
@@ -189,36 +213,13 @@ class Slicing : public tf::XlaOpKernel {
     return region;
   }
 
-  // Returns the tensor with `value` in the region.
-  static absl::StatusOr<xla::XlaOp> Assigned(xla::XlaOp tensor, xla::XlaOp value, const Region& region) {
-    xla::XlaBuilder* const builder = tensor.builder();
-    TF_ASSIGN_OR_RETURN(const xla::Shape given, builder->GetShape(value));
-    Sizes shape(given.dimensions().begin(), given.dimensions().end());
-    while (shape.size() > region.shape.size() && shape.front() == 1) shape.erase(shape.begin());
-    TF_ASSIGN_OR_RETURN(value, tf::BroadcastTo(xla::Reshape(value, shape), region.shape));
-    if (region.IsEmpty()) return tensor;
-    value = xla::Rev(xla::Reshape(value, region.Elements()), region.Reversed());
-    const Sizes steps = region.Steps();
-    if (std::any_of(steps.begin(), steps.end(), [](int64_t step) { return step > 1; })) {
-      xla::PaddingConfig gaps;
-      for (const int64_t step : steps) {
-        gaps.add_dimensions()->set_interior_padding(step - 1);
-      }
-      const xla::XlaOp yes = xla::ConstantR0<bool>(builder, true), no = xla::ConstantR0<bool>(builder, false);
-      const xla::XlaOp assigned = xla::Pad(xla::Broadcast(yes, region.Elements()), no, gaps);
-      const xla::XlaOp before = xla::DynamicSlice(tensor, region.Firsts(), region.Spans());
-      value = xla::Select(assigned, xla::Pad(value, xla::ScalarLike(value, 0), gaps), before);
-    }
-    return xla::DynamicUpdateSlice(tensor, value, region.Firsts());
-  }
-
  private:
-  absl::StatusOr<Axis> AxisOf(tf::XlaOpKernelContext* context, const tf::StridedSliceShapeSpec& spec, int number,
-                              int64_t size, int64_t stride, std::optional<int64_t> elements, Checks checks) const {
+  absl::StatusOr<Axis> AxisOf(const tf::StridedSliceShapeSpec& spec, int number, int64_t size, int64_t stride,
+                              std::optional<int64_t> elements, Checks checks) const {
     const int64_t at = spec.processing_to_sparse_mapping[number];
     const std::string of_axis = absl::StrCat("of an axis of ", size, " elements");
     if (Has(spec.shrink_axis_dense_mask, number)) {
-      const Place index = PlaceAt(context, kBegin, at, size);
+      const Place index = PlaceAt(context_, kBegin, at, size);
       if (index.known && (*index.known < 0 || *index.known >= size)) {
         return absl::InvalidArgumentError(absl::StrCat("slice index out of bounds: ", *index.known, " ", of_axis));
       }
@@ -226,7 +227,7 @@ class Slicing : public tf::XlaOpKernel {
         const xla::XlaOp inside =
             xla::And(xla::Ge(index.op, Number(index.op, 0)), xla::Lt(index.op, Number(index.op, size)));
         return Axis{
-            Checked(context, index.op, inside, {{"slice index out of bounds:"}, {index.given}, {of_axis}}), 1, 1, {}};
+            Checked(context_, index.op, inside, {{"slice index out of bounds:"}, {index.given}, {of_axis}}), 1, 1, {}};
       }
       return Axis{index.op, 1, 1, {}};
     }
@@ -234,9 +235,9 @@ class Slicing : public tf::XlaOpKernel {
     const int64_t least = backward ? -1 : 0, most = backward ? size - 1 : size;
     const auto place = [&](int input, int32_t mask, int64_t masked) {
       if (Has(mask, number)) {
-        return Place{xla::ConstantR0WithType(context->builder(), PlaceType(context), masked), masked};
+        return Place{xla::ConstantR0WithType(context_->builder(), PlaceType(context_), masked), masked};
       }
-      return Bounded(PlaceAt(context, input, at, size), least, most);
+      return Bounded(PlaceAt(context_, input, at, size), least, most);
     };
     const Place begin = place(kBegin, spec.begin_dense_mask, backward ? most : least);
     const Place end = place(kEnd, spec.end_dense_mask, backward ? least : most);
@@ -258,115 +259,97 @@ class Slicing : public tf::XlaOpKernel {
       count = xla::Max(end.op - begin.op, Number(begin.op, 0));
     } else if (checks != Checks::kNone) {
       const xla::XlaOp holds = xla::Eq(Count(end.op - begin.op, stride), Number(begin.op, *elements));
-      first = Checked(context, first, holds, {{"a slice from"}, {begin.given}, {"to"}, {end.given}, {wanted}});
+      first = Checked(context_, first, holds, {{"a slice from"}, {begin.given}, {"to"}, {end.given}, {wanted}});
     }
     if (backward) first = first + Number(first, (*elements - 1) * stride);
     return Axis{first, *elements, stride, count};
   }
 
-  const int32_t begin_mask_ = tf::GetNodeAttr<int32_t>(def(), "begin_mask").value();
-  const int32_t end_mask_ = tf::GetNodeAttr<int32_t>(def(), "end_mask").value();
-  const int32_t ellipsis_mask_ = tf::GetNodeAttr<int32_t>(def(), "ellipsis_mask").value();
-  const int32_t new_axis_mask_ = tf::GetNodeAttr<int32_t>(def(), "new_axis_mask").value();
-  const int32_t shrink_axis_mask_ = tf::GetNodeAttr<int32_t>(def(), "shrink_axis_mask").value();
-  const Sizes lengths_ = tf::GetNodeAttr<Sizes>(def(), kLengthsAttribute).value_or(Sizes());
+  int32_t Mask(const char* name) const { return AttributeOf<int32_t>(context_, name); }
+
+  tf::XlaOpKernelContext* const context_;
+  const Sizes lengths_ = tf::GetNodeAttr<Sizes>(context_->op_kernel().def(), kLengthsAttribute).value_or(Sizes());
 };
 
-class StridedSlice : public Slicing {
- public:
-  using Slicing::Slicing;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const absl::StatusOr<tf::TensorShape> sliced = StaticShape(context, kSliced);
-    if (!sliced.ok() || IsXlas(context)) return LowerAsXla(context);
-    const absl::StatusOr<Region> region = RegionOf(context, *sliced, Checks::kRanges);
-    OP_REQUIRES_OK(context, region.status());
-    xla::XlaOp value = context->Input(kSliced);
-    if (region->IsEmpty()) {
-      return context->SetOutput(0, xla::Broadcast(xla::ScalarLike(value, 0), region->shape));
-    }
-    for (std::size_t i = 0; i < region->axes.size(); ++i) {  // So that all elements are there, counted or not.
-      const Axis& axis = region->axes[i];
-      if (!axis.count) continue;
-      value = xla::PadInDim(value, xla::ScalarLike(value, 0), static_cast<int64_t>(i), 0, axis.elements);
-    }
-    value = xla::DynamicSlice(value, region->Firsts(), region->Spans());
-    const Sizes starts(region->axes.size(), 0);
-    value = xla::Slice(value, starts, region->Spans(), region->Steps());
-    value = xla::Reshape(xla::Rev(value, region->Reversed()), region->shape);
-    for (std::size_t i = 0; i < region->shape.size(); ++i) {
-      if (region->axis_of[i] < 0 || !region->axes[region->axis_of[i]].count) continue;
-      const xla::XlaOp count = xla::ConvertElementType(*region->axes[region->axis_of[i]].count, xla::S32);
-      const absl::StatusOr<xla::XlaOp> sized =
-          xla::SetDimensionSizeWithRebound(&context->value_inference(), value, count, static_cast<int64_t>(i));
-      OP_REQUIRES_OK(context, sized.status());
-      value = *sized;
-    }
-    context->SetOutput(0, value);
+absl::Status LowerStridedSlice(tf::XlaOpKernelContext* context) {
+  const Slicing slicing(context);
+  const absl::StatusOr<tf::TensorShape> sliced = StaticShape(context, kSliced);
+  if (!sliced.ok() || slicing.IsXlas()) {
+    LowerAsXla(context);
+    return absl::OkStatus();
   }
-};
-
-class StridedSliceGrad : public Slicing {
- public:
-  using Slicing::Slicing;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    tf::TensorShape sliced;
-    const bool is_static = context->ConstantInputAsShape(kSliced, &sliced).ok();
-    const absl::StatusOr<tf::TensorShape> shape = StaticShape(context, kValue);
-    if (!is_static || !shape.ok() || IsXlas(context)) return LowerAsXla(context);
-    const absl::StatusOr<Region> region = RegionOf(context, sliced, Checks::kNone, &*shape);
-    OP_REQUIRES_OK(context, region.status());
-    const xla::XlaOp value = context->Input(kValue);
-    const xla::XlaOp zeros = xla::Broadcast(xla::ScalarLike(value, 0), sliced.dim_sizes());
-    const absl::StatusOr<xla::XlaOp> assigned = Assigned(zeros, value, *region);
-    OP_REQUIRES_OK(context, assigned.status());
-    context->SetOutput(0, *assigned);
+  TF_ASSIGN_OR_RETURN(const Region region, slicing.RegionOf(*sliced, Slicing::Checks::kRanges));
+  xla::XlaOp value = context->Input(kSliced);
+  if (region.IsEmpty()) {
+    context->SetOutput(0, xla::Broadcast(xla::ScalarLike(value, 0), region.shape));
+    return absl::OkStatus();
   }
-};
+  for (std::size_t i = 0; i < region.axes.size(); ++i) {  // So that all elements are there, counted or not.
+    const Axis& axis = region.axes[i];
+    if (!axis.count) continue;
+    value = xla::PadInDim(value, xla::ScalarLike(value, 0), static_cast<int64_t>(i), 0, axis.elements);
+  }
+  value = xla::DynamicSlice(value, region.Firsts(), region.Spans());
+  value = xla::Slice(value, Sizes(region.axes.size(), 0), region.Spans(), region.Steps());
+  value = xla::Reshape(xla::Rev(value, region.Reversed()), region.shape);
+  for (std::size_t i = 0; i < region.shape.size(); ++i) {
+    if (region.axis_of[i] < 0 || !region.axes[region.axis_of[i]].count) continue;
+    const xla::XlaOp count = xla::ConvertElementType(*region.axes[region.axis_of[i]].count, xla::S32);
+    TF_ASSIGN_OR_RETURN(
+        value, xla::SetDimensionSizeWithRebound(&context->value_inference(), value, count, static_cast<int64_t>(i)));
+  }
+  context->SetOutput(0, value);
+  return absl::OkStatus();
+}
+
+absl::Status LowerStridedSliceGrad(tf::XlaOpKernelContext* context) {
+  const Slicing slicing(context);
+  tf::TensorShape sliced;
+  const bool is_static = context->ConstantInputAsShape(kSliced, &sliced).ok();
+  const absl::StatusOr<tf::TensorShape> shape = StaticShape(context, kValue);
+  if (!is_static || !shape.ok() || slicing.IsXlas()) {
+    LowerAsXla(context);
+    return absl::OkStatus();
+  }
+  TF_ASSIGN_OR_RETURN(const Region region, slicing.RegionOf(sliced, Slicing::Checks::kNone, &*shape));
+  const xla::XlaOp value = context->Input(kValue);
+  const xla::XlaOp zeros = xla::Broadcast(xla::ScalarLike(value, 0), sliced.dim_sizes());
+  TF_ASSIGN_OR_RETURN(const xla::XlaOp assigned, Assigned(zeros, value, region));
+  context->SetOutput(0, assigned);
+  return absl::OkStatus();
+}
 
 // `ResourceStridedSliceAssign` and `TensorStridedSliceUpdate`.
-class StridedSliceAssign : public Slicing {
- public:
-  using Slicing::Slicing;
-
-  void Compile(tf::XlaOpKernelContext* context) override {
-    const bool is_variable = context->input_type(kSliced) == tf::DT_RESOURCE;
-    const tf::DataType type = context->input_type(kValue);
-    const absl::StatusOr<tf::TensorShape> shape = StaticShape(context, kValue);
-    OP_REQUIRES_OK(context, shape.status());
-    tf::TensorShape sliced;
-    xla::XlaOp before;
-    if (is_variable) {
-      OP_REQUIRES_OK(context, context->ReadVariableInput(kSliced, type, &sliced, &before));
-    } else {
-      const absl::StatusOr<tf::TensorShape> of_tensor = StaticShape(context, kSliced);
-      OP_REQUIRES_OK(context, of_tensor.status());
-      sliced = *of_tensor;
-      before = context->Input(kSliced);
-    }
-    const absl::StatusOr<Region> region = RegionOf(context, sliced, Checks::kAll, &*shape);
-    OP_REQUIRES_OK(context, region.status());
-    for (const Axis& axis : region->axes) {
-      // In XLA's words, which `replicas/_uncompilable.py` explains.
-      OP_REQUIRES(context, !axis.count,
-                  absl::InvalidArgumentError(absl::StrCat("Input ", kEnd, " to node `", name(), "` with op ",
-                                                          type_string(), " must be a compile-time constant.")));
-    }
-    const absl::StatusOr<xla::XlaOp> after = Assigned(before, context->Input(kValue), *region);
-    OP_REQUIRES_OK(context, after.status());
-    if (is_variable) {
-      OP_REQUIRES_OK(context, context->AssignVariable(kSliced, type, *after));
-    } else {
-      context->SetOutput(0, *after);
-    }
+absl::Status LowerStridedSliceAssign(tf::XlaOpKernelContext* context) {
+  const bool is_variable = context->input_type(kSliced) == tf::DT_RESOURCE;
+  const tf::DataType type = context->input_type(kValue);
+  TF_ASSIGN_OR_RETURN(const tf::TensorShape shape, StaticShape(context, kValue));
+  tf::TensorShape sliced;
+  xla::XlaOp before;
+  if (is_variable) {
+    TF_RETURN_IF_ERROR(context->ReadVariableInput(kSliced, type, &sliced, &before));
+  } else {
+    TF_ASSIGN_OR_RETURN(sliced, StaticShape(context, kSliced));
+    before = context->Input(kSliced);
   }
-};
+  TF_ASSIGN_OR_RETURN(const Region region, Slicing(context).RegionOf(sliced, Slicing::Checks::kAll, &shape));
+  for (const Axis& axis : region.axes) {
+    if (!axis.count) continue;
+    // In XLA's words, which `replicas/_uncompilable.py` explains.
+    return absl::InvalidArgumentError(absl::StrCat("Input ", kEnd, " to node `", context->op_kernel().name(),
+                                                   "` with op ", context->op_kernel().type_string(),
+                                                   " must be a compile-time constant."));
+  }
+  TF_ASSIGN_OR_RETURN(const xla::XlaOp after, Assigned(before, context->Input(kValue), region));
+  if (is_variable) return context->AssignVariable(kSliced, type, after);
+  context->SetOutput(0, after);
+  return absl::OkStatus();
+}
 
-const bool slices_registered = RegisterProgramKernel<StridedSlice>("StridedSlice") &&
-                               RegisterProgramKernel<StridedSliceGrad>("StridedSliceGrad") &&
-                               RegisterProgramKernel<StridedSliceAssign>("ResourceStridedSliceAssign") &&
-                               RegisterProgramKernel<StridedSliceAssign>("TensorStridedSliceUpdate");
+const bool slices_registered = RegisterProgramKernel<Lowering<LowerStridedSlice>>("StridedSlice") &&
+                               RegisterProgramKernel<Lowering<LowerStridedSliceGrad>>("StridedSliceGrad") &&
+                               RegisterProgramKernel<Lowering<LowerStridedSliceAssign>>("ResourceStridedSliceAssign") &&
+                               RegisterProgramKernel<Lowering<LowerStridedSliceAssign>>("TensorStridedSliceUpdate");
 
 }  // namespace
 }  // namespace tensorflow_ipu

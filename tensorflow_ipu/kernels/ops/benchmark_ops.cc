@@ -48,21 +48,14 @@ REGISTER_OP("IpuDatasetBenchmark")
       return absl::OkStatus();
     });
 
-// A source of elements. Next is for one thread; Cancel for any.
-class Source {
- public:
-  virtual ~Source() = default;
-  // OutOfRange at the end.
-  virtual absl::Status Next(InfeedElement* element) = 0;
-  // Ends a waiting Next, and all later ones.
-  virtual void Cancel() = 0;
-};
+// The sources of elements. Next is for one thread, and returns OutOfRange at the end. Cancel is for any thread; it ends
+// a waiting Next, and all later ones.
 
-class DatasetSource : public Source {
+class DatasetSource {
  public:
   explicit DatasetSource(std::unique_ptr<DatasetReader> reader) : reader_(std::move(reader)) {}
 
-  absl::Status Next(InfeedElement* element) override {
+  absl::Status Next(InfeedElement* element) {
     bool end = false;
     tensors_.clear();
     const absl::Status status = reader_->GetNext(&tensors_, &end);
@@ -76,7 +69,7 @@ class DatasetSource : public Source {
     return absl::OkStatus();
   }
 
-  void Cancel() override {
+  void Cancel() {
     cancelled_ = true;
     reader_->Cancel();
   }
@@ -89,7 +82,7 @@ class DatasetSource : public Source {
 
 // Takes elements as the program of one replica does. The queue is registered, so that Ctrl-C and the end of the process
 // reach it.
-class QueueSource : public Source {
+class QueueSource {
  public:
   QueueSource(std::unique_ptr<DatasetReader> reader, int64_t depth, const ElementSpec& spec)
       : infeed_(std::make_shared<Infeed>("benchmark", depth)),
@@ -103,12 +96,12 @@ class QueueSource : public Source {
     }
   }
 
-  ~QueueSource() override {
+  ~QueueSource() {
     Infeeds().Remove(number_);
     infeed_->Stop();
   }
 
-  absl::Status Next(InfeedElement* element) override {
+  absl::Status Next(InfeedElement* element) {
     core::Status why;
     element->Drop();
     if (queue_->TakeOrSpin(0, 1, element, &why) != InfeedQueue::Took::kNothing) return ToAbsl(why);
@@ -122,7 +115,7 @@ class QueueSource : public Source {
     return ToAbsl(why);
   }
 
-  void Cancel() override { queue_->Close(); }
+  void Cancel() { queue_->Close(); }
 
  private:
   const std::shared_ptr<Infeed> infeed_;
@@ -148,24 +141,25 @@ class DatasetBenchmarkOp : public tf::AsyncOpKernel {
     tf::data::DatasetBase* dataset = nullptr;
     TF_RETURN_IF_ERROR(tf::data::GetDatasetFromVariantTensor(context->input(0), &dataset));
     TF_ASSIGN_OR_RETURN(std::unique_ptr<DatasetReader> reader, DatasetReader::Make(context, dataset));
-    std::unique_ptr<Source> source;
-    if (queue_depth_ == 0) {
-      source = std::make_unique<DatasetSource>(std::move(reader));
-    } else {
-      source = std::make_unique<QueueSource>(std::move(reader), queue_depth_, spec_);
-    }
+    if (queue_depth_ > 0) return Run(context, QueueSource(std::move(reader), queue_depth_, spec_));
+    return Run(context, DatasetSource(std::move(reader)));
+  }
+
+  template <typename Source>
+  absl::Status Run(tf::OpKernelContext* context, Source&& source) const {
     tf::CancellationManager* const cancellation = context->cancellation_manager();
-    if (cancellation == nullptr) return Measure(context, source.get());
+    if (cancellation == nullptr) return Measure(context, source);
     const tf::CancellationToken token = cancellation->get_cancellation_token();
-    if (!cancellation->RegisterCallback(token, [&source] { source->Cancel(); })) {
+    if (!cancellation->RegisterCallback(token, [&source] { source.Cancel(); })) {
       return absl::CancelledError("The benchmark was cancelled before it began.");
     }
-    absl::Status status = Measure(context, source.get());
+    absl::Status status = Measure(context, source);
     cancellation->DeregisterCallback(token);
     return status;
   }
 
-  absl::Status Measure(tf::OpKernelContext* context, Source* source) const {
+  template <typename Source>
+  absl::Status Measure(tf::OpKernelContext* context, Source& source) const {
     const auto epochs = context->input(1).scalar<int64_t>()(), elements = context->input(2).scalar<int64_t>()();
     std::vector<std::string> measured;
     std::vector<char> copied;
@@ -174,7 +168,7 @@ class DatasetBenchmarkOp : public tf::AsyncOpKernel {
       const auto start = std::chrono::steady_clock::now();
       int64_t bytes = 0;
       for (int64_t read = 0; read < elements; ++read) {
-        const absl::Status status = source->Next(&element);
+        const absl::Status status = source.Next(&element);
         if (absl::IsOutOfRange(status)) {
           return absl::OutOfRangeError(
               absl::StrCat("The dataset ended after ", epoch * elements + read, " elements, and the benchmark needs ",

@@ -17,6 +17,7 @@
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 #include "tensorflow_ipu/kernels/host/status.h"
+#include "tensorflow_ipu/kernels/ops/kernel.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -44,61 +45,47 @@ absl::StatusOr<std::shared_ptr<Infeed>> FindInfeed(int64_t number) {
   return infeed;
 }
 
-class InfeedStartOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override {
-    const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
-    OP_REQUIRES_OK(context, infeed.status());
-    for (std::size_t i = 0; i < spec_.shapes.size(); ++i) {
-      OP_REQUIRES(context, spec_.shapes[i].num_elements() > 0,
-                  absl::InvalidArgumentError(absl::StrCat(
-                      "Detected an input tensor to an infeed queue with a dimension of size 0: that on index ", i,
-                      " of the elements of `", (*infeed)->name(), "`, of shape ", spec_.shapes[i].DebugString(),
-                      ". A feed cannot carry it: leave it out of the dataset's elements.")));
-    }
-    tf::data::DatasetBase* dataset = nullptr;
-    OP_REQUIRES_OK(context, tf::data::GetDatasetFromVariantTensor(context->input(1), &dataset));
-    OP_REQUIRES_OK(context, ToAbsl(core::Deadlines::Global().Prepare()));
-    absl::StatusOr<std::unique_ptr<DatasetReader>> reader = DatasetReader::Make(context, dataset);
-    OP_REQUIRES_OK(context, reader.status());
-    const absl::StatusOr<tf::core::RefCountPtr<PumpRegistry>> registry = PumpRegistry::Of(context);
-    OP_REQUIRES_OK(context, registry.status());
-    const std::shared_ptr<InfeedQueue> queue = (*infeed)->Restart(spec_.sizes());
-    const absl::StatusOr<std::shared_ptr<Pump>> pump = Pump::Start(*std::move(reader), queue, spec_);
-    if (!pump.ok()) (*infeed)->Stop();
-    OP_REQUIRES_OK(context, pump.status());
-    (*registry)->Hold(*pump);
-    (*infeed)->SetPump(queue, *pump);
+absl::Status StartInfeed(tf::OpKernelContext* context) {
+  const ElementSpec spec(context->op_kernel().def());
+  TF_ASSIGN_OR_RETURN(const std::shared_ptr<Infeed> infeed, FindInfeed(context->input(0).scalar<int64_t>()()));
+  for (std::size_t i = 0; i < spec.shapes.size(); ++i) {
+    if (spec.shapes[i].num_elements() > 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("Detected an input tensor to an infeed queue with a dimension of size 0: that on index ", i,
+                     " of the elements of `", infeed->name(), "`, of shape ", spec.shapes[i].DebugString(),
+                     ". A feed cannot carry it: leave it out of the dataset's elements."));
   }
+  tf::data::DatasetBase* dataset = nullptr;
+  TF_RETURN_IF_ERROR(tf::data::GetDatasetFromVariantTensor(context->input(1), &dataset));
+  TF_RETURN_IF_ERROR(ToAbsl(core::Deadlines::Global().Prepare()));
+  TF_ASSIGN_OR_RETURN(std::unique_ptr<DatasetReader> reader, DatasetReader::Make(context, dataset));
+  TF_ASSIGN_OR_RETURN(const tf::core::RefCountPtr<PumpRegistry> registry, PumpRegistry::Of(context));
+  const std::shared_ptr<InfeedQueue> queue = infeed->Restart(spec.sizes());
+  const absl::StatusOr<std::shared_ptr<Pump>> pump = Pump::Start(std::move(reader), queue, spec);
+  if (!pump.ok()) {
+    infeed->Stop();
+    return pump.status();
+  }
+  registry->Hold(*pump);
+  infeed->SetPump(queue, *pump);
+  return absl::OkStatus();
+}
 
- private:
-  const ElementSpec spec_{def()};
-};
-
-REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), InfeedStartOp);
+REGISTER_KERNEL_BUILDER(Name("IpuInfeedStart").Device(tf::DEVICE_CPU), FunctionOp<StartInfeed>);
 
 // How long a stop waits for the current read. A read in the user's code cannot be cancelled, and may wait for what
 // comes after the stop; then it is left running.
 constexpr std::chrono::seconds kPatience{1};
 
-class InfeedStopOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
+absl::Status StopInfeed(tf::OpKernelContext* context) {
+  TF_ASSIGN_OR_RETURN(const std::shared_ptr<Infeed> infeed, FindInfeed(context->input(0).scalar<int64_t>()()));
+  if (infeed->Stop(kPatience)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(
+      "The infeed queue `", infeed->name(),
+      "` cannot be deleted: it was not initialized, or it was deleted before. Access its `initializer` first."));
+}
 
-  void Compute(tf::OpKernelContext* context) override {
-    const absl::StatusOr<std::shared_ptr<Infeed>> infeed = FindInfeed(context->input(0).scalar<int64_t>()());
-    OP_REQUIRES_OK(context, infeed.status());
-    OP_REQUIRES(context, (*infeed)->Stop(kPatience),
-                absl::NotFoundError(
-                    absl::StrCat("The infeed queue `", (*infeed)->name(),
-                                 "` cannot be deleted: it was not initialized, or it was deleted before. Access "
-                                 "its `initializer` first.")));
-  }
-};
-
-REGISTER_KERNEL_BUILDER(Name("IpuInfeedStop").Device(tf::DEVICE_CPU), InfeedStopOp);
+REGISTER_KERNEL_BUILDER(Name("IpuInfeedStop").Device(tf::DEVICE_CPU), FunctionOp<StopInfeed>);
 
 // Takes all complete rows of outfeed `feed`, at most `most`, stacked: a leaf has shape [rows] + [replicas, if several]
 // + its own shape. Waits up to `patience_us` if there is none. With `last`, takes the one row that there must be,
@@ -119,6 +106,11 @@ REGISTER_OP("IpuOutfeedDequeue")
 // Deletes outfeed `feed` with its unread elements; NotFound if there is none.
 REGISTER_OP("IpuOutfeedDelete").Input("feed: int64").SetIsStateful().SetShapeFn(tf::shape_inference::NoOutputs);
 
+absl::Status NoOutfeed(int64_t number) {
+  return absl::NotFoundError(
+      absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted."));
+}
+
 class OutfeedDequeueOp : public tf::OpKernel {
  public:
   using OpKernel::OpKernel;
@@ -127,9 +119,7 @@ class OutfeedDequeueOp : public tf::OpKernel {
     const int64_t number = context->input(0).scalar<int64_t>()();
     const std::chrono::microseconds timeout(context->input(1).scalar<int64_t>()());
     const std::shared_ptr<core::Outfeed> outfeed = Outfeeds().Find(number);
-    OP_REQUIRES(context, outfeed != nullptr,
-                absl::NotFoundError(
-                    absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
+    OP_REQUIRES(context, outfeed != nullptr, NoOutfeed(number));
     core::Outfeed::Taken taken = outfeed->Take(timeout, layout_, context->input(2).scalar<int64_t>()());
     OP_REQUIRES(context, taken.layout == 0 || taken.layout == layout_,
                 absl::FailedPreconditionError(absl::StrCat(
@@ -178,19 +168,12 @@ class OutfeedDequeueOp : public tf::OpKernel {
 
 REGISTER_KERNEL_BUILDER(Name("IpuOutfeedDequeue").Device(tf::DEVICE_CPU), OutfeedDequeueOp);
 
-class OutfeedDeleteOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
+absl::Status DeleteOutfeedOf(tf::OpKernelContext* context) {
+  const int64_t number = context->input(0).scalar<int64_t>()();
+  return DeleteOutfeed(number) ? absl::OkStatus() : NoOutfeed(number);
+}
 
-  void Compute(tf::OpKernelContext* context) override {
-    const int64_t number = context->input(0).scalar<int64_t>()();
-    OP_REQUIRES(context, DeleteOutfeed(number),
-                absl::NotFoundError(
-                    absl::StrCat("There is no outfeed queue of number ", number, " (any more): it was deleted.")));
-  }
-};
-
-REGISTER_KERNEL_BUILDER(Name("IpuOutfeedDelete").Device(tf::DEVICE_CPU), OutfeedDeleteOp);
+REGISTER_KERNEL_BUILDER(Name("IpuOutfeedDelete").Device(tf::DEVICE_CPU), FunctionOp<DeleteOutfeedOf>);
 
 }  // namespace
 }  // namespace tensorflow_ipu

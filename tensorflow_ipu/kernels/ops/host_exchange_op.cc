@@ -11,12 +11,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
 #include "tensorflow_ipu/kernels/core/packer.h"
+#include "tensorflow_ipu/kernels/core/reduction.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 
@@ -55,23 +57,6 @@ REGISTER_OP("IpuHostExchange")
       return absl::OkStatus();
     });
 
-constexpr std::pair<tf::DataType, core::DataType> kNumberTypes[] = {
-    {tf::DT_HALF, core::DataType::kF16},   {tf::DT_BFLOAT16, core::DataType::kBF16},
-    {tf::DT_FLOAT, core::DataType::kF32},  {tf::DT_DOUBLE, core::DataType::kF64},
-    {tf::DT_INT8, core::DataType::kS8},    {tf::DT_INT16, core::DataType::kS16},
-    {tf::DT_INT32, core::DataType::kS32},  {tf::DT_INT64, core::DataType::kS64},
-    {tf::DT_UINT8, core::DataType::kU8},   {tf::DT_UINT16, core::DataType::kU16},
-    {tf::DT_UINT32, core::DataType::kU32}, {tf::DT_UINT64, core::DataType::kU64}};
-
-// Types that can be added.
-absl::StatusOr<core::DataType> NumberType(tf::DataType type) {
-  for (const auto& [number_type, core_type] : kNumberTypes) {
-    if (number_type == type) return core_type;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("Workers cannot add tensors of the type ", tf::DataTypeString(type), "."));
-}
-
 class HostExchangeOp : public tf::AsyncOpKernel {
  public:
   explicit HostExchangeOp(tf::OpKernelConstruction* construction) : AsyncOpKernel(construction) {
@@ -93,9 +78,12 @@ class HostExchangeOp : public tf::AsyncOpKernel {
       return;
     }
     collective_.reduction = kind == "sum" ? core::Reduction::kSum : core::Reduction::kMean;
-    const absl::StatusOr<core::DataType> found = NumberType(type);
-    OP_REQUIRES_OK(construction, found.status());
-    type_ = *found;
+    xla::PrimitiveType found = xla::PRIMITIVE_TYPE_INVALID;
+    const bool known = tf::DataTypeToPrimitiveType(type, &found).ok() && found <= xla::BF16;
+    if (known) type_ = static_cast<core::DataType>(found);
+    OP_REQUIRES(construction, known && core::SizeOf(type_) > 0 && core::Supports(type_, collective_.reduction),
+                absl::InvalidArgumentError(
+                    absl::StrCat("Workers cannot add tensors of the type ", tf::DataTypeString(type), ".")));
   }
 
   void ComputeAsync(tf::OpKernelContext* context, DoneCallback done) override {

@@ -7,6 +7,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/core/recurrence.h"
+#include "tensorflow_ipu/kernels/ops/kernel.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -58,68 +59,63 @@ IPU_RECURRENCE("IpuRecurrenceGrad")
       return absl::OkStatus();
     });
 
-class RecurrenceOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
+// The first tensor of an input, which may be a list; null if the list is empty or there is no such input.
+template <typename T>
+T* Given(tf::OpKernelContext* context, const char* name) {
+  tf::OpInputList list;
+  if (!context->input_list(name, &list).ok() || list.size() == 0) return nullptr;
+  return const_cast<T*>(list[0].flat<T>().data());
+}
 
-  void Compute(tf::OpKernelContext* context) override {
-    const tf::Tensor &inputs = context->input(0), &state = context->input(2);
-    const int64_t rows = inputs.dim_size(0);
-    core::Recurrence r{};
-    r.steps = inputs.dim_size(1);
-    r.units = state.dim_size(1);
-    r.kernel = Given<float>(context, "kernel");
-    r.state = Given<float>(context, "state");
-    r.cell = Given<float>(context, "cell");
-    r.mask = Given<bool>(context, "mask");
-    r.inputs = Given<float>(context, "inputs");
-    r.bias = Given<float>(context, "bias");
-    r.lstm = r.cell != nullptr;
-    if (type_string_view() == "IpuRecurrence") {
-      r.states = Result(context, 0, {rows, r.steps, r.units});
-      r.saved = Result(context, 1, {rows, r.steps, r.saved_size()});
-      if (r.lstm) r.last_cell = Result(context, 2, state.shape());
-    } else {
-      r.states = Given<float>(context, "states");
-      r.saved = Given<float>(context, "saved");
-      r.upstream = Given<float>(context, "upstream");
-      r.last_upstream = Given<float>(context, "last_upstream");
-      r.of_inputs = Result(context, 0, inputs.shape());
-      r.of_state = Result(context, 1, state.shape());
-      (r.lstm ? r.of_cell : r.of_products) = Result(context, 2, r.lstm ? state.shape() : inputs.shape());
-      if (r.lstm) r.of_products = r.of_inputs;
-    }
-    if (!context->status().ok()) return;
-    const core::Lines kernel = core::PackedKernel(r);
-    // Each thread takes equal parts of the rows, which are independent.
-    constexpr int64_t kMuch = 1 << 20;  // What a part costs.
-    const auto* const threads = context->device()->tensorflow_cpu_worker_threads();
-    const int64_t parts = threads->num_threads, size = (rows + parts - 1) / parts;
-    tf::Shard(threads->num_threads, threads->workers, parts, kMuch, [&](int64_t first, int64_t last) {
-      core::RunSteps(r, kernel, std::min(rows, first * size), std::min(rows, last * size));
-    });
+float* ResultAt(tf::OpKernelContext* context, int at, const tf::TensorShape& shape) {
+  tf::Tensor* result = nullptr;
+  const absl::Status status = context->allocate_output(at, shape, &result);
+  if (status.ok()) return result->flat<float>().data();
+  context->SetStatus(status);
+  return nullptr;
+}
+
+absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
+  const tf::Tensor &inputs = context->input(0), &state = context->input(2);
+  const int64_t rows = inputs.dim_size(0);
+  core::Recurrence r{};
+  r.steps = inputs.dim_size(1);
+  r.units = state.dim_size(1);
+  r.kernel = Given<float>(context, "kernel");
+  r.state = Given<float>(context, "state");
+  r.cell = Given<float>(context, "cell");
+  r.mask = Given<bool>(context, "mask");
+  r.inputs = Given<float>(context, "inputs");
+  r.bias = Given<float>(context, "bias");
+  r.lstm = r.cell != nullptr;
+  if (context->op_kernel().type_string_view() == "IpuRecurrence") {
+    r.states = ResultAt(context, 0, {rows, r.steps, r.units});
+    r.saved = ResultAt(context, 1, {rows, r.steps, r.saved_size()});
+    if (r.lstm) r.last_cell = ResultAt(context, 2, state.shape());
+  } else {
+    r.states = Given<float>(context, "states");
+    r.saved = Given<float>(context, "saved");
+    r.upstream = Given<float>(context, "upstream");
+    r.last_upstream = Given<float>(context, "last_upstream");
+    r.of_inputs = ResultAt(context, 0, inputs.shape());
+    r.of_state = ResultAt(context, 1, state.shape());
+    (r.lstm ? r.of_cell : r.of_products) = ResultAt(context, 2, r.lstm ? state.shape() : inputs.shape());
+    if (r.lstm) r.of_products = r.of_inputs;
   }
+  TF_RETURN_IF_ERROR(context->status());
+  const core::Lines kernel = core::PackedKernel(r);
+  // Each thread takes equal parts of the rows, which are independent.
+  constexpr int64_t kMuch = 1 << 20;  // What a part costs.
+  const auto* const threads = context->device()->tensorflow_cpu_worker_threads();
+  const int64_t parts = threads->num_threads, size = (rows + parts - 1) / parts;
+  tf::Shard(threads->num_threads, threads->workers, parts, kMuch, [&](int64_t first, int64_t last) {
+    core::RunSteps(r, kernel, std::min(rows, first * size), std::min(rows, last * size));
+  });
+  return absl::OkStatus();
+}
 
- private:
-  // The first tensor of an input, which may be a list; null if the list is empty or there is no such input.
-  template <typename T>
-  static T* Given(tf::OpKernelContext* context, const char* name) {
-    tf::OpInputList list;
-    if (!context->input_list(name, &list).ok() || list.size() == 0) return nullptr;
-    return const_cast<T*>(list[0].flat<T>().data());
-  }
-
-  static float* Result(tf::OpKernelContext* context, int at, const tf::TensorShape& shape) {
-    tf::Tensor* result = nullptr;
-    const absl::Status status = context->allocate_output(at, shape, &result);
-    if (status.ok()) return result->flat<float>().data();
-    context->SetStatus(status);
-    return nullptr;
-  }
-};
-
-REGISTER_KERNEL_BUILDER(Name("IpuRecurrence").Device(tf::DEVICE_CPU), RecurrenceOp);
-REGISTER_KERNEL_BUILDER(Name("IpuRecurrenceGrad").Device(tf::DEVICE_CPU), RecurrenceOp);
+REGISTER_KERNEL_BUILDER(Name("IpuRecurrence").Device(tf::DEVICE_CPU), FunctionOp<ComputeRecurrence>);
+REGISTER_KERNEL_BUILDER(Name("IpuRecurrenceGrad").Device(tf::DEVICE_CPU), FunctionOp<ComputeRecurrence>);
 
 }  // namespace
 }  // namespace tensorflow_ipu

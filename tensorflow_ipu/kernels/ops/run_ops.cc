@@ -25,6 +25,7 @@
 #include "tensorflow_ipu/kernels/device/ipu_device.h"
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/lowering/compile.h"
+#include "tensorflow_ipu/kernels/ops/kernel.h"
 #include "tensorflow_ipu/kernels/replicas/device_turns.h"
 #include "tensorflow_ipu/kernels/replicas/launch.h"
 
@@ -204,40 +205,30 @@ REGISTER_OP("IpuCompile")
       return absl::OkStatus();
     });
 
-class CompileOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override {
-    KeptExecutable kept;
-    OP_REQUIRES_OK(context, Compile(context, function_, key_, key_.empty() ? nullptr : &kept));
-    for (std::string* const text : {&kept.name, &kept.packed}) {
-      tf::Tensor* output = nullptr;
-      OP_REQUIRES_OK(context, context->allocate_output(text == &kept.name ? 0 : 1, {}, &output));
-      output->scalar<tf::tstring>()() = *text;
-    }
+absl::Status CompileProgram(tf::OpKernelContext* context) {
+  const tf::NodeDef& node = context->op_kernel().def();
+  const auto function = tf::GetNodeAttr<tf::NameAttrList>(node, "f").value();
+  const auto key = tf::GetNodeAttr<std::string>(node, "key").value();
+  KeptExecutable kept;
+  TF_RETURN_IF_ERROR(Compile(context, function, key, key.empty() ? nullptr : &kept));
+  for (std::string* const text : {&kept.name, &kept.packed}) {
+    tf::Tensor* output = nullptr;
+    TF_RETURN_IF_ERROR(context->allocate_output(text == &kept.name ? 0 : 1, {}, &output));
+    output->scalar<tf::tstring>()() = *text;
   }
+  return absl::OkStatus();
+}
 
- private:
-  const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
-  const std::string key_ = tf::GetNodeAttr<std::string>(def(), "key").value();
-};
-
-REGISTER_KERNEL_BUILDER(Name("IpuCompile").Device(tf::DEVICE_CPU), CompileOp);
+REGISTER_KERNEL_BUILDER(Name("IpuCompile").Device(tf::DEVICE_CPU), FunctionOp<CompileProgram>);
 
 // The error of ops of programs that run outside of one.
-class UncompiledOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override {
-    context->SetStatus(absl::FailedPreconditionError(
-        absl::StrCat("`", type_string(),
-                     "` runs in a compiled program alone. Call the function that uses it with `IPUStrategy.run` (in a "
-                     "graph for a session: with `compiler.compile` inside of `ipu_scope`), or decorate it with "
-                     "`@tf.function(jit_compile=True)`.")));
-  }
-};
+absl::Status RefuseOutsideOfPrograms(tf::OpKernelContext* context) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("`", context->op_kernel().type_string(),
+                   "` runs in a compiled program alone. Call the function that uses it with `IPUStrategy.run` (in a "
+                   "graph for a session: with `compiler.compile` inside of `ipu_scope`), or decorate it with "
+                   "`@tf.function(jit_compile=True)`."));
+}
 
 const bool uncompiled_registered = [] {
   for (const char* const op :
@@ -246,7 +237,9 @@ const bool uncompiled_registered = [] {
         "IpuReduceScatter", "IpuReplicaIndex", "IpuUserOperation"}) {
     const tf::kernel_factory::OpKernelRegistrar registrar(
         tf::KernelDefBuilder(op).Device(tf::DEVICE_CPU).Build(), op,
-        [](tf::OpKernelConstruction* construction) -> tf::OpKernel* { return new UncompiledOp(construction); });
+        [](tf::OpKernelConstruction* construction) -> tf::OpKernel* {
+          return new FunctionOp<RefuseOutsideOfPrograms>(construction);
+        });
   }
   return true;
 }();

@@ -15,6 +15,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/framework/tensor_util.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/ops/kernel.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
 
 namespace tensorflow_ipu {
@@ -61,30 +62,24 @@ absl::Status OutputVariable(tf::OpKernelContext* context, tf::ResourceHandle han
   return absl::OkStatus();
 }
 
-class FeedStateOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override {
-    const tf::Tensor& initial = context->input(0);
-    OP_REQUIRES(context, initial.NumElements() == core::kProgramStateSize,
-                absl::InvalidArgumentError(absl::StrCat("`initial` must have ", core::kProgramStateSize,
-                                                        " elements, but has ", initial.NumElements(), ".")));
-    const auto value = initial.flat<int64_t>();
-    const std::string name = core::ProgramState{value(0), value(1), value(2), value(3)}.VariableName();
-    tf::ResourceHandle handle =
-        per_step_ ? context->step_container()->MakeResourceHandle<tf::Var>(name, *context->device())
-                  : tf::MakeResourceHandle<tf::Var>(context, context->resource_manager()->default_container(), name);
-    OP_REQUIRES_OK(context, OutputVariable(context, std::move(handle), tf::DT_INT64, initial.shape(), [&initial] {
-                     return tf::tensor::DeepCopy(initial);  // A program writes in place.
-                   }));
+absl::Status MakeFeedState(tf::OpKernelContext* context) {
+  const tf::Tensor& initial = context->input(0);
+  if (initial.NumElements() != core::kProgramStateSize) {
+    return absl::InvalidArgumentError(absl::StrCat("`initial` must have ", core::kProgramStateSize,
+                                                   " elements, but has ", initial.NumElements(), "."));
   }
+  const auto value = initial.flat<int64_t>();
+  const std::string name = core::ProgramState{value(0), value(1), value(2), value(3)}.VariableName();
+  tf::ResourceHandle handle =
+      tf::GetNodeAttr<bool>(context->op_kernel().def(), "per_step").value()
+          ? context->step_container()->MakeResourceHandle<tf::Var>(name, *context->device())
+          : tf::MakeResourceHandle<tf::Var>(context, context->resource_manager()->default_container(), name);
+  // A copy, since a program writes in place.
+  return OutputVariable(context, std::move(handle), tf::DT_INT64, initial.shape(),
+                        [&initial] { return tf::tensor::DeepCopy(initial); });
+}
 
- private:
-  const bool per_step_ = tf::GetNodeAttr<bool>(def(), "per_step").value();
-};
-
-REGISTER_KERNEL_BUILDER(Name("IpuFeedState").Device(tf::DEVICE_CPU), FeedStateOp);
+REGISTER_KERNEL_BUILDER(Name("IpuFeedState").Device(tf::DEVICE_CPU), FunctionOp<MakeFeedState>);
 
 // `IpuKeptVariable`: a variable of a graph that is zero at first and needs no initializer: its first use makes it.
 //
@@ -151,38 +146,30 @@ REGISTER_OP("IpuReplicaWrite")
     .SetIsStateful()
     .SetShapeFn(tf::shape_inference::NoOutputs);
 
-class ReplicaReadOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
+absl::Status ReadReplica(tf::OpKernelContext* context) {
+  tf::core::RefCountPtr<tf::Var> variable;
+  TF_RETURN_IF_ERROR(tf::LookupResource(context, tf::HandleFromInput(context, 0), &variable));
+  tf::Tensor value;
+  TF_RETURN_IF_ERROR(Copies::Global().Read(variable.get(), context->input(1).scalar<int64_t>()(), &value));
+  // A copy, since a program may write the buffer in place once nobody else seems to hold it.
+  context->set_output(0, tf::tensor::DeepCopy(value));
+  return absl::OkStatus();
+}
 
-  void Compute(tf::OpKernelContext* context) override {
-    tf::core::RefCountPtr<tf::Var> variable;
-    OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &variable));
-    tf::Tensor value;
-    OP_REQUIRES_OK(context, Copies::Global().Read(variable.get(), context->input(1).scalar<int64_t>()(), &value));
-    // A copy, since a program may write the buffer in place once nobody else seems to hold it.
-    context->set_output(0, tf::tensor::DeepCopy(value));
+absl::Status WriteReplica(tf::OpKernelContext* context) {
+  tf::core::RefCountPtr<tf::Var> variable;
+  TF_RETURN_IF_ERROR(tf::LookupResource(context, tf::HandleFromInput(context, 0), &variable));
+  const int64_t replica = context->input(1).scalar<int64_t>()();
+  const int64_t replicas = context->input(2).scalar<int64_t>()();
+  if (replica < 0 || replica >= replicas) {
+    return absl::InvalidArgumentError(absl::StrCat("There is no replica ", replica, " of ", replicas, "."));
   }
-};
+  return Copies::Global().Write(context->resource_manager(), variable.get(), replica, replicas,
+                                tf::tensor::DeepCopy(context->input(3)));
+}
 
-class ReplicaWriteOp : public tf::OpKernel {
- public:
-  using OpKernel::OpKernel;
-
-  void Compute(tf::OpKernelContext* context) override {
-    tf::core::RefCountPtr<tf::Var> variable;
-    OP_REQUIRES_OK(context, tf::LookupResource(context, tf::HandleFromInput(context, 0), &variable));
-    const int64_t replica = context->input(1).scalar<int64_t>()();
-    const int64_t replicas = context->input(2).scalar<int64_t>()();
-    OP_REQUIRES(context, 0 <= replica && replica < replicas,
-                absl::InvalidArgumentError(absl::StrCat("There is no replica ", replica, " of ", replicas, ".")));
-    OP_REQUIRES_OK(context, Copies::Global().Write(context->resource_manager(), variable.get(), replica, replicas,
-                                                   tf::tensor::DeepCopy(context->input(3))));
-  }
-};
-
-REGISTER_KERNEL_BUILDER(Name("IpuReplicaRead").Device(tf::DEVICE_CPU), ReplicaReadOp);
-REGISTER_KERNEL_BUILDER(Name("IpuReplicaWrite").Device(tf::DEVICE_CPU), ReplicaWriteOp);
+REGISTER_KERNEL_BUILDER(Name("IpuReplicaRead").Device(tf::DEVICE_CPU), FunctionOp<ReadReplica>);
+REGISTER_KERNEL_BUILDER(Name("IpuReplicaWrite").Device(tf::DEVICE_CPU), FunctionOp<WriteReplica>);
 
 }  // namespace
 }  // namespace tensorflow_ipu
