@@ -380,7 +380,7 @@ bool IsComputed(const xla::HloInstruction& value) {
 }
 
 // Has XLA compute float16 faster, with the same numbers: in float32, with a rounding after each operation; and large
-// values once that several operations use, or that a sum reads. They stay float32, which kernels of the host read too.
+// values once that several operations use, or that a sum reads; in float32 if a kernel of the host or a sum reads it.
 absl::Status Hasten(xla::HloModule* module) {
   constexpr int64_t kLarge = 4096;
   const auto is_large = [](const xla::HloInstruction* value) {
@@ -399,8 +399,9 @@ absl::Status Hasten(xla::HloModule* module) {
       }
       if (half && is_large(result) && result->user_count() > 1 && IsComputed(*result)) {
         const std::vector<Value> users(result->users().begin(), result->users().end());
-        const Value shared = Shared(emit, emit.Convert(result, xla::F32));
-        TF_RETURN_IF_ERROR(result->ReplaceUsesWith(users, emit.Convert(shared, xla::F16)));
+        const bool wide = std::any_of(users.begin(), users.end(), xla::HloPredicateIsOp<HloOpcode::kConvert>);
+        const Value shared = Shared(emit, wide ? emit.Convert(result, xla::F32) : result);
+        TF_RETURN_IF_ERROR(result->ReplaceUsesWith(users, wide ? emit.Convert(shared, xla::F16) : shared));
       }
     }
     for (const Value operation : computation->MakeInstructionPostOrder()) {
