@@ -213,6 +213,34 @@ def test_variables_are_as_they_were_before_the_step():
     assert "in iteration 14 of the loop" in stopped(train)
 
 
+# What moves from one variable to another was taken for a variable that stays as it is: both had the value of one then.
+@pytest.mark.parametrize("loops", [False, True])
+def test_variables_that_change_places_are_as_they_were_before_the_step(loops):
+    configure("div0")
+    with ipu.IPUStrategy().scope():
+        first, second = tf.Variable(half(1, 2)), tf.Variable(half(3, 4))
+
+    def swap(divisor):
+        before = first + 0
+        first.assign(second)
+        second.assign(before)
+        return 1 / divisor
+
+    def program(divisor):
+        if not loops:
+            return swap(divisor)
+        for _ in tf.range(3):
+            swap(divisor)
+            divisor -= 1
+        return divisor
+
+    run(program, half(9, 8))
+    np.testing.assert_array_equal([first, second], [[3, 4], [1, 2]])
+    assert "divided by zero" in stopped(program, half(7, 1 if loops else 0))
+    # The first iteration of a loop was another step.
+    np.testing.assert_array_equal([first, second], [[1, 2], [3, 4]] if loops else [[3, 4], [1, 2]])
+
+
 def test_a_program_of_one_step_or_with_a_branch_leaves_variables_alone():
     configure("inv", "div0", "oflo")
     with ipu.IPUStrategy().scope():

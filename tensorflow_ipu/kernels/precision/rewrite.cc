@@ -90,12 +90,19 @@ bool IsResult(const Value loop) {
                      [&](const Value value) { return Source(value) == loop; });
 }
 
+// Whether two values are the same, or the same element of the same tuple.
+bool AreSame(const xla::HloInstruction* one, const xla::HloInstruction* other) {
+  if (one == other) return true;
+  return one->opcode() == HloOpcode::kGetTupleElement && other->opcode() == HloOpcode::kGetTupleElement &&
+         one->tuple_index() == other->tuple_index() && AreSame(one->operand(0), other->operand(0));
+}
+
 // Whether a computation restores a value when the program is stopped. Loops restore their results themselves; the
 // counts of feeds stay; and a buffer that is updated in place would no longer be so.
-bool IsRestored(Value value) {
-  return value->shape().IsArray() &&
+bool IsRestored(Value value, const xla::HloInstruction* before) {
+  return value->shape().IsArray() && !AreSame(value, before) &&
          xla::HloPredicateIsNotOp<HloOpcode::kWhile, HloOpcode::kCustomCall, HloOpcode::kDynamicUpdateSlice,
-                                  HloOpcode::kParameter, HloOpcode::kScatter>(Source(value));
+                                  HloOpcode::kScatter>(Source(value));
 }
 
 // The custom call that takes whether the program is stopped, values of before and new ones, and returns either:
@@ -110,7 +117,7 @@ void Restore(const Emit& emit, Value failed, const std::vector<Value>& before) {
   std::vector<int64_t> restored;
   for (int64_t i = 0; i < static_cast<int64_t>(before.size()); ++i) {
     elements.push_back(root->opcode() == HloOpcode::kTuple ? root->mutable_operand(i) : emit.Element(root, i));
-    if (before[i] != nullptr && IsRestored(elements[i])) restored.push_back(i);
+    if (before[i] != nullptr && IsRestored(elements[i], before[i])) restored.push_back(i);
   }
   if (restored.empty()) return;
   std::vector<xla::Shape> shapes;
