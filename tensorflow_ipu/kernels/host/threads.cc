@@ -18,42 +18,31 @@ namespace tf = tensorflow;
 
 namespace {
 
-// All numbers of threads of a pool.
-class ByCount {
- public:
-  explicit ByCount(Eigen::ThreadPoolInterface* pool) {
-    for (int count = 1; count <= pool->NumThreads(); ++count) threads_.push_back(new HostThreads(pool, count));
-  }
-
-  const HostThreads& Of(int64_t count) const {
-    const auto most = static_cast<int64_t>(threads_.size());
-    return *threads_[static_cast<std::size_t>((count < 1 || count > most ? most : count) - 1)];
-  }
-
- private:
-  std::vector<const HostThreads*> threads_;
-};
-
 std::atomic<Eigen::ThreadPoolInterface*> pool_of_xla{nullptr};
 std::atomic<int> calls_in_pool_of_xla{0};
 
 }  // namespace
 
 const HostThreads& HostThreads::Of(int64_t count) {
-  static const auto* const own =
-      new ByCount((new tf::thread::ThreadPool(tf::Env::Default(), "ipu-host-kernels", tf::port::MaxParallelism()))
-                      ->AsEigenThreadPool());
-  return own->Of(count);
+  static const auto* const all = [] {
+    auto* const made = new std::vector<const HostThreads*>();
+    const int cores = tf::port::MaxParallelism();
+    auto* const pool = new tf::thread::ThreadPool(tf::Env::Default(), "ipu-host-kernels", cores);
+    for (int threads = 1; threads <= cores; ++threads) {
+      made->push_back(new HostThreads(pool->AsEigenThreadPool(), threads));
+    }
+    return made;
+  }();
+  const auto most = static_cast<int64_t>(all->size());
+  return *(*all)[static_cast<std::size_t>((count < 1 || count > most ? most : count) - 1)];
 }
 
 ThreadsOfCall::ThreadsOfCall(int64_t count)
-    : of_xla_(pool_of_xla != nullptr && pool_of_xla.load()->CurrentThreadId() >= 0) {
+    : of_xla_(pool_of_xla != nullptr && pool_of_xla.load()->CurrentThreadId() >= 0), threads_(&HostThreads::Of(count)) {
   const bool last = of_xla_ && ++calls_in_pool_of_xla >= pool_of_xla.load()->NumThreads();
-  if (last || pool_of_xla == nullptr) {
-    threads_ = &HostThreads::Of(count);
-  } else {
-    static const auto* const all = new ByCount(pool_of_xla);
-    threads_ = &all->Of(count);
+  if (pool_of_xla != nullptr && !last && count >= pool_of_xla.load()->NumThreads()) {
+    static const auto* const all = new HostThreads(pool_of_xla, pool_of_xla.load()->NumThreads());
+    threads_ = all;
   }
   FewerThreads::in_call = true;
 }
@@ -74,6 +63,7 @@ HostThreads::HostThreads(Eigen::ThreadPoolInterface* pool, int count) : pool_(po
 }
 
 void HostThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run) const {
+  if (parts < 1) return;
   // Threads that come late see that no part is left. So this never waits for a thread that has not begun.
   struct Work {
     const std::function<void(int64_t)>* run;

@@ -75,8 +75,8 @@ class HostThreads {
 // The threads of a call of one of TensorFlow's kernels, which waits for the parts of its work.
 //
 // XLA's pool serves best: its threads spin after each operation, and a wake takes 0.06 to 0.1 ms. But if all of them
-// were in such calls, these would wait for ever. So the last of them has the parts done by the pool of the package. A
-// part waits for nobody, so each call ends.
+// were in such calls, these would wait for ever. So the last of them has the parts done by the pool of the package, as
+// have calls that may use fewer threads, such as those of replicas. A part waits for nobody, so each call ends.
 class ThreadsOfCall {
  public:
   explicit ThreadsOfCall(int64_t count);
