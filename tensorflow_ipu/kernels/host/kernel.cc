@@ -236,8 +236,7 @@ absl::Status HostKernel::Run(absl::Span<const HostBuffer> arguments, absl::Span<
   const bool little = BytesOf(arguments) + BytesOf(results) < kLittle;
   const HostThreads& used = little ? HostThreads::Of(1) : threads;
   if (direct_ != nullptr && direct_->Compute(arguments, results, used)) return absl::OkStatus();
-  const ThreadsOfCall called(used.count());
-  const DeviceOfCall device(*called.get());
+  const DeviceOfCall device(used);
   Tensors inputs;
   inputs.reserve(arguments.size());
   for (std::size_t i = 0; i < arguments.size(); ++i) {

@@ -19,7 +19,6 @@ namespace tf = tensorflow;
 namespace {
 
 std::atomic<Eigen::ThreadPoolInterface*> pool_of_xla{nullptr};
-std::atomic<int> calls_in_pool_of_xla{0};
 
 }  // namespace
 
@@ -35,21 +34,6 @@ const HostThreads& HostThreads::Of(int64_t count) {
   }();
   const auto most = static_cast<int64_t>(all->size());
   return *(*all)[static_cast<std::size_t>((count < 1 || count > most ? most : count) - 1)];
-}
-
-ThreadsOfCall::ThreadsOfCall(int64_t count)
-    : of_xla_(pool_of_xla != nullptr && pool_of_xla.load()->CurrentThreadId() >= 0), threads_(&HostThreads::Of(count)) {
-  const bool last = of_xla_ && ++calls_in_pool_of_xla >= pool_of_xla.load()->NumThreads();
-  if (pool_of_xla != nullptr && !last && count >= pool_of_xla.load()->NumThreads()) {
-    static const auto* const all = new HostThreads(pool_of_xla, pool_of_xla.load()->NumThreads());
-    threads_ = all;
-  }
-  FewerThreads::in_call = true;
-}
-
-ThreadsOfCall::~ThreadsOfCall() {
-  FewerThreads::in_call = false;
-  if (of_xla_) --calls_in_pool_of_xla;
 }
 
 void HostThreads::Know(Eigen::ThreadPoolInterface* pool) {

@@ -29,13 +29,10 @@ class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
   int NumThreads() const override { return count_; }
   int CurrentThreadId() const override {
     const int id = pool_->CurrentThreadId();
-    return in_call || id >= count_ ? -1 : id;  // Callers have no room for more.
+    return id < count_ ? id : -1;  // Callers have no room for more.
   }
 
   const Eigen::ThreadPoolDevice* device() const { return &device_; }
-
-  // Whether this thread calls a kernel, which does not know it as one of its threads.
-  static inline thread_local bool in_call = false;
 
  private:
   Eigen::ThreadPoolInterface* const pool_;
@@ -43,7 +40,13 @@ class FewerThreads : public tensorflow::thread::ThreadPoolInterface {
   const Eigen::ThreadPoolDevice device_;
 };
 
-// Threads that a kernel of the host may use. Thread-safe, and never destroyed.
+// The threads that a kernel of the host may use.
+//
+// A kernel runs on a thread of XLA. One of TensorFlow waits there for parts of its work, and on XLA's own pool a few
+// kernels would hold all threads and wait for ever. So its parts have a pool of their own; a part waits for nobody, so
+// every kernel ends.
+//
+// Thread-safe, and never destroyed.
 class HostThreads {
  public:
   // Of a pool of the package. 0 or too many: all threads.
@@ -54,7 +57,8 @@ class HostThreads {
 
   HostThreads(Eigen::ThreadPoolInterface* pool, int count);
 
-  // Calls `run` for 0 to `parts` - 1 on this thread, and on those of XLA's pool that are free meanwhile.
+  // Calls `run` for 0 to `parts` - 1 on this thread, and on those of XLA's pool that are free meanwhile: they spin
+  // after an operation, and to wake a thread takes 0.06 to 0.1 ms.
   void Divide(int64_t parts, const std::function<void(int64_t)>& run) const;
 
   // The same for ranges of 0 to `count`, of which each number takes so many cycles.
@@ -70,26 +74,6 @@ class HostThreads {
   FewerThreads pool_;
   tensorflow::thread::ThreadPool named_;  // The pool as TensorFlow's kernels want it.
   tensorflow::DeviceBase::CpuWorkerThreads workers_;
-};
-
-// The threads of a call of one of TensorFlow's kernels, which waits for the parts of its work.
-//
-// XLA's pool serves best: its threads spin after each operation, and a wake takes 0.06 to 0.1 ms. But if all of them
-// were in such calls, these would wait for ever. So the last of them has the parts done by the pool of the package, as
-// have calls that may use fewer threads, such as those of replicas. A part waits for nobody, so each call ends.
-class ThreadsOfCall {
- public:
-  explicit ThreadsOfCall(int64_t count);
-  ~ThreadsOfCall();
-
-  ThreadsOfCall(const ThreadsOfCall&) = delete;
-  ThreadsOfCall& operator=(const ThreadsOfCall&) = delete;
-
-  const HostThreads* get() const { return threads_; }
-
- private:
-  const bool of_xla_;
-  const HostThreads* threads_;
 };
 
 }  // namespace tensorflow_ipu

@@ -5,8 +5,8 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/core/recurrence.h"
+#include "tensorflow_ipu/kernels/host/threads.h"
 #include "tensorflow_ipu/kernels/ops/kernel.h"
 
 namespace tensorflow_ipu {
@@ -105,11 +105,10 @@ absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
   TF_RETURN_IF_ERROR(context->status());
   const core::Lines kernel = core::PackedKernel(r);
   // Each thread takes equal parts of the rows, which are independent.
-  constexpr int64_t kMuch = 1 << 20;  // What a part costs.
-  const auto* const threads = context->device()->tensorflow_cpu_worker_threads();
-  const int64_t parts = threads->num_threads, size = (rows + parts - 1) / parts;
-  tf::Shard(threads->num_threads, threads->workers, parts, kMuch, [&](int64_t first, int64_t last) {
-    core::RunSteps(r, kernel, std::min(rows, first * size), std::min(rows, last * size));
+  const auto& threads = HostThreads::Of(context->device()->tensorflow_cpu_worker_threads()->num_threads);
+  const int64_t parts = threads.count(), size = (rows + parts - 1) / parts;
+  threads.Divide(parts, [&](int64_t part) {
+    core::RunSteps(r, kernel, std::min(rows, part * size), std::min(rows, (part + 1) * size));
   });
   return absl::OkStatus();
 }
