@@ -47,7 +47,12 @@ HostThreads::HostThreads(Eigen::ThreadPoolInterface* pool, int count) : pool_(po
 }
 
 void HostThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run) const {
-  if (parts < 1) return;
+  Eigen::ThreadPoolInterface* const pool = pool_of_xla;
+  const int64_t helpers = pool == nullptr ? 0 : std::min<int64_t>(parts, count()) - 1;
+  if (helpers < 1) {
+    for (int64_t part = 0; part < parts; ++part) run(part);
+    return;
+  }
   // Threads that come late see that no part is left. So this never waits for a thread that has not begun.
   struct Work {
     const std::function<void(int64_t)>* run;
@@ -64,8 +69,6 @@ void HostThreads::Divide(int64_t parts, const std::function<void(int64_t)>& run)
   };
   constexpr std::chrono::microseconds kSpin{100};  // A sleep and a wake take as long.
   const std::shared_ptr<Work> work(new Work{&run, parts});
-  Eigen::ThreadPoolInterface* const pool = pool_of_xla;
-  const int64_t helpers = pool == nullptr ? 0 : std::min<int64_t>(parts, count()) - 1;
   for (int64_t helper = 0; helper < helpers; ++helper) pool->Schedule([work] { work->Do(); });
   work->Do();
   if (!core::SpinUntil(kSpin, [&] { return work->all_done.HasBeenNotified(); })) work->all_done.WaitForNotification();
