@@ -387,7 +387,7 @@ bool IsComputed(const xla::HloInstruction& value) {
 }
 
 // Has XLA compute float16 faster, with the same numbers: in float32, with a rounding after each operation; and large
-// values once that several operations use, or that a sum reads; in float32 if a kernel of the host or a sum reads it.
+// values once that several operations use, or that a sum reads; in float32 if a kernel, a cast or a sum reads it.
 absl::Status Hasten(xla::HloModule* module) {
   constexpr int64_t kLarge = 4096;
   const auto is_large = [](const xla::HloInstruction* value) {
@@ -417,11 +417,14 @@ absl::Status Hasten(xla::HloModule* module) {
         if (!shared->IsCustomCall(kShared) || operation->shape() != shared->shape()) continue;
         TF_RETURN_IF_ERROR(operation->ReplaceAllUsesWith(shared));
       }
-      if (operation->opcode() != HloOpcode::kReduce || !is_large(operation->operand(0))) continue;
-      const Value from = Source(operation->mutable_operand(0));
-      if (from->opcode() != HloOpcode::kConvert || !IsHalf(from->operand(0)->shape())) continue;
-      const Value summed = Shared(Emit(computation, operation), operation->mutable_operand(0));
-      TF_RETURN_IF_ERROR(operation->ReplaceOperandWith(0, summed));
+      // A batch normalization casts its input: both of its sums and its result read the cast.
+      const bool sums = operation->opcode() == HloOpcode::kReduce;
+      const Value cast = sums ? Source(operation->mutable_operand(0)) : operation;
+      if (cast->opcode() != HloOpcode::kConvert || !IsHalf(cast->operand(0)->shape()) || !is_large(cast)) continue;
+      const std::vector<Value> users(cast->users().begin(), cast->users().end());
+      if (users.size() == 1 && (!sums || users[0]->IsCustomCall(kShared))) continue;
+      if (!sums && !IsComputed(*cast->operand(0))) continue;
+      TF_RETURN_IF_ERROR(cast->ReplaceUsesWith(users, Shared(Emit(computation, cast), cast)));
     }
   }
   return absl::OkStatus();
