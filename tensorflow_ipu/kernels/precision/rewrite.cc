@@ -386,8 +386,17 @@ bool IsComputed(const xla::HloInstruction& value) {
                                   HloOpcode::kGetTupleElement, HloOpcode::kIota, HloOpcode::kParameter>(&value);
 }
 
+// Whether the program converts a value to float32, or a product or convolution does, whose operands are in memory.
+bool IsReadInFloat32(const xla::HloInstruction& value) {
+  return std::any_of(value.users().begin(), value.users().end(), [](const xla::HloInstruction* user) {
+    return xla::HloPredicateIsOp<HloOpcode::kConvert, HloOpcode::kDot, HloOpcode::kConvolution>(user) ||
+           (xla::HloPredicateIsOp<HloOpcode::kReshape, HloOpcode::kTranspose>(user) && IsReadInFloat32(*user));
+  });
+}
+
 // Has XLA compute float16 faster, with the same numbers: in float32, with a rounding after each operation; and large
-// values once that several operations use, or that a sum reads; in float32 if a kernel, a cast or a sum reads it.
+// values once that several operations use, or that a sum reads; in float32 if a kernel, a product, a cast or a sum
+// reads it.
 absl::Status Hasten(xla::HloModule* module) {
   constexpr int64_t kLarge = 4096;
   const auto is_large = [](const xla::HloInstruction* value) {
@@ -406,7 +415,7 @@ absl::Status Hasten(xla::HloModule* module) {
       }
       if (half && is_large(result) && result->user_count() > 1 && IsComputed(*result)) {
         const std::vector<Value> users(result->users().begin(), result->users().end());
-        const bool wide = std::any_of(users.begin(), users.end(), xla::HloPredicateIsOp<HloOpcode::kConvert>);
+        const bool wide = IsReadInFloat32(*result);
         const Value shared = Shared(emit, wide ? emit.Convert(result, xla::F32) : result);
         TF_RETURN_IF_ERROR(result->ReplaceUsesWith(users, wide ? emit.Convert(shared, xla::F16) : shared));
       }
