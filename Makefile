@@ -36,7 +36,7 @@ TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
 help:
 	@echo "make demo       train a network on handwritten digits on the emulated IPU"
 	@echo "make test       install the package into $(VENV) and run the tests; PYTEST_ARGS='-k feeds' narrows them"
-	@echo "make test-programs  run tests of whole programs, random ones and notebooks, and tests with Keras 2"
+	@echo "make test-programs  run tests of whole programs, the documentation, and with Keras 2"
 	@echo "make test-numbers  run tests of numbers without AVX-512, in memory that is filled"
 	@echo "make test-next  try the newest pre-releases of TensorFlow and Keras, or TENSORFLOW=2.20, and print what breaks"
 	@echo "make cross-check  compile and link the kernels for aarch64"
@@ -105,16 +105,17 @@ core-test:
 PYTEST = mkdir -p build/test-run && cd build/test-run && PYTHONSAFEPATH=1 '$(CURDIR)/$(BIN)/python' -m pytest \
 	-c '$(CURDIR)/pyproject.toml' --rootdir '$(CURDIR)' -p no:cacheprovider -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-# Whole programs, which take long: scripts of 2021, each beside its plain form, random ones, and notebooks.
-PROGRAMS = programs generated test_notebooks.py
+# Whole programs, which take long: scripts of 2021, each beside its plain form, random ones, those without the package,
+# notebooks and the documentation.
+PROGRAMS = programs generated plain docs test_notebooks.py
 
 # The last ones hold for either Keras.
 OF_KERAS_2 = keras2 keras_layers/test_sequences.py seam/test_keras_seam.py test_precision_report.py
 
-test: core-test $(STAMPS)/test $(STAMPS)/docs
+test: core-test $(STAMPS)/test
 	$(PYTEST) '$(CURDIR)/tests' $(PROGRAMS:%='--ignore=$(CURDIR)/tests/%')
 
-test-programs: $(STAMPS)/test
+test-programs: $(STAMPS)/test $(STAMPS)/docs
 	$(PYTEST) $(PROGRAMS:%='$(CURDIR)/tests/%')
 	export TF_USE_LEGACY_KERAS=1 && $(PYTEST) $(OF_KERAS_2:%='$(CURDIR)/tests/%')
 

@@ -18,6 +18,7 @@ import functools
 import gc
 import html.parser
 import logging
+import random
 import runpy
 import signal
 import subprocess
@@ -123,6 +124,16 @@ def no_thread_left() -> Iterator[None]:
         gc.collect()  # A queue in a cycle, or in the traceback of a test that failed, still has its pump.
     if not _wait_until(lambda: not left(), GRACE_SECONDS):
         pytest.fail(f"the test leaves threads behind: {', '.join(left())}")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Seeds what draws initial weights and data, so that a comparison within rounding has the same numbers in each run."""
+    random.seed(1)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(1)
+    if "tensorflow" in sys.modules:
+        sys.modules["tensorflow"].random.set_seed(1)
 
 
 @pytest.fixture(autouse=True)

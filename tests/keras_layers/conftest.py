@@ -11,12 +11,6 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._base.tensors import tf_variable
-from tensorflow_ipu.keras._keras import keras
-
-
-@pytest.fixture(autouse=True)
-def seeded() -> None:
-    keras.utils.set_random_seed(1)
 
 
 def forward_and_backward(layer: Any, inputs: Any, **options: Any) -> tuple[list[Any], list[Any]]:
