@@ -44,6 +44,53 @@ TEST(means_are_the_numbers) {
   }
 }
 
+// Rounds one number in double precision, without the kernel's shortcuts.
+float ByFormula(RoundTo to, float value, std::size_t index, uint64_t site) {
+  const auto mixed = [](uint32_t x) {
+    x = (x ^ (x >> 16)) * kFirstFactor;
+    x = (x ^ (x >> 15)) * kSecondFactor;
+    return x ^ (x >> 16);
+  };
+  if (std::isnan(value)) return value;
+  uint32_t x = static_cast<uint32_t>(index) * kGolden + mixed(2 + static_cast<uint32_t>(site >> 32));
+  x = (x ^ (x >> 16)) * kFirstFactor + mixed(3 ^ static_cast<uint32_t>(site));
+  x = ((x ^ (x >> 15)) * kSecondFactor) >> 19;
+  const double gap = std::ldexp(1.0, std::max(value == 0 ? -14 : std::ilogb(value), -14) - 10);
+  const auto sum = static_cast<float>(std::fabs(value) / gap + x * 0x1p-13);
+  const double rounded = std::isinf(value) ? std::fabs(value) : std::floor(sum) * gap;
+  if (to != RoundTo::kHalvesAndBeyond && rounded > kLargest) {
+    return to == RoundTo::kHalvesOrNan ? std::nanf("") : std::copysign(kLargest, value);
+  }
+  return std::copysign(static_cast<float>(rounded), value);
+}
+
+TEST(numbers_of_all_sizes_are_rounded_by_the_formula_as_float32_and_as_float16) {
+  std::vector<float> values;
+  for (uint32_t bits = 0; bits < 0xfff00000u; bits += 0x0003a7f1) {
+    float& value = values.emplace_back();
+    std::memcpy(&value, &bits, sizeof(value));
+  }
+  for (const float value : {0x1.ffcp15f, 0x1.fffffep15f, 0x1.fffffep-15f, 0x1p-149f, kInfinity}) {
+    values.insert(values.end(), 20, value);
+    values.insert(values.end(), 20, -value);
+  }
+  std::vector<uint16_t> halves(values.size());
+  for (const RoundTo to : {RoundTo::kHalves, RoundTo::kHalvesOrNan, RoundTo::kHalvesAndBeyond}) {
+    for (const uint64_t site : {uint64_t{1}, uint64_t{0xfedcba9876543210}}) {
+      const std::vector<float> rounded = Rounded(to, values, site);
+      StochasticRounding{{2, 3}, site, to, Operation::kNone, NumbersOf(values), {}, NumbersOf(halves)}.Compute(
+          0, static_cast<int64_t>(values.size()));
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const float expected = ByFormula(to, values[i], i, site), half = F16::Load(halves[i]);
+        CHECK(std::isnan(expected) ? std::isnan(rounded[i])
+                                   : std::memcmp(&rounded[i], &expected, sizeof(expected)) == 0);
+        if (to == RoundTo::kHalvesAndBeyond && std::fabs(rounded[i]) > kLargest) continue;
+        CHECK(std::isnan(expected) ? std::isnan(half) : std::memcmp(&half, &expected, sizeof(expected)) == 0);
+      }
+    }
+  }
+}
+
 TEST(what_float16_holds_stays) {
   for (const float value : {0.0f, -0.0f, 1.0f, -2048.0f, 0x1p-24f, -0x1p-14f, kLargest}) {
     const float rounded = One(RoundTo::kHalves, value);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
-#include <type_traits>
 
 #include "tensorflow_ipu/kernels/core/half.h"
 #include "tensorflow_ipu/kernels/core/partials.h"
@@ -14,12 +13,11 @@ namespace tensorflow_ipu::core {
 namespace {
 
 constexpr int32_t kMagnitude = 0x7fffffff;
-constexpr int32_t kInfinite = 0x7f800000;
+constexpr int32_t kExponent = 0x7f800000;
 constexpr int32_t kNan = 0x7fc00000;
 constexpr int32_t kLargestHalf = 0x477fe000;     // Of 65504.
 constexpr int32_t kSmallestNormal = 0x38800000;  // Of 2^-14, the smallest normal number of float16.
 constexpr int kDropped = 13;                     // The significand bits that float16 drops.
-constexpr float kQuantum = 0x1p-24f;             // Between the numbers of float16 below the smallest normal one.
 
 uint32_t Mixed(uint32_t x) {
   x = (x ^ (x >> 16)) * kFirstFactor;
@@ -27,39 +25,49 @@ uint32_t Mixed(uint32_t x) {
   return x ^ (x >> 16);
 }
 
+// Adds random bits below the last bit of float16. Cutting off what float16 drops then rounds stochastically.
 template <RoundTo to>
-[[gnu::always_inline]] inline float Rounded(float value, uint32_t random) {
-  const float fraction = static_cast<float>(static_cast<int32_t>(random)) * (1.0f / (1 << kDropped));
-  if constexpr (to == RoundTo::kIntegers) return __builtin_floorf(value + fraction);
+[[gnu::always_inline]] inline float Raised(float value, uint32_t random) {
+  const auto bits = static_cast<float>(static_cast<int32_t>(random));
+  if constexpr (to == RoundTo::kIntegers) return __builtin_floorf(value + bits * (1.0f / (1 << kDropped)));
+  int32_t magnitude = Bits(value) & kMagnitude;
+  // Comparisons of floats are false for NaNs, which stay.
+  if constexpr (to == RoundTo::kHalves) magnitude = Select(FromBits(magnitude) > 65504, kLargestHalf, magnitude);
+  // The last bit of float32 has 2^-23 of the first one's value. Subnormal numbers of float16 are as far apart as the
+  // smallest normal ones.
+  const int32_t last_bit = (std::max(magnitude, kSmallestNormal) & kExponent) - (23 << 23);
+  const float sum = FromBits(magnitude) + bits * FromBits(last_bit);
+  const int32_t raised = Select(to == RoundTo::kHalvesOrNan && sum >= 65536, kNan, Bits(sum));
+  return FromBits(raised | (Bits(value) & ~kMagnitude));
+}
+
+// Cuts off what float16 drops, as conversions toward zero do.
+[[gnu::always_inline]] inline float Cut(float value) {
   const int32_t magnitude = Bits(value) & kMagnitude;
-  // Adding random bits below the significand of float16 carries into it in proportion to the dropped bits; the rest is
-  // cut off. Subnormal numbers are evenly spaced: there a random fraction is added and the sum is cut off.
-  const auto normal = static_cast<int32_t>((static_cast<uint32_t>(magnitude) + random) & ~((1u << kDropped) - 1));
-  const float quanta = FromBits(Select(magnitude < kSmallestNormal, magnitude, 0)) * (1 / kQuantum) + fraction;
-  const int32_t small = Bits(static_cast<float>(static_cast<int32_t>(quanta)) * kQuantum);
-  int32_t rounded = Select(magnitude < kSmallestNormal, small, normal);
-  if constexpr (to == RoundTo::kHalves) rounded = Select(rounded > kLargestHalf, kLargestHalf, rounded);
-  if constexpr (to == RoundTo::kHalvesOrNan) rounded = Select(rounded > kLargestHalf, kNan, rounded);
-  rounded = Select(magnitude > kInfinite, magnitude, rounded);
-  return FromBits(rounded | (Bits(value) & ~kMagnitude));
+  const float quanta = FromBits(Select(magnitude < kSmallestNormal, magnitude, 0)) * 0x1p24f;
+  const int32_t small = Bits(static_cast<float>(static_cast<int32_t>(quanta)) * 0x1p-24f);
+  const int32_t cut = Select(magnitude < kSmallestNormal, small, magnitude & ~((1 << kDropped) - 1));
+  return FromBits(cut | (Bits(value) & ~kMagnitude));
 }
 
 // Blocks of a fixed length in arrays of their own: GCC vectorizes no other loop at -O2.
-constexpr uint32_t kBlock = 64;
+constexpr uint32_t kBlock = 128;
 
-// Converts a block to float32 and back.
+// Converts a block to float32, and back without what float16 drops.
 struct Plain {
   static void Load(const uint16_t* from, float* to) {
     for (uint32_t i = 0; i < kBlock; ++i) to[i] = F16::Load(from[i]);
   }
   static void Store(const float* from, uint16_t* to) {
-    for (uint32_t i = 0; i < kBlock; ++i) to[i] = F16::Store(from[i]);
+    for (uint32_t i = 0; i < kBlock; ++i) to[i] = F16::Store(Cut(from[i]));
   }
 };
 
 #if IPU_X86
 #define IPU_AVX2 __attribute__((target("avx2,f16c")))
 #define IPU_AVX512 __attribute__((target("avx2,f16c,avx512f,avx512dq,avx512vl")))
+constexpr int kTowardZero = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+
 struct F16c {
   IPU_AVX2 static void Load(const uint16_t* from, float* to) {
     for (uint32_t i = 0; i < kBlock; i += 8) {
@@ -68,12 +76,35 @@ struct F16c {
   }
   IPU_AVX2 static void Store(const float* from, uint16_t* to) {
     for (uint32_t i = 0; i < kBlock; i += 8) {
-      const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+      const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), kTowardZero);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
     }
   }
 };
+
+// Stores as wide as the loads that follow: a load waits long for the data of two stores. GCC 12 warns of uninitialized
+// variables in conversions without a mask.
+struct Avx512 {
+  IPU_AVX512 static void Load(const uint16_t* from, float* to) {
+    for (uint32_t i = 0; i < kBlock; i += 16) {
+      const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+      _mm512_storeu_ps(to + i, _mm512_maskz_cvtph_ps(0xffff, halves));
+    }
+  }
+  IPU_AVX512 static void Store(const float* from, uint16_t* to) {
+    for (uint32_t i = 0; i < kBlock; i += 16) {
+      const __m256i halves = _mm512_maskz_cvtps_ph(0xffff, _mm512_loadu_ps(from + i), kTowardZero);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i), halves);
+    }
+  }
+};
 #endif
+
+// Copies a whole block by a loop: a call of `std::memcpy` takes longer.
+[[gnu::always_inline]] inline void Copy(const float* from, std::size_t count, float* to) {
+  if (count < kBlock) std::memcpy(to, from, count * sizeof(float));
+  for (uint32_t i = 0; count == kBlock && i < kBlock; ++i) to[i] = from[i];
+}
 
 template <typename Half>
 [[gnu::always_inline]] inline void Load(const Numbers& from, int64_t at, std::size_t count, float (&block)[kBlock]) {
@@ -82,11 +113,14 @@ template <typename Half>
     for (uint32_t i = 0; i < kBlock; ++i) block[i] = one;
   } else if (from.half) {
     const uint16_t* halves = static_cast<const uint16_t*>(from.data) + at;
-    uint16_t copy[kBlock] = {};
-    if (count < kBlock) halves = static_cast<const uint16_t*>(std::memcpy(copy, halves, count * sizeof(uint16_t)));
+    uint16_t copy[kBlock];
+    if (count < kBlock) {
+      std::memset(copy, 0, sizeof(copy));
+      halves = static_cast<const uint16_t*>(std::memcpy(copy, halves, count * sizeof(uint16_t)));
+    }
     Half::Load(halves, block);
   } else {
-    std::memcpy(block, static_cast<const float*>(from.data) + at, count * sizeof(float));
+    Copy(static_cast<const float*>(from.data) + at, count, block);
   }
 }
 
@@ -99,7 +133,7 @@ template <typename Half>
     Half::Store(block, count < kBlock ? copy : halves);
     if (count < kBlock) std::memcpy(halves, copy, count * sizeof(uint16_t));
   } else {
-    std::memcpy(static_cast<float*>(to.data) + at, block, count * sizeof(float));
+    Copy(block, count, static_cast<float*>(to.data) + at);
   }
 }
 
@@ -124,13 +158,14 @@ template <RoundTo to, typename Half>
     Load<Half>(work.a, at, count, block);
     if (work.b.data != nullptr) Load<Half>(work.b, at, count, b);
     Apply(work.operation, b, block);
-    const auto index = static_cast<uint32_t>(at);
-    for (uint32_t i = 0; i < kBlock; ++i) {
-      uint32_t x = (index + i) * kGolden + first_key;
-      x = (x ^ (x >> 16)) * kFirstFactor + second_key;
+    uint32_t word = static_cast<uint32_t>(at) * kGolden + first_key;  // Of the element.
+    for (uint32_t i = 0; i < kBlock; ++i, word += kGolden) {
+      uint32_t x = (word ^ (word >> 16)) * kFirstFactor + second_key;
       x = (x ^ (x >> 15)) * kSecondFactor;
-      block[i] = Rounded<to>(block[i], x >> (32 - kDropped));
+      block[i] = Raised<to>(block[i], x >> (32 - kDropped));
     }
+    const bool cuts = to != RoundTo::kIntegers && !work.result.half;
+    for (uint32_t i = 0; cuts && i < kBlock; ++i) block[i] = Cut(block[i]);
     Store<Half>(block, work.result, at, count);
   }
 }
@@ -145,7 +180,7 @@ using Kernel = void (*)(const StochasticRounding& work, int64_t begin, int64_t e
 IPU_KERNEL(Portable, , Plain)
 #if IPU_X86
 IPU_KERNEL(ByAvx2, IPU_AVX2, F16c)
-IPU_KERNEL(ByAvx512, IPU_AVX512, F16c)
+IPU_KERNEL(ByAvx512, IPU_AVX512, Avx512)
 #endif
 #undef IPU_KERNEL
 

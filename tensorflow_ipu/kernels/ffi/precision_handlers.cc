@@ -57,7 +57,7 @@ ffi::Error Round(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::Res
                                              operand(0),
                                              operands > 1 ? operand(1) : core::Numbers(),
                                              NumbersOf(*rounded)};
-  constexpr double kCycles = 1.5;  // With AVX-512.
+  constexpr double kCycles = 0.7;  // With AVX-512.
   HostThreads::Of(threads.num_threads())
       .DivideRange(static_cast<int64_t>(rounded->element_count()), kCycles,
                    [&](int64_t begin, int64_t end) { rounding.Compute(begin, end); });
