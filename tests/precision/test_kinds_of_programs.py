@@ -314,3 +314,19 @@ def test_all_values_of_a_stopped_program_are_restored_by_one_call(tmp_path):
 
     counts = compiled_instructions(strategy, tmp_path, step, tf.constant(1, HALF))
     assert (counts["ipu_half_restore"], counts["ipu_half_check"], counts["select"]) == (1, 1, 0)
+
+
+def test_values_that_sums_and_products_share_are_rounded_and_widened_once(tmp_path):
+    """A batch normalization rounded its input in each of its sums, and products widened what they share each anew."""
+
+    def step(x, weight, other):
+        wide = tf.cast(tf.matmul(x, weight), tf.float32)
+        centred = wide - tf.reduce_mean(wide, 0)
+        shared = tf.cast(centred * tf.math.rsqrt(tf.reduce_mean(centred * centred, 0)), HALF)
+        return tf.matmul(shared, other), tf.matmul(shared, shared, transpose_a=True)
+
+    shapes = [64, 64], [64, 128], [128, 64]
+    args = [tf.ones(shape, HALF) for shape in shapes]
+    counts = compiled_instructions(configure(1), tmp_path, step, *args)
+    # To float32: three arguments. To float16 and back: the first product and what is shared. To float16: both results.
+    assert counts["convert"] == 3 + 2 * 2 + 2, counts
