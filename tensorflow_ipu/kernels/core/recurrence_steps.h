@@ -5,11 +5,8 @@
 typedef float Vector __attribute__((vector_size(kWidth * sizeof(float))));
 typedef int32_t Integers __attribute__((vector_size(kWidth * sizeof(int32_t))));
 
-// Matrices on the right of a product are read in panels of so many vectors of columns.
-constexpr int kVectors = 4, kPanel = kVectors * kWidth;
-
-// About so many rows and steps are computed together, whose numbers stay in cache.
-constexpr int64_t kTogether = 128;
+// The vectors of columns in a panel of a matrix, and about how many rows and steps are computed together, in cache.
+constexpr int kVectors = 4, kPanel = kVectors * kWidth, kTogether = 128;
 
 inline Vector Load(const float* from, int64_t count) {
   Vector loaded = {};
@@ -64,54 +61,34 @@ inline Vector Tanh(Vector x) {
 
 inline Lines Floats(int64_t count) { return Lines(static_cast<std::size_t>(count + 15) / 16); }
 
-struct Panels {
-  const float* data;
-  int64_t row, panel;  // From one to the next.
-};
-
-// A part of the kernel in panels: `rows` rows from `first` on; backward, these as columns.
-struct Packed {
-  Packed(const Recurrence& r, int64_t first, int64_t rows) {
-    const bool backward = r.of_inputs != nullptr;
-    const int64_t wide = 4 * r.units, depth = backward ? wide : rows, columns = backward ? rows : wide;
-    lines = Floats((columns + kPanel - 1) / kPanel * depth * kPanel);
-    panels = {lines.data()->floats, kPanel, depth * kPanel};
-    for (int64_t row = 0; row < rows; ++row) {
-      const float* const from = r.kernel + (first + row) * wide;
-      if (backward) {
-        float* const to = lines.data()->floats + row / kPanel * panels.panel + row % kPanel;
-        for (int64_t k = 0; k < wide; ++k) to[k * kPanel] = from[k];
-      } else {
-        for (int64_t k = 0; k < wide; k += kPanel) {
-          float* const to = lines.data()->floats + k / kPanel * panels.panel + row * kPanel;
-          std::copy_n(from + k, std::min<int64_t>(kPanel, wide - k), to);
-        }
-      }
+// Returns panels of `rows` rows of the kernel from `first` on; backward, of these rows as columns.
+inline Lines Packed(const Recurrence& r, int64_t first, int64_t rows) {
+  const bool backward = r.of_inputs != nullptr;
+  const int64_t wide = 4 * r.units, depth = backward ? wide : rows, columns = backward ? rows : wide;
+  Lines lines = Floats((columns + kPanel - 1) / kPanel * depth * kPanel);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t k = 0; k < wide; ++k) {
+      const int64_t at = backward ? k : row, column = backward ? row : k;
+      float* const line = lines.data()->floats + (column / kPanel * depth + at) * kPanel;
+      line[column % kPanel] = r.kernel[(first + row) * wide + k];
     }
   }
+  return lines;
+}
 
-  Lines lines;
-  Panels panels;
-};
-
-// Multiplies a matrix, whose row i has its elements `stride` apart from `row_at(i)` on, by `right`. Stores row i of the
-// product at `to_row(i)`, or adds it there.
+// Multiplies a matrix, whose row i has its elements `stride` apart from `row_at(i)` on, by another. The rows of that
+// are `right_row` apart, and its panels `right_panel`. Stores row i of the product at `to_row(i)`, or adds it there.
 template <bool kAdd, typename RowAt, typename ToRow>
-inline void Multiply(int64_t rows, int64_t depth, int64_t columns, RowAt row_at, int64_t stride, const Panels& right,
-                     ToRow to_row) {
+inline void Multiply(int64_t rows, int64_t depth, int64_t columns, RowAt row_at, int64_t stride, const float* right,
+                     int64_t right_row, int64_t right_panel, ToRow to_row) {
   for (int64_t column = 0; column < columns; column += kPanel) {
     for (int64_t first = 0; first < rows; first += kRows) {
       const int64_t count = std::min<int64_t>(kRows, rows - first);
       const float* left[kRows];  // The last row fills up the last tile.
       for (int64_t i = 0; i < kRows; ++i) left[i] = row_at(first + std::min(i, count - 1));
-      Vector sums[kRows][kVectors];
-#pragma GCC unroll 4
-      for (auto& of_row : sums) {
-#pragma GCC unroll 4
-        for (Vector& sum : of_row) sum = Vector{};
-      }
-      const float* factors = right.data + column / kPanel * right.panel;
-      for (int64_t k = 0; k < depth; ++k, factors += right.row) {
+      Vector sums[kRows][kVectors] = {};
+      const float* factors = right + column / kPanel * right_panel;
+      for (int64_t k = 0; k < depth; ++k, factors += right_row) {
 #pragma GCC unroll 4
         for (int vector = 0; vector < kVectors; ++vector) {
           const Vector factor = Load(factors + vector * kWidth, kWidth);
@@ -132,11 +109,6 @@ inline void Multiply(int64_t rows, int64_t depth, int64_t columns, RowAt row_at,
 
 inline const float* StateBefore(const Recurrence& r, int64_t row, int64_t step) {
   return step == 0 ? r.state + row * r.units : r.states + (row * r.steps + step - 1) * r.units;
-}
-
-// How many steps are computed together.
-inline int64_t StepsOf(const Recurrence& r, int64_t rows) {
-  return std::clamp<int64_t>(kTogether / std::max<int64_t>(rows, 1), 1, r.steps);
 }
 
 // Takes the products of a step, without their bias, from `saved`.
@@ -174,18 +146,19 @@ inline void StepForward(const Recurrence& r, int64_t row, int64_t step) {
 }
 
 Lines Forward(const Recurrence& r, int64_t begin, int64_t end) {
-  const Packed of_state(r, 0, r.units), of_inputs(r, r.units, r.features);
-  const int64_t rows = end - begin, together = StepsOf(r, rows), wide = 4 * r.units;
+  const Lines of_state = Packed(r, 0, r.units), of_inputs = Packed(r, r.units, r.features);
+  const int64_t rows = end - begin, together = std::clamp<int64_t>(kTogether / rows, 1, r.steps), wide = 4 * r.units;
   for (int64_t first = 0; first < r.steps; first += together) {
     const int64_t last = std::min(first + together, r.steps);
     const auto place = [&](int64_t i) { return (begin + i % rows) * r.steps + first + i / rows; };
     const auto inputs = [&](int64_t i) { return r.inputs + place(i) * r.features; };
     const auto saved = [&](int64_t i) { return r.saved + place(i) * r.saved_size(); };
-    Multiply<false>((last - first) * rows, r.features, wide, inputs, 1, of_inputs.panels, saved);
+    Multiply<false>((last - first) * rows, r.features, wide, inputs, 1, of_inputs.data()->floats, kPanel,
+                    r.features * kPanel, saved);
     for (int64_t step = first; step < last; ++step) {
       const auto state = [&](int64_t i) { return StateBefore(r, begin + i, step); };
       const auto products = [&](int64_t i) { return saved((step - first) * rows + i); };
-      Multiply<true>(rows, r.units, wide, state, 1, of_state.panels, products);
+      Multiply<true>(rows, r.units, wide, state, 1, of_state.data()->floats, kPanel, r.units * kPanel, products);
       for (int64_t row = begin; row < end; ++row) StepForward(r, row, step);
     }
   }
@@ -230,8 +203,9 @@ inline void StepBackward(const Recurrence& r, int64_t row, int64_t step, float* 
 }
 
 Lines Backward(const Recurrence& r, int64_t begin, int64_t end) {
-  const Packed of_state(r, 0, r.units), of_inputs(r, r.units, r.features);
-  const int64_t rows = end - begin, together = StepsOf(r, rows), wide = 4 * r.units, depth = r.depth();
+  const Lines of_state = Packed(r, 0, r.units), of_inputs = Packed(r, r.units, r.features);
+  const int64_t rows = end - begin, together = std::clamp<int64_t>(kTogether / rows, 1, r.steps), wide = 4 * r.units,
+                depth = r.depth();
   // Numbers a power of two apart would share few sets of the cache; the last panel may be read as a whole.
   const int64_t pitch = (wide + kPanel - 1) / kPanel * kPanel + 16;
   Lines of_kernel = Floats(depth * wide), of_gates = Floats(together * rows * pitch);
@@ -254,13 +228,13 @@ Lines Backward(const Recurrence& r, int64_t begin, int64_t end) {
       }
       const auto gates_now = [&](int64_t i) { return gates(at + i); };
       const auto state = [&](int64_t i) { return r.of_state + (begin + i) * r.units; };
-      Multiply<true>(rows, wide, r.units, gates_now, 1, of_state.panels, state);
+      Multiply<true>(rows, wide, r.units, gates_now, 1, of_state.data()->floats, kPanel, wide * kPanel, state);
     }
     const auto inputs = [&](int64_t i) { return r.of_inputs + place(i) * r.features; };
-    Multiply<false>(count, wide, r.features, gates, 1, of_inputs.panels, inputs);
+    Multiply<false>(count, wide, r.features, gates, 1, of_inputs.data()->floats, kPanel, wide * kPanel, inputs);
     const auto operand = [&](int64_t k) { return operands.data()->floats + k; };
     const auto kernel = [&](int64_t k) { return of_kernel.data()->floats + k * wide; };
-    Multiply<true>(depth, count, wide, operand, depth, {gates(0), pitch, kPanel}, kernel);
+    Multiply<true>(depth, count, wide, operand, depth, gates(0), pitch, kPanel, kernel);
   }
   return of_kernel;
 }
