@@ -85,8 +85,9 @@ def run(
 
 def _stacked(weights: Weights, gru: bool) -> tf.Tensor:
     """Returns the kernel that a step multiplies `[state, inputs, 1]` by."""
-    of_inputs, of_states, wide = weights.kernel, weights.recurrent_kernel, weights.kernel.shape[1]
-    bias = tf.zeros([1 + gru, wide], of_inputs.dtype) if weights.bias is None else tf.reshape(weights.bias, [-1, wide])
+    of_inputs, of_states, bias = weights
+    _, wide = of_inputs.shape.as_list()
+    bias = tf.zeros([1 + gru, wide], of_inputs.dtype) if bias is None else tf.reshape(bias, [-1, wide])
     if not gru:
         return tf.concat([of_states, of_inputs, bias], 0)
     # A GRU keeps its candidate's product of the inputs and that of the state apart: the reset gate multiplies the latter.

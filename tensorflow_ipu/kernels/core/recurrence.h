@@ -31,14 +31,14 @@ struct Recurrence {
 
   // Gradients of `states` and `last_cell`, from which those of the other tensors are computed. Null for steps forward.
   const float *upstream, *last_upstream;
-  float *of_inputs, *of_kernel, *of_state, *of_cell;
+  float *of_inputs, *of_state, *of_cell;
 
   int64_t depth() const { return units + features + 1; }
   int64_t saved_size() const { return (lstm ? 5 : 4) * units; }
 };
 
-// Computes all steps, or all gradients but the kernel's, of the rows from `begin` to `end`. Returns what these rows add
-// to the kernel's gradient.
+// Computes all steps, or all gradients, of the rows from `begin` to `end`. Returns the gradient of the kernel, of which
+// the one of all rows is the sum.
 Lines RunSteps(const Recurrence& recurrence, int64_t begin, int64_t end);
 
 }  // namespace tensorflow_ipu::core

@@ -76,6 +76,7 @@ absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
   const tf::Tensor &inputs = context->input(0), &kernel = context->input(1), &state = context->input(2);
   const int64_t rows = inputs.dim_size(0);
   core::Recurrence r{};
+  float* of_kernel = nullptr;
   r.steps = inputs.dim_size(1);
   r.features = inputs.dim_size(2);
   r.units = state.dim_size(1);
@@ -95,22 +96,23 @@ absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
     r.upstream = Given<float>(context, "upstream");
     r.last_upstream = Given<float>(context, "last_upstream");
     r.of_inputs = ResultAt(context, 0, inputs.shape());
-    r.of_kernel = ResultAt(context, 1, kernel.shape());
+    of_kernel = ResultAt(context, 1, kernel.shape());
     r.of_state = ResultAt(context, 2, state.shape());
     if (r.lstm) r.of_cell = ResultAt(context, 3, state.shape());
   }
   TF_RETURN_IF_ERROR(context->status());
-  // Each thread takes equal parts of the rows, which are independent.
+  // Each thread takes equal parts of the rows, which are independent. Their gradients are added in a fixed order.
   const auto& threads = HostThreads::Of(context->device()->tensorflow_cpu_worker_threads()->num_threads);
   const int64_t parts = std::min<int64_t>(threads.count(), rows);
-  std::vector<core::Lines> of_kernel(static_cast<std::size_t>(parts));
+  std::vector<core::Lines> of_parts(static_cast<std::size_t>(parts));
   threads.Divide(parts, [&](int64_t part) {
-    of_kernel[static_cast<std::size_t>(part)] = core::RunSteps(r, part * rows / parts, (part + 1) * rows / parts);
+    of_parts[static_cast<std::size_t>(part)] = core::RunSteps(r, part * rows / parts, (part + 1) * rows / parts);
   });
-  if (r.of_kernel != nullptr) std::fill_n(r.of_kernel, kernel.NumElements(), 0.0f);
-  for (std::size_t i = 0; r.of_kernel != nullptr && i < of_kernel.size(); ++i) {
-    const float* const part = of_kernel[i].data()->floats;
-    std::transform(part, part + kernel.NumElements(), r.of_kernel, r.of_kernel, std::plus<>());
+  if (of_kernel == nullptr) return absl::OkStatus();
+  std::fill_n(of_kernel, kernel.NumElements(), 0.0f);
+  for (const core::Lines& part : of_parts) {
+    const float* const added = part.data()->floats;
+    std::transform(added, added + kernel.NumElements(), of_kernel, of_kernel, std::plus<>());
   }
   return absl::OkStatus();
 }
