@@ -85,19 +85,21 @@ def run(
 
 def _stacked(weights: Weights, gru: bool) -> tf.Tensor:
     """Returns the kernel that a step multiplies `[state, inputs, 1]` by."""
-    of_inputs, of_states, bias = weights
-    _, wide = of_inputs.shape.as_list()
+    of_inputs, of_state, bias = weights
+    wide = of_inputs.shape[1]
     bias = tf.zeros([1 + gru, wide], of_inputs.dtype) if bias is None else tf.reshape(bias, [-1, wide])
     if not gru:
-        return tf.concat([of_states, of_inputs, bias], 0)
-    # A GRU keeps its candidate's product of the inputs and that of the state apart: the reset gate multiplies the latter.
-    units = wide // 3
-    of_inputs, of_input_bias = (tf.pad(one, [[0, 0], [0, units]]) for one in (of_inputs, bias[:1]))
-    of_states, of_state_bias = (
-        tf.concat([one[:, : 2 * units], tf.zeros_like(one[:, :units]), one[:, 2 * units :]], 1)
-        for one in (of_states, bias[1:])
+        return tf.concat([of_state, of_inputs, bias], 0)
+
+    # A GRU multiplies its candidate's product of the state by the reset gate, before it adds that of the inputs.
+    def apart(rows: tf.Tensor, of_state: bool) -> tf.Tensor:
+        *gates, candidate = tf.split(rows, 3, axis=1)
+        none = tf.zeros_like(candidate)
+        return tf.concat([*gates, none, candidate] if of_state else [*gates, candidate, none], 1)
+
+    return tf.concat(
+        [apart(of_state, True), apart(of_inputs, False), apart(bias[:1], False) + apart(bias[1:], True)], 0
     )
-    return tf.concat([of_states, of_inputs, of_input_bias + of_state_bias], 0)
 
 
 @tf.RegisterGradient("IpuRecurrence")
