@@ -87,7 +87,7 @@ def drawn(op: str, **arguments: Any) -> Kernel:
 
 UNIFORM_INT = {"minval": np.int32(-9), "maxval": np.int32(9)}
 # An operation that a kernel of the host computes, and its input.
-# Of an LSTM of 3 units: the kernel, the states, no bias, no mask.
+# Of an LSTM of 3 units: the kernel, the states, no mask.
 STEPS = [array(9, 12), array(2, 3), [array(2, 3)], []]
 STEPS_GRADIENT = [array(2, 4, 3), array(2, 4, 15), array(2, 4, 3), [array(2, 3)]]
 
