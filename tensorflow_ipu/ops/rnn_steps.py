@@ -62,25 +62,15 @@ def run(
     Returns:
       The output of the last step, those of all steps, and the states after the last one.
     """
-    batch, time, features = inputs.shape
     if go_backwards:
         inputs = tf.reverse(inputs, [1])
-    products = tf.matmul(tf.reshape(inputs, [-1, features]), weights.kernel)
-    biases = []
-    if len(states) == 1:
-        bias = tf.zeros([2, products.shape[1]], products.dtype) if weights.bias is None else weights.bias
-        products += bias[0]
-        biases = [bias[1]]
-    elif weights.bias is not None:
-        products += weights.bias
     masks = []
     if mask is not None:
         mask = tf.cast(mask, tf.bool)
         masks = [tf.reverse(mask, [1]) if go_backwards else mask]
-    operands = [tf.reshape(products, [batch, time, -1]), weights.recurrent_kernel, *states, *biases]
-    products, kernel, before, *others = (tf.cast(operand, tf.float32) for operand in operands)
-    cells = others[: len(states) - 1]
-    wide, _, wide_cells = ops.ipu_recurrence(products, kernel, before, cells, others[len(cells) :], masks)
+    operands = (inputs, _stacked(weights, gru=len(states) == 1), *states)
+    wide_inputs, kernel, before, *cells = (tf.cast(operand, tf.float32) for operand in operands)
+    wide, _, wide_cells = ops.ipu_recurrence(wide_inputs, kernel, before, cells, masks)
     outputs, *last_cells = (tf.cast(result, inputs.dtype) for result in (wide, *wide_cells))
     last = outputs[:, -1]
     after = [last, *last_cells]
@@ -93,43 +83,50 @@ def run(
     return last, outputs, after
 
 
+def _stacked(weights: Weights, gru: bool) -> tf.Tensor:
+    """Returns the kernel that a step multiplies `[state, inputs, 1]` by."""
+    of_inputs, of_state, bias = weights
+    wide = of_inputs.shape[1]
+    bias = tf.zeros([1 + gru, wide], of_inputs.dtype) if bias is None else tf.reshape(bias, [-1, wide])
+    if not gru:
+        return tf.concat([of_state, of_inputs, bias], 0)
+
+    # A GRU multiplies its candidate's product of the state by the reset gate, before it adds that of the inputs.
+    def apart(rows: tf.Tensor, of_state: bool) -> tf.Tensor:
+        *gates, candidate = tf.split(rows, 3, axis=1)
+        none = tf.zeros_like(candidate)
+        return tf.concat([*gates, none, candidate] if of_state else [*gates, candidate, none], 1)
+
+    return tf.concat(
+        [apart(of_state, True), apart(of_inputs, False), apart(bias[:1], False) + apart(bias[1:], True)], 0
+    )
+
+
 @tf.RegisterGradient("IpuRecurrence")
 def _gradient(op: tf.Operation, of_states: Gradient, _: object, *of_cells: Gradient) -> list[tf.Tensor | None]:
     given = _Arguments.of(op)
     states, saved, *_ = op.outputs[0].op.outputs
-    of_inputs, of_state, of_cell, of_products = ops.ipu_recurrence_grad(
+    of_inputs, of_kernel, of_state, of_cell = ops.ipu_recurrence_grad(
         *given, states, saved, tf.convert_to_tensor(of_states), [tf.convert_to_tensor(one) for one in of_cells]
     )
-    before = tf.concat([given.state[:, None], states[:, :-1]], 1)
-    products = (of_products or [of_inputs])[0]
-    rows = [tf.reshape(tensor, [-1, tensor.shape[-1]]) for tensor in (before, products)]
-    of_kernel = tf.matmul(*rows, transpose_a=True)
-    of_bias = [tf.reduce_sum(one, [0, 1]) for one in of_products]
-    return [of_inputs, of_kernel, of_state, *of_cell, *of_bias, *(None for _ in given.masks)]
+    return [of_inputs, of_kernel, of_state, *of_cell, *(None for _ in given.masks)]
 
 
 @tf.RegisterGradient("IpuRecurrenceGrad")
 def _second_gradient(op: tf.Operation, *upstream: Gradient) -> list[tf.Tensor | None]:
     """Differentiates the same steps once more, computed by operations that have gradients of any order."""
     given = _Arguments.of(op)
-    of_states, *of_cells = list(op.outputs[0].op.inputs)[-1 - len(given.cells) :]
-    products = [tf.zeros_like(given.inputs) for _ in given.biases]
-    sources = [given.inputs, given.state, *given.cells, *products]
+    sources = [given.inputs, given.kernel, given.state, *given.cells]
+    of_results = list(op.outputs[0].op.inputs)[-1 - len(given.cells) :]
     with tf.GradientTape() as outer:
-        outer.watch([*sources, given.kernel, *given.biases, of_states, *of_cells])
+        outer.watch([*sources, *of_results])
         with tf.GradientTape() as inner:
             inner.watch(sources)
-            results = _plain(given, products)
-        first: Nested = inner.gradient(results, sources, [of_states, *of_cells])
-    of_sources: Nested = outer.gradient(
-        first,
-        [given.inputs, given.kernel, given.state, *given.cells, *given.biases, of_states, *of_cells],
-        [tf.convert_to_tensor(one) for one in upstream],
-    )
-    behind = 1 + len(of_cells)
-    of_given, of_upstream = of_sources[:-behind], of_sources[-behind:]
+            results = _plain(given)
+        first: Nested = inner.gradient(results, sources, of_results)
+    second: Nested = outer.gradient(first, [*sources, *of_results], [tf.convert_to_tensor(one) for one in upstream])
     # What the kernel has saved depends on the other inputs, whose gradients are complete.
-    return [*of_given, *(None for _ in given.masks), None, None, *of_upstream]
+    return [*second[: len(sources)], *(None for _ in given.masks), None, None, *second[len(sources) :]]
 
 
 class _Arguments(NamedTuple):
@@ -139,39 +136,32 @@ class _Arguments(NamedTuple):
     kernel: tf.Tensor
     state: tf.Tensor
     cells: list[tf.Tensor]
-    biases: list[tf.Tensor]
     masks: list[tf.Tensor]
 
     @classmethod
     def of(cls, op: tf.Operation) -> _Arguments:
         real = op.outputs[0].op  # A tape shows another one.
         inputs, kernel, state, *others = real.inputs
-        lists = []
-        for name in ("cells", "biases", "masks"):
-            count = real.get_attr(name)
-            lists.append(others[:count])
-            others = others[count:]
-        return cls(inputs, kernel, state, *lists)
+        cells, masks = (real.get_attr(name) for name in ("cells", "masks"))
+        return cls(inputs, kernel, state, others[:cells], others[cells : cells + masks])
 
 
-def _plain(given: _Arguments, products: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Computes the states and the last cell of an LSTM step by step; `products` are added to those of a GRU's states."""
-    by_time = [tf.transpose(tensor, [1, 0, 2]) for tensor in (given.inputs, *products)]
-    masks = [tf.transpose(mask)[:, :, None] for mask in given.masks]
+def _plain(given: _Arguments) -> list[tf.Tensor]:
+    """Computes the states and the last cell of an LSTM step by step."""
+    by_time = [tf.transpose(given.inputs, [1, 0, 2]), *(tf.transpose(mask)[:, :, None] for mask in given.masks)]
 
     def step(before: list[tf.Tensor], at: list[tf.Tensor]) -> list[tf.Tensor]:
-        state, inputs = before[0], at[0]
-        product = tf.matmul(state, given.kernel)
-        if given.cells:
-            taken, forgotten, candidate, shown = tf.split(inputs + product, 4, axis=1)
-            cell = tf.sigmoid(forgotten) * before[1] + tf.sigmoid(taken) * tf.tanh(candidate)
-            after = [tf.sigmoid(shown) * tf.tanh(cell), cell]
+        inputs, *taken = at
+        state, *cells = before
+        products = tf.matmul(tf.concat([state, inputs, tf.ones_like(state[:, :1])], 1), given.kernel)
+        first, second, third, fourth = tf.split(products, 4, axis=1)
+        if cells:
+            cell = tf.sigmoid(second) * cells[0] + tf.sigmoid(first) * tf.tanh(third)
+            after = [tf.sigmoid(fourth) * tf.tanh(cell), cell]
         else:
-            of_inputs = tf.split(inputs, 3, axis=1)
-            of_states = tf.split(product + given.biases[0] + at[1], 3, axis=1)
-            kept, reset = (tf.sigmoid(x + y) for x, y in zip(of_inputs[:2], of_states[:2], strict=True))
-            after = [kept * state + (1 - kept) * tf.tanh(of_inputs[2] + reset * of_states[2])]
-        return [tf.where(at[-1], new, old) for new, old in zip(after, before, strict=True)] if masks else after
+            kept = tf.sigmoid(first)
+            after = [kept * state + (1 - kept) * tf.tanh(third + tf.sigmoid(second) * fourth)]
+        return [tf.where(taken[0], new, old) for new, old in zip(after, before, strict=True)] if taken else after
 
-    states, *cells = tf.scan(step, [*by_time, *masks], [given.state, *given.cells])
+    states, *cells = tf.scan(step, by_time, [given.state, *given.cells])
     return [tf.transpose(states, [1, 0, 2]), *(cell[-1] for cell in cells)]

@@ -16,14 +16,14 @@ using namespace tensorflow_ipu::core;
 using Floats = std::vector<float>;
 
 struct Layer {
-  int64_t rows, steps, units;
+  int64_t rows, steps, features, units;
   bool lstm, masked;
-  Floats kernel, state, cell, inputs, bias, states, saved, last_cell;
-  Floats upstream, last_upstream, of_inputs, of_state, of_cell, of_products;
+  Floats kernel, state, cell, inputs, states, saved, last_cell;
+  Floats upstream, last_upstream, of_inputs, of_kernel, of_state, of_cell;
   std::vector<char> mask;
 
-  Layer(int64_t rows, int64_t steps, int64_t units, bool lstm, bool masked)
-      : rows(rows), steps(steps), units(units), lstm(lstm), masked(masked) {
+  Layer(int64_t rows, int64_t steps, int64_t features, int64_t units, bool lstm, bool masked)
+      : rows(rows), steps(steps), features(features), units(units), lstm(lstm), masked(masked) {
     std::mt19937 random(1);
     std::uniform_real_distribution<float> numbers(-1, 1);
     const auto some = [&](int64_t count, bool known = true) {
@@ -31,34 +31,34 @@ struct Layer {
       for (float& number : made) number = known ? numbers(random) : NAN;
       return made;
     };
-    const int64_t gates = lstm ? 4 : 3, wide = gates * units, all = rows * steps;
-    kernel = some(units * wide), state = some(rows * units), cell = some(rows * units), bias = some(wide);
-    inputs = some(all * wide), upstream = some(all * units), last_upstream = some(rows * units);
+    const int64_t wide = 4 * units, all = rows * steps;
+    kernel = some((units + features + 1) * wide), state = some(rows * units), cell = some(rows * units);
+    inputs = some(all * features), upstream = some(all * units), last_upstream = some(rows * units);
     states = some(all * units, false), saved = some(all * (wide + units), false), last_cell = some(rows * units, false);
-    of_inputs = some(all * wide, false), of_products = of_inputs;
+    of_inputs = some(all * features, false), of_kernel.resize(kernel.size());
     of_state = some(rows * units, false), of_cell = of_state;
     for (int64_t i = 0; i < all; ++i) mask.push_back(i % 3 != 1);
   }
 
   void Run(bool backward, int64_t part) {
     Recurrence r{};
-    r.steps = steps, r.units = units, r.lstm = lstm;
+    r.steps = steps, r.features = features, r.units = units, r.lstm = lstm;
     r.kernel = kernel.data(), r.state = state.data(), r.cell = cell.data(), r.inputs = inputs.data();
-    r.bias = bias.data(), r.mask = masked ? reinterpret_cast<const bool*>(mask.data()) : nullptr;
+    r.mask = masked ? reinterpret_cast<const bool*>(mask.data()) : nullptr;
     r.states = states.data(), r.saved = saved.data(), r.last_cell = last_cell.data();
     if (backward) {
       r.upstream = upstream.data(), r.last_upstream = last_upstream.data(), r.of_inputs = of_inputs.data();
       r.of_state = of_state.data(), r.of_cell = of_cell.data();
-      r.of_products = lstm ? of_inputs.data() : of_products.data();
     }
-    const Lines packed = PackedKernel(r);
-    for (int64_t begin = 0; begin < rows; begin += part) RunSteps(r, packed, begin, std::min(rows, begin + part));
+    for (int64_t begin = 0; begin < rows; begin += part) {
+      const Lines added = RunSteps(r, begin, std::min(rows, begin + part));
+      for (std::size_t i = 0; backward && i < of_kernel.size(); ++i) of_kernel[i] += added.data()->floats[i];
+    }
   }
 
   // The sum of all results times their upstream gradients. Compares the results if `check`.
   double Sum(bool check) const {
     const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
-    const int64_t gates = lstm ? 4 : 3;
     double sum = 0;
     for (int64_t row = 0; row < rows; ++row) {
       const auto at_row = static_cast<std::size_t>(row * units);
@@ -68,20 +68,20 @@ struct Layer {
         const auto at = static_cast<std::size_t>(row * steps + step), n = static_cast<std::size_t>(units);
         std::vector<double> next = h, next_c = c;
         for (std::size_t unit = 0; unit < n; ++unit) {
-          double x[4], p[4];
-          for (std::size_t gate = 0; gate < static_cast<std::size_t>(gates); ++gate) {
-            const std::size_t wide = n * static_cast<std::size_t>(gates), column = gate * n + unit;
-            x[gate] = inputs[at * wide + column];
-            p[gate] = lstm ? 0 : bias[column];
+          double p[4];
+          for (std::size_t gate = 0; gate < 4; ++gate) {
+            const auto wide = 4 * n, column = gate * n + unit, m = static_cast<std::size_t>(features);
+            p[gate] = kernel[(n + m) * wide + column];
             for (std::size_t k = 0; k < n; ++k) p[gate] += h[k] * kernel[k * wide + column];
+            for (std::size_t k = 0; k < m; ++k) p[gate] += inputs[at * m + k] * kernel[(n + k) * wide + column];
           }
           if (masked && mask[at] == 0) continue;
           if (lstm) {
-            next_c[unit] = sigmoid(x[1] + p[1]) * c[unit] + sigmoid(x[0] + p[0]) * std::tanh(x[2] + p[2]);
-            next[unit] = sigmoid(x[3] + p[3]) * std::tanh(next_c[unit]);
+            next_c[unit] = sigmoid(p[1]) * c[unit] + sigmoid(p[0]) * std::tanh(p[2]);
+            next[unit] = sigmoid(p[3]) * std::tanh(next_c[unit]);
           } else {
-            const double kept = sigmoid(x[0] + p[0]);
-            next[unit] = kept * h[unit] + (1 - kept) * std::tanh(x[2] + sigmoid(x[1] + p[1]) * p[2]);
+            const double kept = sigmoid(p[0]);
+            next[unit] = kept * h[unit] + (1 - kept) * std::tanh(p[2] + sigmoid(p[1]) * p[3]);
           }
         }
         h = next, c = next_c;
@@ -114,13 +114,14 @@ struct Layer {
 
 TEST(steps_and_gradients_are_those_of_the_definition_for_all_sizes) {
   for (const int64_t units : {1, 5, 16, 33}) {
-    for (const bool lstm : {false, true}) {
-      for (const bool masked : {false, true}) {
-        Layer layer(5, 4, units, lstm, masked);
+    for (const int64_t features : {1, 3, 70}) {
+      for (const bool lstm : {false, true}) {
+        Layer layer(5, 4, features, units, lstm, (units + features) % 2 == 0);
         layer.Run(false, 5);
         layer.Sum(true);
         layer.Run(true, 5);
         layer.CheckGradients(layer.inputs, layer.of_inputs);
+        layer.CheckGradients(layer.kernel, layer.of_kernel);
         layer.CheckGradients(layer.state, layer.of_state);
         if (lstm) layer.CheckGradients(layer.cell, layer.of_cell);
       }
@@ -128,17 +129,20 @@ TEST(steps_and_gradients_are_those_of_the_definition_for_all_sizes) {
   }
 }
 
-TEST(gradients_of_the_bias_of_a_gru_are_sums_over_its_products) {
-  Layer layer(3, 4, 5, false, true);
-  layer.Run(false, 3);
-  layer.Run(true, 3);
-  Floats sums(layer.bias.size());
-  for (std::size_t i = 0; i < layer.of_products.size(); ++i) sums[i % sums.size()] += layer.of_products[i];
-  layer.CheckGradients(layer.bias, sums);
+TEST(steps_of_several_blocks_are_those_of_the_definition) {
+  for (const int64_t rows : {1, 3, 150}) {
+    Layer layer(rows, rows < 100 ? 150 : 2, 2, 3, rows > 1, true);
+    layer.Run(false, rows);
+    layer.Sum(true);
+    layer.Run(true, rows);
+    layer.CheckGradients(layer.inputs, layer.of_inputs);
+    layer.CheckGradients(layer.state, layer.of_state);
+    layer.CheckGradients(layer.kernel, layer.of_kernel);
+  }
 }
 
 TEST(any_division_of_the_rows_gives_the_same_bits) {
-  Layer whole(9, 3, 20, true, true), divided = whole;
+  Layer whole(9, 3, 7, 20, true, true), divided = whole;
   for (const bool backward : {false, true}) {
     whole.Run(backward, 9);
     divided.Run(backward, 2);
@@ -147,13 +151,13 @@ TEST(any_division_of_the_rows_gives_the_same_bits) {
 }
 
 TEST(large_numbers_and_nans_pass_as_in_the_definition) {
-  Layer layer(1, 1, 1, true, false);
-  for (const float input : {-1e30f, -100.0f, 100.0f, 1e30f}) {
-    for (float& number : layer.inputs) number = input;
+  Layer layer(1, 1, 1, 1, true, false);
+  for (const float bias : {-1e30f, -100.0f, 100.0f, 1e30f}) {
+    for (std::size_t gate = 8; gate < 12; ++gate) layer.kernel[gate] = bias;
     layer.Run(false, 1);
     layer.Sum(true);
   }
-  layer.inputs[2] = NAN;
+  layer.inputs[0] = NAN;
   layer.Run(false, 1);
   CHECK(std::isnan(layer.states[0]) && std::isnan(layer.last_cell[0]));
 }

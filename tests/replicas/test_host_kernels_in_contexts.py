@@ -87,8 +87,8 @@ def drawn(op: str, **arguments: Any) -> Kernel:
 
 UNIFORM_INT = {"minval": np.int32(-9), "maxval": np.int32(9)}
 # An operation that a kernel of the host computes, and its input.
-# Of an LSTM of 3 units: the kernel, the states, no bias, no mask.
-STEPS = [array(3, 12), array(2, 3), [array(2, 3)], [], []]
+# Of an LSTM of 3 units: the kernel, the states, no mask.
+STEPS = [array(9, 12), array(2, 3), [array(2, 3)], []]
 STEPS_GRADIENT = [array(2, 4, 3), array(2, 4, 15), array(2, 4, 3), [array(2, 3)]]
 
 KERNELS: dict[str, tuple[Kernel, np.ndarray]] = {
@@ -144,8 +144,8 @@ KERNELS: dict[str, tuple[Kernel, np.ndarray]] = {
     ),
     "FusedBatchNormV2": (of("FusedBatchNormV2", "x", **NORM), IMAGES),
     "FusedBatchNormV3": (of("FusedBatchNormV3", "x", **NORM), IMAGES),
-    "IpuRecurrence": (lambda x: ops.ipu_recurrence(x, *STEPS)[0], array(2, 4, 12)),
-    "IpuRecurrenceGrad": (lambda x: ops.ipu_recurrence_grad(x, *STEPS, *STEPS_GRADIENT)[0], array(2, 4, 12)),
+    "IpuRecurrence": (lambda x: ops.ipu_recurrence(x, *STEPS)[0], array(2, 4, 5)),
+    "IpuRecurrenceGrad": (lambda x: ops.ipu_recurrence_grad(x, *STEPS, *STEPS_GRADIENT)[0], array(2, 4, 5)),
     "MaxPool": (of("MaxPool", "input", **WINDOW), IMAGES),
     "MaxPool3D": (of("MaxPool3D", "input", **CUBE), VOLUMES),
     "MaxPool3DGrad": (of_maxima("MaxPool3DGrad", VOLUMES, **CUBE), VOLUMES),

@@ -45,10 +45,8 @@ const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_suppo
 
 }  // namespace
 
-Lines PackedKernel(const Recurrence& recurrence) { return IPU_BEST(Packed)(recurrence); }
-
-void RunSteps(const Recurrence& recurrence, const Lines& kernel, int64_t begin, int64_t end) {
-  (recurrence.of_inputs == nullptr ? IPU_BEST(Forward) : IPU_BEST(Backward))(recurrence, kernel, begin, end);
+Lines RunSteps(const Recurrence& recurrence, int64_t begin, int64_t end) {
+  return (recurrence.of_inputs == nullptr ? IPU_BEST(Forward) : IPU_BEST(Backward))(recurrence, begin, end);
 }
 
 }  // namespace tensorflow_ipu::core

@@ -5,8 +5,8 @@
 typedef float Vector __attribute__((vector_size(kWidth * sizeof(float))));
 typedef int32_t Integers __attribute__((vector_size(kWidth * sizeof(int32_t))));
 
-// The vectors of a row of a panel, backward.
-constexpr int kColumns = 4;
+// The vectors of columns in a panel of a matrix, and about how many rows and steps are computed together, in cache.
+constexpr int kVectors = 4, kPanel = kVectors * kWidth, kTogether = 128;
 
 inline Vector Load(const float* from, int64_t count) {
   Vector loaded = {};
@@ -59,112 +59,128 @@ inline Vector Tanh(Vector x) {
   return magnitude < kSmall ? x + x * square * sum : x < 0.0f ? -large : large;
 }
 
-// Panels of the kernel. Forward, one has the gates of `kWidth` units; backward, `kColumns * kWidth` units by all gates.
-Lines Packed(const Recurrence& r) {
+inline Lines Floats(int64_t count) { return Lines(static_cast<std::size_t>(count + 15) / 16); }
+
+// Returns panels of `rows` rows of the kernel from `first` on; backward, of these rows as columns.
+inline Lines Packed(const Recurrence& r, int64_t first, int64_t rows) {
   const bool backward = r.of_inputs != nullptr;
-  const int64_t wide = r.gates() * r.units, depth = backward ? wide : r.units;
-  const int64_t columns = backward ? kColumns : r.gates(), panel = backward ? kColumns * kWidth : kWidth;
-  Lines lines(static_cast<std::size_t>((r.units + panel - 1) / panel * depth * columns * kWidth / 16 + 1));
-  float* to = lines.data()->floats;
-  for (int64_t first = 0; first < r.units; first += panel) {
-    for (int64_t k = 0; k < depth; ++k) {
-      for (int64_t column = 0; column < columns; ++column) {
-        for (int64_t unit = first + (backward ? column * kWidth : 0), end = unit + kWidth; unit < end; ++unit, ++to) {
-          if (unit < r.units) *to = backward ? r.kernel[unit * wide + k] : r.kernel[k * wide + column * r.units + unit];
-        }
-      }
+  const int64_t wide = 4 * r.units, depth = backward ? wide : rows, columns = backward ? rows : wide;
+  Lines lines = Floats((columns + kPanel - 1) / kPanel * depth * kPanel);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t k = 0; k < wide; ++k) {
+      const int64_t at = backward ? k : row, column = backward ? row : k;
+      float* const line = lines.data()->floats + (column / kPanel * depth + at) * kPanel;
+      line[column % kPanel] = r.kernel[(first + row) * wide + k];
     }
   }
   return lines;
 }
 
-// Multiplies rows of `depth` elements by the kernel, and passes each product to `take(row, unit, product)`. A tile has
-// kRows rows; its last one fills up the last tile.
-template <int kCount, typename RowAt, typename Take>
-inline void ForProducts(const Lines& kernel, int64_t depth, int64_t units, int64_t panel_units, int64_t begin,
-                        int64_t end, RowAt row_at, Take take) {
-  const float* panel = kernel.data()->floats;
-  for (int64_t unit = 0; unit < units; unit += panel_units, panel += depth * kCount * kWidth) {
-    for (int64_t first = begin; first < end; first += kRows) {
-      const int64_t count = std::min<int64_t>(kRows, end - first);
-      const float* rows[kRows];
-      for (int64_t i = 0; i < kRows; ++i) rows[i] = row_at(first + std::min(i, count - 1));
-      Vector sums[kRows][kCount] = {};
-      const float* right = panel;
-      for (int64_t k = 0; k < depth; ++k) {
+// Multiplies a matrix, whose row i has its elements `stride` apart from `row_at(i)` on, by another. The rows of that
+// are `right_row` apart, and its panels `right_panel`. Stores row i of the product at `to_row(i)`, or adds it there.
+template <bool kAdd, typename RowAt, typename ToRow>
+inline void Multiply(int64_t rows, int64_t depth, int64_t columns, RowAt row_at, int64_t stride, const float* right,
+                     int64_t right_row, int64_t right_panel, ToRow to_row) {
+  for (int64_t column = 0; column < columns; column += kPanel) {
+    for (int64_t first = 0; first < rows; first += kRows) {
+      const int64_t count = std::min<int64_t>(kRows, rows - first);
+      const float* left[kRows];  // The last row fills up the last tile.
+      for (int64_t i = 0; i < kRows; ++i) left[i] = row_at(first + std::min(i, count - 1));
+      Vector sums[kRows][kVectors] = {};
+      const float* factors = right + column / kPanel * right_panel;
+      for (int64_t k = 0; k < depth; ++k, factors += right_row) {
 #pragma GCC unroll 4
-        for (int column = 0; column < kCount; ++column, right += kWidth) {
-          const Vector factors = Load(right, kWidth);
+        for (int vector = 0; vector < kVectors; ++vector) {
+          const Vector factor = Load(factors + vector * kWidth, kWidth);
 #pragma GCC unroll 4
-          for (int row = 0; row < kRows; ++row) sums[row][column] += rows[row][k] * factors;
+          for (int row = 0; row < kRows; ++row) sums[row][vector] += left[row][k * stride] * factor;
         }
       }
-      for (int64_t i = 0; i < count; ++i) take(first + i, unit, sums[i]);
+      for (int64_t i = 0; i < count; ++i) {
+        float* const to = to_row(first + i);
+        for (int64_t vector = 0, at = column; vector < kVectors && at < columns; ++vector, at += kWidth) {
+          const Vector before = kAdd ? Load(to + at, columns - at) : Vector{};
+          Store(before + sums[i][vector], to + at, columns - at);
+        }
+      }
     }
   }
 }
 
-// Of up to `kWidth` units from `unit` on.
-inline void StepForward(const Recurrence& r, int64_t row, int64_t step, int64_t unit, const float* previous,
-                        const Vector* products) {
-  const int64_t count = r.units - unit, at = row * r.steps + step;
-  const float* const inputs = r.inputs + at * r.gates() * r.units + unit;
-  float* const saved = r.saved + at * r.saved_size() + unit;
-  const Vector before = Load(previous, count);
-  Vector gates[5], state, cell = {};
-  for (int64_t gate = 0; gate < r.gates(); ++gate) gates[gate] = Load(inputs + gate * r.units, count);
-  if (r.lstm) {
-    cell = Load(step == 0 ? r.cell + row * r.units + unit : saved - r.units, count);
-    for (const int gate : {0, 1, 3}) gates[gate] = Sigmoid(gates[gate] + products[gate]);
-    gates[2] = Tanh(gates[2] + products[2]);
-    gates[4] = gates[1] * cell + gates[0] * gates[2];
-    state = gates[3] * Tanh(gates[4]);
-  } else {
-    const float* const bias = r.bias + unit;
-    for (const int gate : {0, 1}) {
-      gates[gate] = Sigmoid(gates[gate] + products[gate] + Load(bias + gate * r.units, count));
+inline const float* StateBefore(const Recurrence& r, int64_t row, int64_t step) {
+  return step == 0 ? r.state + row * r.units : r.states + (row * r.steps + step - 1) * r.units;
+}
+
+// Takes the products of a step, without their bias, from `saved`.
+inline void StepForward(const Recurrence& r, int64_t row, int64_t step) {
+  const int64_t at = row * r.steps + step;
+  const bool taken = r.mask == nullptr || r.mask[at];
+  for (int64_t unit = 0; unit < r.units; unit += kWidth) {
+    const int64_t count = r.units - unit;
+    float* const saved = r.saved + at * r.saved_size() + unit;
+    const float* const bias = r.kernel + (r.depth() - 1) * 4 * r.units + unit;
+    const Vector before = Load(StateBefore(r, row, step) + unit, count);
+    Vector gates[4], state;
+#pragma GCC unroll 4
+    for (int64_t gate = 0; gate < 4; ++gate) {
+      gates[gate] = Load(saved + gate * r.units, count) + Load(bias + gate * r.units, count);
     }
-    gates[3] = products[2] + Load(bias + 2 * r.units, count);
-    gates[2] = Tanh(gates[2] + gates[1] * gates[3]);
-    state = gates[0] * before + (1.0f - gates[0]) * gates[2];
-  }
-  if (r.mask != nullptr && !r.mask[at]) {
-    state = before;
-    if (r.lstm) gates[4] = cell;
-  }
-  Store(state, r.states + at * r.units + unit, count);
-  for (int64_t gate = 0; gate <= r.gates(); ++gate) Store(gates[gate], saved + gate * r.units, count);
-  if (r.lstm && step + 1 == r.steps) Store(gates[4], r.last_cell + row * r.units + unit, count);
-}
-
-void Forward(const Recurrence& r, const Lines& kernel, int64_t begin, int64_t end) {
-  for (int64_t step = 0; step < r.steps; ++step) {
-    const auto previous = [&](int64_t row) {
-      return step == 0 ? r.state + row * r.units : r.states + (row * r.steps + step - 1) * r.units;
-    };
-    const auto take = [&](int64_t row, int64_t unit, const Vector* products) {
-      StepForward(r, row, step, unit, previous(row) + unit, products);
-    };
-    if (r.lstm) ForProducts<4>(kernel, r.units, r.units, kWidth, begin, end, previous, take);
-    if (!r.lstm) ForProducts<3>(kernel, r.units, r.units, kWidth, begin, end, previous, take);
+    gates[0] = Sigmoid(gates[0]);
+    gates[1] = Sigmoid(gates[1]);
+    if (r.lstm) {
+      gates[2] = Tanh(gates[2]);
+      gates[3] = Sigmoid(gates[3]);
+      const Vector cell = Load(step == 0 ? r.cell + row * r.units + unit : saved - r.units, count);
+      const Vector next = taken ? gates[1] * cell + gates[0] * gates[2] : cell;
+      state = gates[3] * Tanh(next);
+      Store(next, saved + 4 * r.units, count);
+      if (step + 1 == r.steps) Store(next, r.last_cell + row * r.units + unit, count);
+    } else {
+      gates[2] = Tanh(gates[2] + gates[1] * gates[3]);
+      state = gates[0] * before + (1.0f - gates[0]) * gates[2];
+    }
+#pragma GCC unroll 4
+    for (int64_t gate = 0; gate < 4; ++gate) Store(gates[gate], saved + gate * r.units, count);
+    Store(taken ? state : before, r.states + at * r.units + unit, count);
   }
 }
 
-// The gradients of the gates. Leaves in `of_state` what does not come by the recurrent products.
-inline void StepBackward(const Recurrence& r, int64_t row, int64_t step) {
-  const int64_t at = row * r.steps + step, wide = r.gates() * r.units;
+Lines Forward(const Recurrence& r, int64_t begin, int64_t end) {
+  const Lines of_state = Packed(r, 0, r.units), of_inputs = Packed(r, r.units, r.features);
+  const int64_t rows = end - begin, together = std::clamp<int64_t>(kTogether / rows, 1, r.steps), wide = 4 * r.units;
+  for (int64_t first = 0; first < r.steps; first += together) {
+    const int64_t last = std::min(first + together, r.steps);
+    const auto place = [&](int64_t i) { return (begin + i % rows) * r.steps + first + i / rows; };
+    const auto inputs = [&](int64_t i) { return r.inputs + place(i) * r.features; };
+    const auto saved = [&](int64_t i) { return r.saved + place(i) * r.saved_size(); };
+    Multiply<false>((last - first) * rows, r.features, wide, inputs, 1, of_inputs.data()->floats, kPanel,
+                    r.features * kPanel, saved);
+    for (int64_t step = first; step < last; ++step) {
+      const auto state = [&](int64_t i) { return StateBefore(r, begin + i, step); };
+      const auto products = [&](int64_t i) { return saved((step - first) * rows + i); };
+      Multiply<true>(rows, r.units, wide, state, 1, of_state.data()->floats, kPanel, r.units * kPanel, products);
+      for (int64_t row = begin; row < end; ++row) StepForward(r, row, step);
+    }
+  }
+  return {};
+}
+
+// The gradients of the gates. Leaves in `of_state` what does not come by the products of the state.
+inline void StepBackward(const Recurrence& r, int64_t row, int64_t step, float* of_gates) {
+  const int64_t at = row * r.steps + step;
+  const bool taken = r.mask == nullptr || r.mask[at];
   for (int64_t unit = 0; unit < r.units; unit += kWidth) {
     const int64_t count = r.units - unit;
     const float* const saved = r.saved + at * r.saved_size() + unit;
     float* const of_state = r.of_state + row * r.units + unit;
     const Vector upstream = Load(of_state, count) + Load(r.upstream + at * r.units + unit, count);
-    Vector gates[5], gradients[4] = {}, passed = upstream, of_product = {};
-    for (int64_t gate = 0; gate <= r.gates(); ++gate) gates[gate] = Load(saved + gate * r.units, count);
-    const bool taken = r.mask == nullptr || r.mask[at];
+    Vector gates[4], gradients[4] = {}, passed = upstream;
+#pragma GCC unroll 4
+    for (int64_t gate = 0; gate < 4; ++gate) gates[gate] = Load(saved + gate * r.units, count);
     if (taken && r.lstm) {
       float* const of_cell = r.of_cell + row * r.units + unit;
       const float* const cell = step == 0 ? r.cell + row * r.units + unit : saved - r.units;
-      const Vector tanh = Tanh(gates[4]);
+      const Vector tanh = Tanh(Load(saved + 4 * r.units, count));
       const Vector change = Load(of_cell, count) + upstream * gates[3] * (1.0f - tanh * tanh);
       gradients[0] = change * gates[2] * gates[0] * (1.0f - gates[0]);
       gradients[1] = change * Load(cell, count) * gates[1] * (1.0f - gates[1]);
@@ -173,36 +189,52 @@ inline void StepBackward(const Recurrence& r, int64_t row, int64_t step) {
       passed = Vector{};
       Store(change * gates[1], of_cell, count);
     } else if (taken) {
-      const float* const before = step == 0 ? r.state + row * r.units : r.states + (at - 1) * r.units;
-      gradients[0] = upstream * (Load(before + unit, count) - gates[2]) * gates[0] * (1.0f - gates[0]);
+      const Vector before = Load(StateBefore(r, row, step) + unit, count);
+      gradients[0] = upstream * (before - gates[2]) * gates[0] * (1.0f - gates[0]);
       gradients[2] = upstream * (1.0f - gates[0]) * (1.0f - gates[2] * gates[2]);
       gradients[1] = gradients[2] * gates[3] * gates[1] * (1.0f - gates[1]);
+      gradients[3] = gradients[2] * gates[1];
       passed = upstream * gates[0];
-      of_product = gradients[2] * gates[1];
     }
     Store(passed, of_state, count);
-    for (int64_t gate = 0; gate < r.gates(); ++gate) {
-      const int64_t place = at * wide + gate * r.units + unit;
-      Store(gradients[gate], r.of_inputs + place, count);
-      if (!r.lstm) Store(gate == 2 ? of_product : gradients[gate], r.of_products + place, count);
-    }
+#pragma GCC unroll 4
+    for (int64_t gate = 0; gate < 4; ++gate) Store(gradients[gate], of_gates + gate * r.units + unit, count);
   }
 }
 
-void Backward(const Recurrence& r, const Lines& kernel, int64_t begin, int64_t end) {
-  const int64_t wide = r.gates() * r.units;
+Lines Backward(const Recurrence& r, int64_t begin, int64_t end) {
+  const Lines of_state = Packed(r, 0, r.units), of_inputs = Packed(r, r.units, r.features);
+  const int64_t rows = end - begin, together = std::clamp<int64_t>(kTogether / rows, 1, r.steps), wide = 4 * r.units,
+                depth = r.depth();
+  // Numbers a power of two apart would share few sets of the cache; the last panel may be read as a whole.
+  const int64_t pitch = (wide + kPanel - 1) / kPanel * kPanel + 16;
+  Lines of_kernel = Floats(depth * wide), of_gates = Floats(together * rows * pitch);
+  Lines operands = Floats(together * rows * depth);  // [state, inputs, 1]
+  const auto gates = [&](int64_t i) { return of_gates.data()->floats + i * pitch; };
   std::fill(r.of_state + begin * r.units, r.of_state + end * r.units, 0.0f);
   if (r.lstm)
     std::copy(r.last_upstream + begin * r.units, r.last_upstream + end * r.units, r.of_cell + begin * r.units);
-  for (int64_t step = r.steps - 1; step >= 0; --step) {
-    for (int64_t row = begin; row < end; ++row) StepBackward(r, row, step);
-    const auto products_of = [&](int64_t row) { return r.of_products + (row * r.steps + step) * wide; };
-    const auto take = [&](int64_t row, int64_t unit, const Vector* products) {
-      for (int column = 0; column < kColumns && unit < r.units; ++column, unit += kWidth) {
-        float* const to = r.of_state + row * r.units + unit;
-        Store(Load(to, r.units - unit) + products[column], to, r.units - unit);
+  for (int64_t last = r.steps; last > 0; last -= together) {
+    const int64_t first = std::max<int64_t>(last - together, 0), count = (last - first) * rows;
+    const auto place = [&](int64_t i) { return (begin + i % rows) * r.steps + first + i / rows; };
+    for (int64_t step = last - 1; step >= first; --step) {
+      const int64_t at = (step - first) * rows;
+      for (int64_t i = 0; i < rows; ++i) {
+        float* to = operands.data()->floats + (at + i) * depth;
+        to = std::copy_n(StateBefore(r, begin + i, step), r.units, to);
+        to = std::copy_n(r.inputs + place(at + i) * r.features, r.features, to);
+        *to = 1.0f;
+        StepBackward(r, begin + i, step, gates(at + i));
       }
-    };
-    ForProducts<kColumns>(kernel, wide, r.units, kColumns * kWidth, begin, end, products_of, take);
+      const auto gates_now = [&](int64_t i) { return gates(at + i); };
+      const auto state = [&](int64_t i) { return r.of_state + (begin + i) * r.units; };
+      Multiply<true>(rows, wide, r.units, gates_now, 1, of_state.data()->floats, kPanel, wide * kPanel, state);
+    }
+    const auto inputs = [&](int64_t i) { return r.of_inputs + place(i) * r.features; };
+    Multiply<false>(count, wide, r.features, gates, 1, of_inputs.data()->floats, kPanel, wide * kPanel, inputs);
+    const auto operand = [&](int64_t k) { return operands.data()->floats + k; };
+    const auto kernel = [&](int64_t k) { return of_kernel.data()->floats + k * wide; };
+    Multiply<true>(depth, count, wide, operand, depth, gates(0), pitch, kPanel, kernel);
   }
+  return of_kernel;
 }

@@ -1,6 +1,9 @@
 // The steps of LSTM and GRU layers, as kernels of the host: `core/recurrence.h` says which tensors they have.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <vector>
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -14,17 +17,15 @@ namespace {
 
 namespace tf = tensorflow;
 
-// An LSTM has a cell, and a GRU a bias of its recurrent products.
-#define IPU_RECURRENCE(name)         \
-  REGISTER_OP(name)                  \
-      .Attr("cells: int >= 0")       \
-      .Attr("biases: int >= 0")      \
-      .Attr("masks: int >= 0")       \
-      .Input("inputs: float")        \
-      .Input("kernel: float")        \
-      .Input("state: float")         \
-      .Input("cell: cells * float")  \
-      .Input("bias: biases * float") \
+// An LSTM has a cell.
+#define IPU_RECURRENCE(name)        \
+  REGISTER_OP(name)                 \
+      .Attr("cells: int >= 0")      \
+      .Attr("masks: int >= 0")      \
+      .Input("inputs: float")       \
+      .Input("kernel: float")       \
+      .Input("state: float")        \
+      .Input("cell: cells * float") \
       .Input("mask: masks * bool")
 
 IPU_RECURRENCE("IpuRecurrence")
@@ -32,9 +33,9 @@ IPU_RECURRENCE("IpuRecurrence")
     .Output("saved: float")
     .Output("last_cell: cells * float")
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      const auto rows = c->Dim(c->input(0), 0), steps = c->Dim(c->input(0), 1), units = c->Dim(c->input(1), 0);
+      const auto rows = c->Dim(c->input(0), 0), steps = c->Dim(c->input(0), 1), units = c->Dim(c->input(2), 1);
       tf::shape_inference::DimensionHandle saved;
-      TF_RETURN_IF_ERROR(c->Add(c->Dim(c->input(1), 1), units, &saved));
+      TF_RETURN_IF_ERROR(c->Multiply(units, c->num_outputs() == 3 ? 5 : 4, &saved));
       c->set_output(0, c->MakeShape({rows, steps, units}));
       c->set_output(1, c->MakeShape({rows, steps, saved}));
       if (c->num_outputs() == 3) c->set_output(2, c->input(2));
@@ -47,15 +48,11 @@ IPU_RECURRENCE("IpuRecurrenceGrad")
     .Input("upstream: float")
     .Input("last_upstream: cells * float")
     .Output("of_inputs: float")
+    .Output("of_kernel: float")
     .Output("of_state: float")
     .Output("of_cell: cells * float")
-    .Output("of_products: biases * float")
     .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      int cells = 0;
-      TF_RETURN_IF_ERROR(c->GetAttr("cells", &cells));
-      c->set_output(0, c->input(0));
-      c->set_output(1, c->input(2));
-      c->set_output(2, c->input(cells == 1 ? 2 : 0));
+      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
       return absl::OkStatus();
     });
 
@@ -76,17 +73,18 @@ float* ResultAt(tf::OpKernelContext* context, int at, const tf::TensorShape& sha
 }
 
 absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
-  const tf::Tensor &inputs = context->input(0), &state = context->input(2);
+  const tf::Tensor &inputs = context->input(0), &kernel = context->input(1), &state = context->input(2);
   const int64_t rows = inputs.dim_size(0);
   core::Recurrence r{};
+  float* of_kernel = nullptr;
   r.steps = inputs.dim_size(1);
+  r.features = inputs.dim_size(2);
   r.units = state.dim_size(1);
+  r.inputs = Given<float>(context, "inputs");
   r.kernel = Given<float>(context, "kernel");
   r.state = Given<float>(context, "state");
   r.cell = Given<float>(context, "cell");
   r.mask = Given<bool>(context, "mask");
-  r.inputs = Given<float>(context, "inputs");
-  r.bias = Given<float>(context, "bias");
   r.lstm = r.cell != nullptr;
   if (context->op_kernel().type_string_view() == "IpuRecurrence") {
     r.states = ResultAt(context, 0, {rows, r.steps, r.units});
@@ -98,18 +96,24 @@ absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
     r.upstream = Given<float>(context, "upstream");
     r.last_upstream = Given<float>(context, "last_upstream");
     r.of_inputs = ResultAt(context, 0, inputs.shape());
-    r.of_state = ResultAt(context, 1, state.shape());
-    (r.lstm ? r.of_cell : r.of_products) = ResultAt(context, 2, r.lstm ? state.shape() : inputs.shape());
-    if (r.lstm) r.of_products = r.of_inputs;
+    of_kernel = ResultAt(context, 1, kernel.shape());
+    r.of_state = ResultAt(context, 2, state.shape());
+    if (r.lstm) r.of_cell = ResultAt(context, 3, state.shape());
   }
   TF_RETURN_IF_ERROR(context->status());
-  const core::Lines kernel = core::PackedKernel(r);
-  // Each thread takes equal parts of the rows, which are independent.
+  // Each thread takes equal parts of the rows, which are independent. Their gradients are added in a fixed order.
   const auto& threads = HostThreads::Of(context->device()->tensorflow_cpu_worker_threads()->num_threads);
-  const int64_t parts = threads.count(), size = (rows + parts - 1) / parts;
+  const int64_t parts = std::min<int64_t>(threads.count(), rows);
+  std::vector<core::Lines> of_parts(static_cast<std::size_t>(parts));
   threads.Divide(parts, [&](int64_t part) {
-    core::RunSteps(r, kernel, std::min(rows, part * size), std::min(rows, (part + 1) * size));
+    of_parts[static_cast<std::size_t>(part)] = core::RunSteps(r, part * rows / parts, (part + 1) * rows / parts);
   });
+  if (of_kernel == nullptr) return absl::OkStatus();
+  std::fill_n(of_kernel, kernel.NumElements(), 0.0f);
+  for (const core::Lines& part : of_parts) {
+    const float* const added = part.data()->floats;
+    std::transform(added, added + kernel.NumElements(), of_kernel, of_kernel, std::plus<>());
+  }
   return absl::OkStatus();
 }
 

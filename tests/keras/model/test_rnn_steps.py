@@ -110,6 +110,30 @@ def test_programs_with_exceptions_keep_the_loops_of_keras(scoped, runs):
     assert not runs
 
 
+@pytest.mark.parametrize(("dtype", "digits"), [("float32", 23), ("float16", 10), ("bfloat16", 7)])
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+def test_long_sequences_of_one_row_have_the_gradients_of_plain_keras(kind, dtype, digits, runs):
+    random, strategy = np.random.default_rng(5), ipu.IPUStrategy()
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        layer = kind(17, recurrent_initializer="glorot_uniform", bias_initializer="ones", dtype=dtype)
+        layer.build([1, 150, 1])
+
+    def gradients(x):
+        watched = [x, *(weight.value for weight in layer.weights)]
+        with tf.GradientTape() as tape:
+            tape.watch(watched)
+            outputs = layer(x)
+        return [outputs, *tape.gradient(outputs, watched)]
+
+    x = tf.constant(random.normal(size=[1, 150, 1]), dtype)
+    found = strategy.run(tf.function(gradients, jit_compile=True), (x,))
+    for pair in zip(found, gradients(x), strict=True):
+        ours, plain = (np.asarray(tf.cast(tensor, tf.float32)) for tensor in pair)
+        np.testing.assert_allclose(ours, plain, rtol=0, atol=16 * 2.0**-digits * np.abs(plain).max())
+    assert runs
+
+
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
 def test_gradients_of_gradients_are_those_of_plain_keras(kind, runs):
     (sequences, mask, state), _ = data()
