@@ -101,9 +101,10 @@ absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
     if (r.lstm) r.of_cell = ResultAt(context, 3, state.shape());
   }
   TF_RETURN_IF_ERROR(context->status());
-  // Each thread takes equal parts of the rows, which are independent. Their gradients are added in a fixed order.
+  // Each thread takes a part of the rows, which are independent: at least four, of which a tile of `recurrence_steps.h`
+  // has up to four. The gradients of the parts are added in a fixed order.
   const auto& threads = HostThreads::Of(context->device()->tensorflow_cpu_worker_threads()->num_threads);
-  const int64_t parts = std::min<int64_t>(threads.count(), rows);
+  const int64_t parts = std::min<int64_t>(threads.count(), (rows + 3) / 4);
   std::vector<core::Lines> of_parts(static_cast<std::size_t>(parts));
   threads.Divide(parts, [&](int64_t part) {
     of_parts[static_cast<std::size_t>(part)] = core::RunSteps(r, part * rows / parts, (part + 1) * rows / parts);
