@@ -426,13 +426,12 @@ absl::Status Hasten(xla::HloModule* module) {
         if (!shared->IsCustomCall(kShared) || operation->shape() != shared->shape()) continue;
         TF_RETURN_IF_ERROR(operation->ReplaceAllUsesWith(shared));
       }
-      // A batch normalization casts its input: both of its sums and its result read the cast.
-      const bool sums = operation->opcode() == HloOpcode::kReduce;
-      const Value cast = sums ? Source(operation->mutable_operand(0)) : operation;
+      if (operation->opcode() != HloOpcode::kReduce) continue;
+      // Sums of a batch normalization, and its result, read one cast.
+      const Value cast = Source(operation->mutable_operand(0));
       if (cast->opcode() != HloOpcode::kConvert || !IsHalf(cast->operand(0)->shape()) || !is_large(cast)) continue;
       const std::vector<Value> users(cast->users().begin(), cast->users().end());
-      if (users.size() == 1 && (!sums || users[0]->IsCustomCall(kShared))) continue;
-      if (!sums && !IsComputed(*cast->operand(0))) continue;
+      if (users.size() == 1 && users[0]->IsCustomCall(kShared)) continue;
       TF_RETURN_IF_ERROR(cast->ReplaceUsesWith(users, Shared(Emit(computation, cast), cast)));
     }
   }
