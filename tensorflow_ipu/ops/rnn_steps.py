@@ -91,11 +91,12 @@ def _stacked(weights: Weights, gru: bool) -> tf.Tensor:
     if not gru:
         return tf.concat([of_state, of_inputs, bias], 0)
 
-    # A GRU multiplies its candidate's product of the state by the reset gate, before it adds that of the inputs.
+    # A GRU multiplies its candidate's product of the state by the reset gate, before it adds that of the inputs. The
+    # kernels do not multiply by the zeros, which would make infinities NaN.
     def apart(rows: tf.Tensor, of_state: bool) -> tf.Tensor:
         *gates, candidate = tf.split(rows, 3, axis=1)
         none = tf.zeros_like(candidate)
-        return tf.concat([*gates, none, candidate] if of_state else [*gates, candidate, none], 1)
+        return tf.concat([none, *gates, candidate] if of_state else [candidate, *gates, none], 1)
 
     return tf.concat(
         [apart(of_state, True), apart(of_inputs, False), apart(bias[:1], False) + apart(bias[1:], True)], 0
@@ -114,7 +115,7 @@ def _gradient(op: tf.Operation, of_states: Gradient, _: object, *of_cells: Gradi
 
 @tf.RegisterGradient("IpuRecurrenceGrad")
 def _second_gradient(op: tf.Operation, *upstream: Gradient) -> list[tf.Tensor | None]:
-    """Differentiates the same steps once more, computed by operations that have gradients of any order."""
+    """Differentiates the same steps once more, computed by operations that have gradients themselves."""
     given = _Arguments.of(op)
     sources = [given.inputs, given.kernel, given.state, *given.cells]
     of_results = list(op.outputs[0].op.inputs)[-1 - len(given.cells) :]
@@ -148,20 +149,24 @@ class _Arguments(NamedTuple):
 
 def _plain(given: _Arguments) -> list[tf.Tensor]:
     """Computes the states and the last cell of an LSTM step by step."""
-    by_time = [tf.transpose(given.inputs, [1, 0, 2]), *(tf.transpose(mask)[:, :, None] for mask in given.masks)]
+    # Splits alone: in a compiled program, the gradient of a concatenation has no gradient of its own.
+    of_state, of_inputs, bias = tf.split(given.kernel, [given.state.shape[1], given.inputs.shape[2], 1])
+    biases = tf.split(bias, 4, axis=1)
+    products = tf.transpose(tf.tensordot(given.inputs, of_inputs, 1), [1, 0, 2])
 
     def step(before: list[tf.Tensor], at: list[tf.Tensor]) -> list[tf.Tensor]:
-        inputs, *taken = at
         state, *cells = before
-        products = tf.matmul(tf.concat([state, inputs, tf.ones_like(state[:, :1])], 1), given.kernel)
-        first, second, third, fourth = tf.split(products, 4, axis=1)
+        by_inputs, by_state = (tf.split(rows, 4, axis=1) for rows in (at[0], tf.matmul(state, of_state)))
+        gates = [x + h + b for x, h, b in zip(by_inputs, by_state, biases, strict=True)]
         if cells:
-            cell = tf.sigmoid(second) * cells[0] + tf.sigmoid(first) * tf.tanh(third)
-            after = [tf.sigmoid(fourth) * tf.tanh(cell), cell]
+            cell = tf.sigmoid(gates[1]) * cells[0] + tf.sigmoid(gates[0]) * tf.tanh(gates[2])
+            after = [tf.sigmoid(gates[3]) * tf.tanh(cell), cell]
         else:
-            kept = tf.sigmoid(first)
-            after = [kept * state + (1 - kept) * tf.tanh(third + tf.sigmoid(second) * fourth)]
-        return [tf.where(taken[0], new, old) for new, old in zip(after, before, strict=True)] if taken else after
+            kept, reset = tf.sigmoid(gates[1]), tf.sigmoid(gates[2])
+            candidate = tf.tanh(by_inputs[0] + biases[0] + reset * (by_state[3] + biases[3]))
+            after = [kept * state + (1 - kept) * candidate]
+        return [tf.where(at[1], new, old) for new, old in zip(after, before, strict=True)] if given.masks else after
 
-    states, *cells = tf.scan(step, by_time, [given.state, *given.cells])
+    masks = [tf.transpose(mask)[:, :, None] for mask in given.masks]
+    states, *cells = tf.scan(step, [products, *masks], [given.state, *given.cells])
     return [tf.transpose(states, [1, 0, 2]), *(cell[-1] for cell in cells)]

@@ -35,7 +35,7 @@ struct Layer {
     kernel = some((units + features + 1) * wide), state = some(rows * units), cell = some(rows * units);
     inputs = some(all * features), upstream = some(all * units), last_upstream = some(rows * units);
     states = some(all * units, false), saved = some(all * (wide + units), false), last_cell = some(rows * units, false);
-    of_inputs = some(all * features, false), of_kernel.resize(kernel.size());
+    of_inputs = some(all * features, false), of_kernel = some((units + features + 1) * wide, false);
     of_state = some(rows * units, false), of_cell = of_state;
     for (int64_t i = 0; i < all; ++i) mask.push_back(i % 3 != 1);
   }
@@ -48,11 +48,15 @@ struct Layer {
     r.states = states.data(), r.saved = saved.data(), r.last_cell = last_cell.data();
     if (backward) {
       r.upstream = upstream.data(), r.last_upstream = last_upstream.data(), r.of_inputs = of_inputs.data();
-      r.of_state = of_state.data(), r.of_cell = of_cell.data();
+      r.of_state = of_state.data(), r.of_cell = of_cell.data(), r.of_kernel = of_kernel.data();
     }
-    for (int64_t begin = 0; begin < rows; begin += part) {
-      const Lines added = RunSteps(r, begin, std::min(rows, begin + part));
-      for (std::size_t i = 0; backward && i < of_kernel.size(); ++i) of_kernel[i] += added.data()->floats[i];
+    Floats of_gates(static_cast<std::size_t>(rows * steps * r.pitch()));
+    Floats operands(static_cast<std::size_t>(rows * steps * r.depth()));
+    r.of_gates = of_gates.data(), r.operands = operands.data();
+    const PackedKernel packed = Pack(r);
+    for (int64_t begin = 0; begin < rows; begin += part) RunSteps(r, packed, begin, std::min(rows, begin + part));
+    for (int64_t begin = 0; backward && begin < r.depth(); begin += part) {
+      AddUpKernel(r, rows, begin, std::min(r.depth(), begin + part));
     }
   }
 
@@ -72,16 +76,18 @@ struct Layer {
           for (std::size_t gate = 0; gate < 4; ++gate) {
             const auto wide = 4 * n, column = gate * n + unit, m = static_cast<std::size_t>(features);
             p[gate] = kernel[(n + m) * wide + column];
-            for (std::size_t k = 0; k < n; ++k) p[gate] += h[k] * kernel[k * wide + column];
-            for (std::size_t k = 0; k < m; ++k) p[gate] += inputs[at * m + k] * kernel[(n + k) * wide + column];
+            for (std::size_t k = 0; (lstm || gate > 0) && k < n; ++k) p[gate] += h[k] * kernel[k * wide + column];
+            for (std::size_t k = 0; (lstm || gate < 3) && k < m; ++k) {
+              p[gate] += inputs[at * m + k] * kernel[(n + k) * wide + column];
+            }
           }
           if (masked && mask[at] == 0) continue;
           if (lstm) {
             next_c[unit] = sigmoid(p[1]) * c[unit] + sigmoid(p[0]) * std::tanh(p[2]);
             next[unit] = sigmoid(p[3]) * std::tanh(next_c[unit]);
           } else {
-            const double kept = sigmoid(p[0]);
-            next[unit] = kept * h[unit] + (1 - kept) * std::tanh(p[2] + sigmoid(p[1]) * p[3]);
+            const double kept = sigmoid(p[1]);
+            next[unit] = kept * h[unit] + (1 - kept) * std::tanh(p[0] + sigmoid(p[2]) * p[3]);
           }
         }
         h = next, c = next_c;
@@ -148,6 +154,7 @@ TEST(any_division_of_the_rows_gives_the_same_bits) {
     divided.Run(backward, 2);
   }
   CHECK(whole.states == divided.states && whole.of_inputs == divided.of_inputs && whole.of_state == divided.of_state);
+  CHECK(whole.of_kernel == divided.of_kernel);
 }
 
 TEST(large_numbers_and_nans_pass_as_in_the_definition) {

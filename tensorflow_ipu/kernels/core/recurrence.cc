@@ -45,8 +45,18 @@ const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_suppo
 
 }  // namespace
 
-Lines RunSteps(const Recurrence& recurrence, int64_t begin, int64_t end) {
-  return (recurrence.of_inputs == nullptr ? IPU_BEST(Forward) : IPU_BEST(Backward))(recurrence, begin, end);
+PackedKernel Pack(const Recurrence& r) {
+  const bool backward = r.of_inputs != nullptr;
+  const int64_t of_state = 4 * r.units - r.columns();
+  return {IPU_BEST(Packed)(r, 0, r.units, of_state, backward), IPU_BEST(Packed)(r, r.units, r.features, 0, backward)};
+}
+
+void RunSteps(const Recurrence& recurrence, const PackedKernel& kernel, int64_t begin, int64_t end) {
+  (recurrence.of_inputs == nullptr ? IPU_BEST(Forward) : IPU_BEST(Backward))(recurrence, kernel, begin, end);
+}
+
+void AddUpKernel(const Recurrence& recurrence, int64_t rows, int64_t begin, int64_t end) {
+  IPU_BEST(OfKernel)(recurrence, rows, begin, end);
 }
 
 }  // namespace tensorflow_ipu::core

@@ -59,18 +59,16 @@ inline Vector Tanh(Vector x) {
   return magnitude < kSmall ? x + x * square * sum : x < 0.0f ? -large : large;
 }
 
-inline Lines Floats(int64_t count) { return Lines(static_cast<std::size_t>(count + 15) / 16); }
-
-// Returns panels of `rows` rows of the kernel from `first` on; backward, of these rows as columns.
-inline Lines Packed(const Recurrence& r, int64_t first, int64_t rows) {
-  const bool backward = r.of_inputs != nullptr;
-  const int64_t wide = 4 * r.units, depth = backward ? wide : rows, columns = backward ? rows : wide;
-  Lines lines = Floats((columns + kPanel - 1) / kPanel * depth * kPanel);
+// Returns panels of `rows` rows of the kernel from `first` on, and of its columns from `column` on; backward, with rows
+// as columns.
+Lines Packed(const Recurrence& r, int64_t first, int64_t rows, int64_t column, bool backward) {
+  const int64_t depth = backward ? r.columns() : rows, panels = ((backward ? rows : r.columns()) + kPanel - 1) / kPanel;
+  Lines lines(static_cast<std::size_t>(panels * depth * kPanel + 15) / 16);
   for (int64_t row = 0; row < rows; ++row) {
-    for (int64_t k = 0; k < wide; ++k) {
-      const int64_t at = backward ? k : row, column = backward ? row : k;
-      float* const line = lines.data()->floats + (column / kPanel * depth + at) * kPanel;
-      line[column % kPanel] = r.kernel[(first + row) * wide + k];
+    for (int64_t k = 0; k < r.columns(); ++k) {
+      const int64_t down = backward ? k : row, across = backward ? row : k;
+      float* const line = lines.data()->floats + (across / kPanel * depth + down) * kPanel;
+      line[across % kPanel] = r.kernel[(first + row) * 4 * r.units + column + k];
     }
   }
   return lines;
@@ -125,9 +123,9 @@ inline void StepForward(const Recurrence& r, int64_t row, int64_t step) {
     for (int64_t gate = 0; gate < 4; ++gate) {
       gates[gate] = Load(saved + gate * r.units, count) + Load(bias + gate * r.units, count);
     }
-    gates[0] = Sigmoid(gates[0]);
     gates[1] = Sigmoid(gates[1]);
     if (r.lstm) {
+      gates[0] = Sigmoid(gates[0]);
       gates[2] = Tanh(gates[2]);
       gates[3] = Sigmoid(gates[3]);
       const Vector cell = Load(step == 0 ? r.cell + row * r.units + unit : saved - r.units, count);
@@ -136,8 +134,9 @@ inline void StepForward(const Recurrence& r, int64_t row, int64_t step) {
       Store(next, saved + 4 * r.units, count);
       if (step + 1 == r.steps) Store(next, r.last_cell + row * r.units + unit, count);
     } else {
-      gates[2] = Tanh(gates[2] + gates[1] * gates[3]);
-      state = gates[0] * before + (1.0f - gates[0]) * gates[2];
+      gates[2] = Sigmoid(gates[2]);
+      gates[0] = Tanh(gates[0] + gates[2] * gates[3]);
+      state = gates[1] * before + (1.0f - gates[1]) * gates[0];
     }
 #pragma GCC unroll 4
     for (int64_t gate = 0; gate < 4; ++gate) Store(gates[gate], saved + gate * r.units, count);
@@ -145,24 +144,23 @@ inline void StepForward(const Recurrence& r, int64_t row, int64_t step) {
   }
 }
 
-Lines Forward(const Recurrence& r, int64_t begin, int64_t end) {
-  const Lines of_state = Packed(r, 0, r.units), of_inputs = Packed(r, r.units, r.features);
-  const int64_t rows = end - begin, together = std::clamp<int64_t>(kTogether / rows, 1, r.steps), wide = 4 * r.units;
+void Forward(const Recurrence& r, const PackedKernel& kernel, int64_t begin, int64_t end) {
+  const int64_t rows = end - begin, together = std::clamp<int64_t>(kTogether / rows, 1, r.steps), n = r.columns();
   for (int64_t first = 0; first < r.steps; first += together) {
     const int64_t last = std::min(first + together, r.steps);
     const auto place = [&](int64_t i) { return (begin + i % rows) * r.steps + first + i / rows; };
     const auto inputs = [&](int64_t i) { return r.inputs + place(i) * r.features; };
     const auto saved = [&](int64_t i) { return r.saved + place(i) * r.saved_size(); };
-    Multiply<false>((last - first) * rows, r.features, wide, inputs, 1, of_inputs.data()->floats, kPanel,
+    Multiply<false>((last - first) * rows, r.features, n, inputs, 1, kernel.of_inputs.data()->floats, kPanel,
                     r.features * kPanel, saved);
     for (int64_t step = first; step < last; ++step) {
       const auto state = [&](int64_t i) { return StateBefore(r, begin + i, step); };
-      const auto products = [&](int64_t i) { return saved((step - first) * rows + i); };
-      Multiply<true>(rows, r.units, wide, state, 1, of_state.data()->floats, kPanel, r.units * kPanel, products);
+      const auto products = [&](int64_t i) { return saved((step - first) * rows + i) + 4 * r.units - n; };
+      for (int64_t i = 0; i < rows; ++i) std::fill_n(saved((step - first) * rows + i) + n, 4 * r.units - n, 0.0f);
+      Multiply<true>(rows, r.units, n, state, 1, kernel.of_state.data()->floats, kPanel, r.units * kPanel, products);
       for (int64_t row = begin; row < end; ++row) StepForward(r, row, step);
     }
   }
-  return {};
 }
 
 // The gradients of the gates. Leaves in `of_state` what does not come by the products of the state.
@@ -190,11 +188,11 @@ inline void StepBackward(const Recurrence& r, int64_t row, int64_t step, float* 
       Store(change * gates[1], of_cell, count);
     } else if (taken) {
       const Vector before = Load(StateBefore(r, row, step) + unit, count);
-      gradients[0] = upstream * (before - gates[2]) * gates[0] * (1.0f - gates[0]);
-      gradients[2] = upstream * (1.0f - gates[0]) * (1.0f - gates[2] * gates[2]);
-      gradients[1] = gradients[2] * gates[3] * gates[1] * (1.0f - gates[1]);
-      gradients[3] = gradients[2] * gates[1];
-      passed = upstream * gates[0];
+      gradients[1] = upstream * (before - gates[0]) * gates[1] * (1.0f - gates[1]);
+      gradients[0] = upstream * (1.0f - gates[1]) * (1.0f - gates[0] * gates[0]);
+      gradients[2] = gradients[0] * gates[3] * gates[2] * (1.0f - gates[2]);
+      gradients[3] = gradients[0] * gates[2];
+      passed = upstream * gates[1];
     }
     Store(passed, of_state, count);
 #pragma GCC unroll 4
@@ -202,39 +200,45 @@ inline void StepBackward(const Recurrence& r, int64_t row, int64_t step, float* 
   }
 }
 
-Lines Backward(const Recurrence& r, int64_t begin, int64_t end) {
-  const Lines of_state = Packed(r, 0, r.units), of_inputs = Packed(r, r.units, r.features);
-  const int64_t rows = end - begin, together = std::clamp<int64_t>(kTogether / rows, 1, r.steps), wide = 4 * r.units,
-                depth = r.depth();
-  // Numbers a power of two apart would share few sets of the cache; the last panel may be read as a whole.
-  const int64_t pitch = (wide + kPanel - 1) / kPanel * kPanel + 16;
-  Lines of_kernel = Floats(depth * wide), of_gates = Floats(together * rows * pitch);
-  Lines operands = Floats(together * rows * depth);  // [state, inputs, 1]
-  const auto gates = [&](int64_t i) { return of_gates.data()->floats + i * pitch; };
+void Backward(const Recurrence& r, const PackedKernel& kernel, int64_t begin, int64_t end) {
+  const int64_t rows = end - begin, together = std::clamp<int64_t>(kTogether / rows, 1, r.steps), n = r.columns();
+  const auto gates = [&](int64_t place) { return r.of_gates + place * r.pitch(); };
   std::fill(r.of_state + begin * r.units, r.of_state + end * r.units, 0.0f);
   if (r.lstm)
     std::copy(r.last_upstream + begin * r.units, r.last_upstream + end * r.units, r.of_cell + begin * r.units);
   for (int64_t last = r.steps; last > 0; last -= together) {
-    const int64_t first = std::max<int64_t>(last - together, 0), count = (last - first) * rows;
-    const auto place = [&](int64_t i) { return (begin + i % rows) * r.steps + first + i / rows; };
+    const int64_t first = std::max<int64_t>(last - together, 0);
     for (int64_t step = last - 1; step >= first; --step) {
-      const int64_t at = (step - first) * rows;
-      for (int64_t i = 0; i < rows; ++i) {
-        float* to = operands.data()->floats + (at + i) * depth;
-        to = std::copy_n(StateBefore(r, begin + i, step), r.units, to);
-        to = std::copy_n(r.inputs + place(at + i) * r.features, r.features, to);
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t place = row * r.steps + step;
+        float* to = std::copy_n(StateBefore(r, row, step), r.units, r.operands + place * r.depth());
+        to = std::copy_n(r.inputs + place * r.features, r.features, to);
         *to = 1.0f;
-        StepBackward(r, begin + i, step, gates(at + i));
+        StepBackward(r, row, step, gates(place));
       }
-      const auto gates_now = [&](int64_t i) { return gates(at + i); };
+      const auto of_gates = [&](int64_t i) { return gates((begin + i) * r.steps + step) + 4 * r.units - n; };
       const auto state = [&](int64_t i) { return r.of_state + (begin + i) * r.units; };
-      Multiply<true>(rows, wide, r.units, gates_now, 1, of_state.data()->floats, kPanel, wide * kPanel, state);
+      Multiply<true>(rows, n, r.units, of_gates, 1, kernel.of_state.data()->floats, kPanel, n * kPanel, state);
     }
+    const auto place = [&](int64_t i) { return (begin + i % rows) * r.steps + first + i / rows; };
+    const auto of_gates = [&](int64_t i) { return gates(place(i)); };
     const auto inputs = [&](int64_t i) { return r.of_inputs + place(i) * r.features; };
-    Multiply<false>(count, wide, r.features, gates, 1, of_inputs.data()->floats, kPanel, wide * kPanel, inputs);
-    const auto operand = [&](int64_t k) { return operands.data()->floats + k; };
-    const auto kernel = [&](int64_t k) { return of_kernel.data()->floats + k * wide; };
-    Multiply<true>(depth, count, wide, operand, depth, gates(0), pitch, kPanel, kernel);
+    Multiply<false>((last - first) * rows, n, r.features, of_gates, 1, kernel.of_inputs.data()->floats, kPanel,
+                    n * kPanel, inputs);
   }
-  return of_kernel;
+}
+
+void OfKernel(const Recurrence& r, int64_t rows, int64_t begin, int64_t end) {
+  const int64_t wide = 4 * r.units, all = rows * r.steps;
+  std::fill(r.of_kernel + begin * wide, r.of_kernel + end * wide, 0.0f);
+  for (int64_t first = 0; first < all; first += kTogether) {
+    const auto operands = [&](int64_t k) { return r.operands + first * r.depth() + begin + k; };
+    const auto to = [&](int64_t k) { return r.of_kernel + (begin + k) * wide; };
+    Multiply<true>(end - begin, std::min<int64_t>(kTogether, all - first), wide, operands, r.depth(),
+                   r.of_gates + first * r.pitch(), r.pitch(), kPanel, to);
+  }
+  // What a GRU does not multiply has no gradient.
+  for (int64_t row = begin; row < std::min(end, r.depth() - 1); ++row) {
+    std::fill_n(r.of_kernel + row * wide + (row < r.units ? 0 : r.columns()), wide - r.columns(), 0.0f);
+  }
 }

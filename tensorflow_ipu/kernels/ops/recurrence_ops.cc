@@ -1,9 +1,6 @@
 // The steps of LSTM and GRU layers, as kernels of the host: `core/recurrence.h` says which tensors they have.
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <vector>
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -76,7 +73,6 @@ absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
   const tf::Tensor &inputs = context->input(0), &kernel = context->input(1), &state = context->input(2);
   const int64_t rows = inputs.dim_size(0);
   core::Recurrence r{};
-  float* of_kernel = nullptr;
   r.steps = inputs.dim_size(1);
   r.features = inputs.dim_size(2);
   r.units = state.dim_size(1);
@@ -96,25 +92,30 @@ absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
     r.upstream = Given<float>(context, "upstream");
     r.last_upstream = Given<float>(context, "last_upstream");
     r.of_inputs = ResultAt(context, 0, inputs.shape());
-    of_kernel = ResultAt(context, 1, kernel.shape());
+    r.of_kernel = ResultAt(context, 1, kernel.shape());
     r.of_state = ResultAt(context, 2, state.shape());
     if (r.lstm) r.of_cell = ResultAt(context, 3, state.shape());
   }
   TF_RETURN_IF_ERROR(context->status());
-  // Each thread takes a part of the rows, which are independent: at least four, of which a tile of `recurrence_steps.h`
-  // has up to four. The gradients of the parts are added in a fixed order.
-  const auto& threads = HostThreads::Of(context->device()->tensorflow_cpu_worker_threads()->num_threads);
-  const int64_t parts = std::min<int64_t>(threads.count(), (rows + 3) / 4);
-  std::vector<core::Lines> of_parts(static_cast<std::size_t>(parts));
-  threads.Divide(parts, [&](int64_t part) {
-    of_parts[static_cast<std::size_t>(part)] = core::RunSteps(r, part * rows / parts, (part + 1) * rows / parts);
-  });
-  if (of_kernel == nullptr) return absl::OkStatus();
-  std::fill_n(of_kernel, kernel.NumElements(), 0.0f);
-  for (const core::Lines& part : of_parts) {
-    const float* const added = part.data()->floats;
-    std::transform(added, added + kernel.NumElements(), of_kernel, of_kernel, std::plus<>());
+  tf::Tensor of_gates, operands;
+  if (r.of_inputs != nullptr) {
+    const int64_t all = rows * r.steps;
+    TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_FLOAT, {all, r.pitch()}, &of_gates));
+    TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_FLOAT, {all, r.depth()}, &operands));
+    r.of_gates = of_gates.flat<float>().data();
+    r.operands = operands.flat<float>().data();
   }
+  const core::PackedKernel packed = core::Pack(r);
+  const auto& threads = HostThreads::Of(context->device()->tensorflow_cpu_worker_threads()->num_threads);
+  // Divides rows, which are independent, into parts of whole tiles: see `recurrence_steps.h`.
+  const auto divide = [&](int64_t count, const auto& run) {
+    const int64_t tiles = (count + 3) / 4, parts = std::min<int64_t>(threads.count(), tiles);
+    threads.Divide(
+        parts, [&](int64_t part) { run(part * tiles / parts * 4, std::min(count, (part + 1) * tiles / parts * 4)); });
+  };
+  divide(rows, [&](int64_t begin, int64_t end) { core::RunSteps(r, packed, begin, end); });
+  if (r.of_inputs == nullptr) return absl::OkStatus();
+  divide(r.depth(), [&](int64_t begin, int64_t end) { core::AddUpKernel(r, rows, begin, end); });
   return absl::OkStatus();
 }
 

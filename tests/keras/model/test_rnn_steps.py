@@ -135,6 +135,51 @@ def test_long_sequences_of_one_row_have_the_gradients_of_plain_keras(kind, dtype
 
 
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+def test_an_infinity_spreads_no_further_than_in_plain_keras(kind, runs):
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        layer = kind(UNITS, return_sequences=True)
+        layer.build([2, STEPS, FEATURES])
+
+    def gradients(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            outputs = layer(x)
+        return [outputs, *tape.gradient(outputs, [x, *(weight.value for weight in layer.weights)])]
+
+    x = np.ones([2, STEPS, FEATURES], np.float32)
+    x[0, 1, 0] = np.inf
+    found = strategy.run(tf.function(gradients, jit_compile=True), (tf.constant(x),))
+    for ours, plain in zip(found, gradients(tf.constant(x)), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
+    assert runs
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+def test_third_derivatives_are_those_of_plain_keras(kind, runs):
+    strategy = ipu.IPUStrategy()
+    with strategy.scope():
+        keras.utils.set_random_seed(1)
+        layer = kind(2)
+        layer.build([1, 2, 1])
+
+    def derivative(function):
+        def differentiated(x):
+            with tf.GradientTape() as tape:
+                tape.watch(x)
+                value = tf.reduce_sum(tf.sin(function(x)))
+            return tape.gradient(value, x)
+
+        return differentiated
+
+    third = derivative(derivative(derivative(layer)))
+    x = tf.constant([[[0.5], [-1.0]]])
+    np.testing.assert_allclose(strategy.run(tf.function(third, jit_compile=True), (x,)), third(x), rtol=1e-4, atol=1e-6)
+    assert runs
+
+
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
 def test_gradients_of_gradients_are_those_of_plain_keras(kind, runs):
     (sequences, mask, state), _ = data()
     strategy = ipu.IPUStrategy()
