@@ -1,7 +1,6 @@
 #include "tensorflow_ipu/kernels/host/convolution.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <memory>
@@ -77,13 +76,14 @@ IPU_LANES void CopyPadded(const float* image, const Images& images, int64_t firs
 
 // What a tile of `R` rows and `P` columns reads and writes.
 struct Tile {
-  const float* image;  // Padded, at the first row of the filter.
-  int64_t row, block;  // Distances there.
+  int64_t row, block;  // Distances in the image.
   int64_t channels;
-  const float* filter;         // [block][row][channel][column][16 channels]
-  int64_t taps, tap, filters;  // How many rows of the filter count, and the distances of them and of its blocks.
-  float* out;
+  int64_t tap, filters;  // Distances of the rows of the filter, and of its blocks.
   int64_t out_row, out_column;
+  const float* image = nullptr;   // Padded, at the first row of the filter.
+  const float* filter = nullptr;  // [block][row][channel][column][16 channels]
+  float* out = nullptr;
+  int64_t taps = 0;  // How many rows of the filter count.
 };
 
 // `S` is the stride of the filter, and `D` the distance of the images' columns, between which are zeros.
@@ -142,8 +142,7 @@ const Kernel* KernelFor(int64_t rows, int64_t columns, int64_t stride, int64_t g
   int64_t fewest = columns + columns / 16 + 1;
   for (const Kernel& kernel : gap == 2 ? kKernels<1, 2> : stride == 2 ? kKernels<2, 1> : kKernels<1, 1>) {
     const int64_t computed = (columns + kernel.columns - 1) / kernel.columns * kernel.columns;
-    if (kernel.columns > columns || kernel.rows > rows || kernel.columns % gap != 0) continue;
-    if (computed >= fewest) continue;
+    if (kernel.columns > columns || kernel.rows > rows || kernel.columns % gap != 0 || computed >= fewest) continue;
     best = &kernel;
     fewest = computed;
   }
@@ -187,17 +186,8 @@ void ComputeBand(const Pass& pass, const Kernel& kernel, const float* images, co
   CopyPadded(images, pass.in, lowest, rows, pass.left / pass.gap, width, padded);
   const int64_t row_size = width * kLanes, tap_size = std::min<int64_t>(kLanes, pass.in.channels) * kFilterRow;
   const int64_t columns = pass.out.columns, channels = pass.out.channels;
-  Tile tile{nullptr,
-            row_size,
-            rows * row_size,
-            pass.in.channels,
-            nullptr,
-            0,
-            pass.gap * tap_size,
-            pass.filter_rows * tap_size,
-            nullptr,
-            columns * channels,
-            channels};
+  Tile tile{row_size,           rows * row_size, pass.in.channels, pass.gap * tap_size, pass.filter_rows * tap_size,
+            columns * channels, channels};
   for (int64_t channel = 0; channel < channels; channel += kLanes) {
     for (int64_t row = first; row < last; row += kernel.rows) {
       const int64_t y = std::min(row, last - kernel.rows);
@@ -228,20 +218,17 @@ bool Convolve(const Pass& pass, const float* images, const float* filter, float*
   if (kernel == nullptr || !whole || !aligned || pass.out.channels % kLanes != 0) return false;
   const auto packed = Scratch(pass.filter_rows * kColumns * pass.in.channels * pass.out.channels);
   PackFilter(filter, pass, packed.get());
-  const int64_t shards = threads.count(), rows = pass.out.rows;
+  const int64_t rows = pass.out.rows;
   const int64_t width = std::max(pass.left / pass.gap + pass.in.columns,
                                  ((pass.out.columns - 1) * pass.stride + kColumns - 1) / pass.gap + 1);
-  const int64_t bands = BandsOf(rows, pass.in.blocks() * pass.in.rows * width, kUnitsOfThread * shards / pass.in.count);
+  const int64_t bands =
+      BandsOf(rows, pass.in.blocks() * pass.in.rows * width, kUnitsOfThread * threads.count() / pass.in.count);
   const int64_t padded_rows = (rows / bands + 1) * pass.stride + pass.filter_rows;  // At most so many of a band.
-  const int64_t units = pass.in.count * bands;
-  std::atomic<int64_t> next = 0;
-  threads.Divide(std::min(shards, units), [&](int64_t) {
+  threads.Divide(pass.in.count * bands, [&](int64_t unit) {
     const auto padded = Scratch(pass.in.blocks() * padded_rows * width * kLanes);
-    for (int64_t unit = next++; unit < units; unit = next++) {
-      const int64_t image = unit / bands, band = unit % bands;
-      ComputeBand(pass, *kernel, images + image * pass.in.image(), packed.get(), band * rows / bands,
-                  (band + 1) * rows / bands, width, padded.get(), out + image * pass.out.image());
-    }
+    const int64_t image = unit / bands, band = unit % bands;
+    ComputeBand(pass, *kernel, images + image * pass.in.image(), packed.get(), band * rows / bands,
+                (band + 1) * rows / bands, width, padded.get(), out + image * pass.out.image());
   });
   return true;
 }

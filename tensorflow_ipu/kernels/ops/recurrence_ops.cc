@@ -7,6 +7,7 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/core/recurrence.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
+#include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/ops/kernel.h"
 
 namespace tensorflow_ipu {
@@ -48,10 +49,7 @@ IPU_RECURRENCE("IpuRecurrenceGrad")
     .Output("of_kernel: float")
     .Output("of_state: float")
     .Output("of_cell: cells * float")
-    .SetShapeFn([](tf::shape_inference::InferenceContext* c) {
-      for (int i = 0; i < c->num_outputs(); ++i) c->set_output(i, c->input(i));
-      return absl::OkStatus();
-    });
+    .SetShapeFn(ShapesOfInputs<>);
 
 // The first tensor of an input, which may be a list; null if the list is empty or there is no such input.
 template <typename T>
@@ -97,13 +95,11 @@ absl::Status ComputeRecurrence(tf::OpKernelContext* context) {
     if (r.lstm) r.of_cell = ResultAt(context, 3, state.shape());
   }
   TF_RETURN_IF_ERROR(context->status());
-  tf::Tensor of_gates, operands;
+  tf::Tensor scratch;
   if (r.of_inputs != nullptr) {
-    const int64_t all = rows * r.steps;
-    TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_FLOAT, {all, r.pitch()}, &of_gates));
-    TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_FLOAT, {all, r.depth()}, &operands));
-    r.of_gates = of_gates.flat<float>().data();
-    r.operands = operands.flat<float>().data();
+    TF_RETURN_IF_ERROR(context->allocate_temp(tf::DT_FLOAT, {rows, r.steps, r.pitch() + r.depth()}, &scratch));
+    r.of_gates = scratch.flat<float>().data();
+    r.operands = r.of_gates + rows * r.steps * r.pitch();
   }
   const core::PackedKernel packed = core::Pack(r);
   const auto& threads = HostThreads::Of(context->device()->tensorflow_cpu_worker_threads()->num_threads);

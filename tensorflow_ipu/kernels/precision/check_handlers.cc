@@ -149,10 +149,8 @@ ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs argumen
   if (!computed.ok()) return ToError(ToCore(computed.status()));
   std::optional<std::string> fault;
   const auto sources = absl::MakeConstSpan(computed->arrays).subspan(static_cast<std::size_t>(words));
-  for (const Suspect& one : Suspects(operations, computed->arrays)) {
-    fault = Why(one, options, sources);
-    if (fault.has_value()) break;
-  }
+  const std::vector<Suspect> suspects = Suspects(operations, computed->arrays);
+  for (std::size_t i = 0; i < suspects.size() && !fault; ++i) fault = Why(suspects[i], options, sources);
   if (!fault.has_value()) return ffi::Error::Success();
   const core::ProgramState at = core::StateAt(data(1));
   if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
