@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
@@ -150,7 +150,8 @@ class _Arguments(NamedTuple):
 def _plain(given: _Arguments) -> list[tf.Tensor]:
     """Computes the states and the last cell of an LSTM step by step."""
     # Splits alone: in a compiled program, the gradient of a concatenation has no gradient of its own.
-    of_state, of_inputs, bias = tf.split(given.kernel, [given.state.shape[1], given.inputs.shape[2], 1])
+    sizes: Any = [given.state.shape[1], given.inputs.shape[2], 1]
+    of_state, of_inputs, bias = tf.split(given.kernel, sizes)
     biases = tf.split(bias, 4, axis=1)
     products = tf.transpose(tf.tensordot(given.inputs, of_inputs, 1), [1, 0, 2])
 
