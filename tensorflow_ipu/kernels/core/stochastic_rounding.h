@@ -11,7 +11,7 @@ constexpr uint32_t kGolden = 0x9e3779b9;
 constexpr uint32_t kFirstFactor = 0x7feb352d;
 constexpr uint32_t kSecondFactor = 0x846ca68b;
 
-// What numbers are rounded to: to numbers of float16, or to integers, which keeps no sign.
+// What numbers are rounded to: numbers of float16, or integers, which keeps no sign. The last two are for float32.
 enum class RoundTo {
   kHalves,           // Beyond the largest, the largest.
   kHalvesOrNan,      // Beyond the largest, a NaN.
