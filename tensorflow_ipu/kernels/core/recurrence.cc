@@ -46,9 +46,7 @@ const bool has_avx2 = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_suppo
 }  // namespace
 
 PackedKernel Pack(const Recurrence& r) {
-  const bool backward = r.of_inputs != nullptr;
-  const int64_t of_state = 4 * r.units - r.columns();
-  return {IPU_BEST(Packed)(r, 0, r.units, of_state, backward), IPU_BEST(Packed)(r, r.units, r.features, 0, backward)};
+  return {IPU_BEST(Packed)(r, 0, r.units, 4 * r.units - r.columns()), IPU_BEST(Packed)(r, r.units, r.features, 0)};
 }
 
 void RunSteps(const Recurrence& recurrence, const PackedKernel& kernel, int64_t begin, int64_t end) {

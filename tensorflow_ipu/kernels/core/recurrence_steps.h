@@ -61,7 +61,8 @@ inline Vector Tanh(Vector x) {
 
 // Returns panels of `rows` rows of the kernel from `first` on, and of its columns from `column` on; backward, with rows
 // as columns.
-Lines Packed(const Recurrence& r, int64_t first, int64_t rows, int64_t column, bool backward) {
+Lines Packed(const Recurrence& r, int64_t first, int64_t rows, int64_t column) {
+  const bool backward = r.of_inputs != nullptr;
   const int64_t depth = backward ? r.columns() : rows, panels = ((backward ? rows : r.columns()) + kPanel - 1) / kPanel;
   Lines lines(static_cast<std::size_t>(panels * depth * kPanel + 15) / 16);
   for (int64_t row = 0; row < rows; ++row) {
