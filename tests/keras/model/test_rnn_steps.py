@@ -110,23 +110,36 @@ def test_programs_with_exceptions_keep_the_loops_of_keras(scoped, runs):
     assert not runs
 
 
-@pytest.mark.parametrize(("dtype", "digits"), [("float32", 23), ("float16", 10), ("bfloat16", 7)])
-@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
-def test_long_sequences_of_one_row_have_the_gradients_of_plain_keras(kind, dtype, digits, runs):
-    random, strategy = np.random.default_rng(5), ipu.IPUStrategy()
+def made_in_scope(kind: type, shape: list[int], **options: Any) -> tuple[ipu.IPUStrategy, Any]:
+    """Returns a strategy, and a layer that was built in its scope for inputs of a shape."""
+    strategy = ipu.IPUStrategy()
     with strategy.scope():
         keras.utils.set_random_seed(1)
-        layer = kind(17, recurrent_initializer="glorot_uniform", bias_initializer="ones", dtype=dtype)
-        layer.build([1, 150, 1])
+        layer = kind(**options)
+        layer.build(shape)
+    return strategy, layer
 
-    def gradients(x):
+
+def with_gradients(layer: Any) -> Callable[[tf.Tensor], list[Any]]:
+    """Returns a function that computes the outputs, and their gradients for inputs and weights."""
+
+    def compute(x: tf.Tensor) -> list[Any]:
         watched = [x, *(weight.value for weight in layer.weights)]
         with tf.GradientTape() as tape:
             tape.watch(watched)
             outputs = layer(x)
         return [outputs, *tape.gradient(outputs, watched)]
 
-    x = tf.constant(random.normal(size=[1, 150, 1]), dtype)
+    return compute
+
+
+@pytest.mark.parametrize(("dtype", "digits"), [("float32", 23), ("float16", 10), ("bfloat16", 7)])
+@pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
+def test_long_sequences_of_one_row_have_the_gradients_of_plain_keras(kind, dtype, digits, runs):
+    options = {"recurrent_initializer": "glorot_uniform", "bias_initializer": "ones", "dtype": dtype}
+    strategy, layer = made_in_scope(kind, [1, 150, 1], units=17, **options)
+    gradients = with_gradients(layer)
+    x = tf.constant(np.random.default_rng(5).normal(size=[1, 150, 1]), dtype)
     found = strategy.run(tf.function(gradients, jit_compile=True), (x,))
     for pair in zip(found, gradients(x), strict=True):
         ours, plain = (np.asarray(tf.cast(tensor, tf.float32)) for tensor in pair)
@@ -136,18 +149,8 @@ def test_long_sequences_of_one_row_have_the_gradients_of_plain_keras(kind, dtype
 
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
 def test_an_infinity_spreads_no_further_than_in_plain_keras(kind, runs):
-    strategy = ipu.IPUStrategy()
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
-        layer = kind(UNITS, return_sequences=True)
-        layer.build([2, STEPS, FEATURES])
-
-    def gradients(x):
-        with tf.GradientTape() as tape:
-            tape.watch(x)
-            outputs = layer(x)
-        return [outputs, *tape.gradient(outputs, [x, *(weight.value for weight in layer.weights)])]
-
+    strategy, layer = made_in_scope(kind, [2, STEPS, FEATURES], units=UNITS, return_sequences=True)
+    gradients = with_gradients(layer)
     x = np.ones([2, STEPS, FEATURES], np.float32)
     x[0, 1, 0] = np.inf
     found = strategy.run(tf.function(gradients, jit_compile=True), (tf.constant(x),))
@@ -158,11 +161,7 @@ def test_an_infinity_spreads_no_further_than_in_plain_keras(kind, runs):
 
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
 def test_third_derivatives_are_those_of_plain_keras(kind, runs):
-    strategy = ipu.IPUStrategy()
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
-        layer = kind(2)
-        layer.build([1, 2, 1])
+    strategy, layer = made_in_scope(kind, [1, 2, 1], units=2)
 
     def derivative(function):
         def differentiated(x):
@@ -182,11 +181,7 @@ def test_third_derivatives_are_those_of_plain_keras(kind, runs):
 @pytest.mark.parametrize("kind", [layers.LSTM, layers.GRU])
 def test_gradients_of_gradients_are_those_of_plain_keras(kind, runs):
     (sequences, mask, state), _ = data()
-    strategy = ipu.IPUStrategy()
-    with strategy.scope():
-        keras.utils.set_random_seed(1)
-        layer = kind(UNITS, return_sequences=True)
-        layer.build([ROWS, STEPS, FEATURES])
+    strategy, layer = made_in_scope(kind, [ROWS, STEPS, FEATURES], units=UNITS, return_sequences=True)
 
     def penalty(x, before):
         watched = [x, before, *(weight.value for weight in layer.weights)]
