@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -61,7 +62,7 @@ def joined() -> Cluster | None:
 def join(
     cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
     timeout: float | None = None,
-    communicator: Any = None,
+    communicator: mpi.Communicator | None = None,
 ) -> Cluster:
     """Joins the processes that MPI has started, and returns when all of them have called this.
 
@@ -100,17 +101,17 @@ def join(
         return _joined
 
 
-def _join(own: Identity, seconds: float, communicator: Any) -> Cluster:
-    library, interface = mpi.find_library(own)
-    handle = 0 if communicator is None else mpi.handle_of(communicator)
-    error = native.ipu_open_workers(library.encode(), interface, handle, _own_name().encode())
-    if error:
-        raise ClusterError(f"the MPI library `{library}` cannot be used: {error.decode()}")
+def _join(own: Identity, seconds: float, communicator: mpi.Communicator | None) -> Cluster:
+    candidates = "\n".join(f"{interface} {path}" for interface, path in mpi.libraries())
+    handle = 0 if communicator is None else communicator.handle
+    error = native.ipu_open_workers(candidates.encode(), handle, _own_name().encode())
+    if error is not None:
+        raise ClusterError(error.decode() or mpi.describe_missing_library(own))
     if (native.ipu_worker(), native.ipu_workers()) != (own.worker, own.workers):
         raise ClusterError(
-            f"this process was started as worker {own.worker} of {own.workers}, and for the MPI library `{library}` it is"
-            f" {native.ipu_worker()} of {native.ipu_workers()}: start it by the `mpiexec` that belongs to the library; with Slurm,"
-            " by `srun --mpi=pmi2` or `srun --mpi=pmix`"
+            f"this process was started as worker {own.worker} of {own.workers}, and for the MPI library"
+            f" `{native.ipu_worker_library().decode()}` it is {native.ipu_worker()} of {native.ipu_workers()}: start it by the"
+            " `mpiexec` of that library; with Slurm, by `srun --mpi=pmi2` or `srun --mpi=pmix`"
         )
     # Rank 0 knows who is missing, so the others wait a little longer for its end.
     deadline = time.monotonic() + seconds + (2.0 if own.worker else 0.0)
@@ -118,7 +119,7 @@ def _join(own: Identity, seconds: float, communicator: Any) -> Cluster:
     while True:
         # In parts, so that Ctrl-C ends it.
         error = native.ipu_join_workers(0.05, seconds, missing, len(missing))
-        if error:
+        if error is not None:
             raise ClusterError(f"the workers could not join: {error.decode()}")
         if missing[0] < 0:
             break
@@ -135,7 +136,7 @@ def _own_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _describe_missing(count: int, workers: list[int], seconds: float) -> str:
+def _describe_missing(count: int, workers: Sequence[int], seconds: float) -> str:
     more = f" and {count - len(workers)} more" if count > len(workers) else ""
     return (
         f"worker {', '.join(map(str, workers))}{more} did not join within {seconds:g} s: have all workers create an"
