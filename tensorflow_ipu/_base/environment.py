@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shlex
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
