@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Executes a command line."""
-    own, words = split(arguments, " ".join(_OPTIONS).split(), (*_SWITCHES, *_ACTING))
+    own, words = split(arguments, [*" ".join(_OPTIONS).split(), "--keras", "--tensorflow"], (*_SWITCHES, *_ACTING))
     made = parser()
     options = made.parse_args(own)
     named = {name for name, value in vars(options).items() if value != made.get_default(name)}
