@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import BinaryIO
 
 _LONGEST = 1 << 16  # A line that is longer is shown in parts.
@@ -27,7 +26,7 @@ class Output:
         """Takes a regular expression of the marks; shows the worker `only`, or all if None."""
         self._mark, self._only = re.compile(mark.encode()), only
         self._rests = defaultdict[BinaryIO, bytes](bytes)
-        self._begun = defaultdict[tuple[BinaryIO, int], bytes](bytes)
+        self._begun = defaultdict[BinaryIO, defaultdict[int, bytes]](lambda: defaultdict(bytes))
         self._last = defaultdict[int, deque[str]](lambda: deque(maxlen=20))
         self._codes = list[int]()  # What `wait` returned of each worker, as hydra prints it at the end.
         self._failed = dict[int, int]()  # The status of workers, the first to fail first; 0 if it is not known.
@@ -43,15 +42,13 @@ class Output:
             # A mark is in front of each piece that a worker wrote, which hydra puts within lines of others too.
             own, *marked = self._mark.split(line)
             if (own or not marked) and not self._is_known(own.decode(errors="replace")):
-                sys.stderr.buffer.write(own + b"\n")
-                sys.stderr.flush()
+                print(own.decode(errors="replace"), file=sys.stderr, flush=True)  # noqa: T201
             for worker, text in zip(marked[::2], marked[1::2], strict=True):
-                self._begun[target, int(worker)] += text
+                self._begun[target][int(worker)] += text
             if marked:
                 self._write(target, int(marked[-2]))
-        for of, worker in [] if data else list(self._begun):
-            if of is target:
-                self._write(target, worker)
+        for worker in [] if data else list(self._begun[target]):
+            self._write(target, worker)
 
     def status(self, code: int) -> int:
         """Returns the exit status, given that of `mpiexec`, and prints the last lines of the worker that failed."""
@@ -61,11 +58,10 @@ class Output:
                 self._failed.setdefault(worker, wait >> 8 or _OF_SIGNAL + wait % 128)
         workers = list(self._failed) if code else []
         status = (workers and self._failed[workers[0]]) or (_OF_SIGNAL - code if code < 0 else code)
-        fate = f"ended with status {status}"
-        with suppress(ValueError):
-            fate = f"was ended by {signal.Signals(status - _OF_SIGNAL).name}"
+        signals = {_OF_SIGNAL + each: f"was ended by {each.name}" for each in signal.Signals}
         # Which one of several was ended first by SIGKILL is not known.
         for worker in workers[: None if status == _OF_SIGNAL + signal.SIGKILL else 1]:
+            fate = signals.get(status, f"ended with status {status}")
             lines = [f"worker {worker} {fate}; its last lines:", *(self._last[worker] or ["(none)"])]
             print(*lines, sep="\n  ", file=sys.stderr, flush=True)  # noqa: T201
         return status
@@ -79,7 +75,7 @@ class Output:
         return bool(codes)
 
     def _write(self, target: BinaryIO, worker: int) -> None:
-        line = self._begun.pop((target, worker)).rstrip(b"\r").rpartition(b"\r")[2]
+        line = self._begun[target].pop(worker).rstrip(b"\r").rpartition(b"\r")[2]
         self._last[worker].append(line.decode(errors="replace"))
         if failed := re.fullmatch(rf"{FAILED}(\d+)", self._last[worker][-1]):
             self._failed.setdefault(worker, int(failed[1]))

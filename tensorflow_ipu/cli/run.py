@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -22,8 +21,8 @@ _USAGE = "{prog} run [OPTION ...] [python] SCRIPT | -m MODULE | -c CODE [ARGUMEN
 _DESCRIPTION = """\
 Runs a script as several workers, by one line of MPI's `mpiexec`: the one on PATH, or that of the package `mpich`.
 Each line of output begins with the number of its worker. When one fails, the others are ended, and its last lines
-are shown again. Ctrl-C is handed on to all. Without an option of a cluster, the script runs as by `run-script`."""
-_END = "Options of `poprun` without a meaning here are named in one line. docs/distributed.md has more."
+are shown again. Ctrl-C is handed on to all. Without an option of a cluster, the script runs as by `run-script`,
+whose options are taken too. Options of `poprun` without a meaning here are named. docs/distributed.md has more."""
 _MPI = ("--mpi-global-args", "--mpi-local-args")
 # Options of `poprun` for what only a machine of IPUs has, with a value, and with one or none.
 _IGNORED = "--num-ilds --host-subnet --vipu-server-host --vipu-server-port --vipu-server-timeout --vipu-partition"
@@ -44,7 +43,6 @@ _OPTIONS = {
     "--only-output-from-instance": ("I", "show what this worker writes only, from 0"),
     "--executable-cache-path": ("FOLDER", "store compiled programs in this folder, as by `TF_POPLAR_FLAGS`"),
     **dict.fromkeys(_MPI, ("TEXT", "options of `mpiexec`; `-x NAME=VALUE` sets a variable of all workers")),
-    "--emulations": ("FILE", "as without `run`"),
     **dict.fromkeys(_IGNORED, ("", argparse.SUPPRESS)),
 }
 
@@ -52,36 +50,33 @@ _OPTIONS = {
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of options; the program follows them."""
     statuses = "0, or that of the first worker to fail; 128 and its number after a signal"
-    made = make_parser("run", _DESCRIPTION, statuses, _USAGE, _END)
-    add, kinds = made.add_argument, {"N": int, "R": int, "I": int, "S": float, "TEXT": shlex.split}
+    made = make_parser("run", _DESCRIPTION, statuses, _USAGE)
+    add, kinds = made.add_argument, {"N": int, "R": int, "I": int, "TEXT": shlex.split}
     for names, (value, text) in _OPTIONS.items():
         add(*names.split(), metavar=value, help=text, type=kinds.get(value, str), default=[] if names in _MPI else None)
     for name in (*_SWITCHES, *_ACTING):
         add(name, nargs="?", const="yes", choices=YES_NO, help=_ACTING.get(name, argparse.SUPPRESS))
     add("--verbose", "--vv", "-v", action="count", help="print the `mpiexec` line")
     add("--dry-run", action="store_true", help="print the `mpiexec` line, and run nothing")
-    add("--keras", choices=("2", "3"), help="as without `run`: which Keras scripts get")
-    add("--tensorflow", choices=("1", "2"), help="as without `run`: what `import tensorflow` is in scripts")
-    add("--force", action="store_true", help="as without `run`: run a script that needs missing names")
     return made
 
 
 def main(arguments: Sequence[str]) -> int:
     """Executes a command line."""
-    own, words = split(arguments, [*" ".join(_OPTIONS).split(), "--keras", "--tensorflow"], (*_SWITCHES, *_ACTING))
+    valued = ["--keras", "--tensorflow", "--emulations", *" ".join(_OPTIONS).split()]
+    own, words = split(arguments, valued, (*_SWITCHES, *_ACTING))
     made = parser()
-    options = made.parse_args(own)
+    options, of_script = made.parse_known_args(own)
+    run_script.parser().parse_args(of_script)
     named = {name for name, value in vars(options).items() if value != made.get_default(name)}
-    if named <= {"keras", "tensorflow", "force", "emulations"}:
+    if not named:
         return run_script.main(arguments)
     if ignored := [each for each in (*_IGNORED, *_SWITCHES) if each[2:].replace("-", "_") in named]:
         print(f"{made.prog}: without a meaning here: `{'`, `'.join(ignored)}`", file=sys.stderr)  # noqa: T201
     try:
         program = program_of(words)
         program.read()
-        command = [sys.executable, *program.interpreter, "-m", "tensorflow_ipu", "run-script"]
-        chosen = {name: getattr(options, name) for name in ("keras", "tensorflow", "emulations") if name in named}
-        command += [*(f"--{name}={value}" for name, value in chosen.items()), *["--force"] * options.force]
+        command = [sys.executable, *program.interpreter, "-m", "tensorflow_ipu", "run-script", *of_script]
         line, mark = _line(options, [*command, *program.words])
     except ValueError as exc:
         made.exit(WRONG, f"{made.prog}: {exc}\n") if words else made.error(str(exc))
@@ -107,23 +102,21 @@ def _line(options: argparse.Namespace, command: list[str]) -> tuple[list[str], s
     variables, words = _variables(options, instances)
     path, is_hydra, space = _mpiexec()
     is_root = options.allow_run_as_root in _YES or _ROOT in words
-    # Hydra marks output as Open MPI does.
-    line = ["-prepend-pattern", "[1,%r]<stdout>: ", "-print-all-exitcodes"] if is_hydra else [_TAG, *[_ROOT] * is_root]
+    line = [path, "--wdir", os.getcwd()]  # Hydra marks output as Open MPI does.
+    line += ["-prepend-pattern", "[1,%r]<stdout>: ", "-print-all-exitcodes"] if is_hydra else [_TAG, *[_ROOT] * is_root]
     line += ["--host", ",".join(f"{host}:{instances // len(hosts)}" for host in hosts)] if hosts else []
-    line += ["--hostfile", options.hostfile] if options.hostfile else []
-    line += ["--oversubscribe"] if not (is_hydra or hosts or options.hostfile) else []
+    line += ["--hostfile", options.hostfile] if options.hostfile else ["--oversubscribe"] * (not (is_hydra or hosts))
     if not {"-bind-to", "--bind-to"} & set(words):  # Open MPI binds a worker to one core if nothing is said.
         line += ["--bind-to", "numa" if options.numa_aware in _YES else "none"]
     for name, value in variables.items():
         line += ["-genv" if is_hydra else "-x", f"{name}={value}"]
-    line += [word for word in words if word not in (_TAG, _ROOT)]
-    line = [path, "--wdir", os.getcwd(), *line, "-n", str(instances), *command]
+    line += [*(word for word in words if word not in (_TAG, _ROOT)), "-n", str(instances), *command]
     return line, rf"\[[^][]*,(\d+)\]<std(?:out|err)>:{space}"
 
 
 def _mpiexec() -> tuple[str, bool, str]:
     """Returns the path of an `mpiexec`, whether it is a hydra, and what ends its marks of output."""
-    for path in (shutil.which("mpiexec"), shutil.which("mpirun"), f"{sysconfig.get_path('scripts')}/mpiexec"):
+    for path in (shutil.which("mpiexec"), shutil.which("mpirun"), f"{sys.prefix}/bin/mpiexec"):
         with suppress(OSError, subprocess.SubprocessError):
             done = subprocess.run([path or "", "--version"], capture_output=True, check=True, text=True, timeout=60)
             if family := re.search(r"HYDRA|Intel|(?:Open MPI|OpenRTE|PRRTE)\D*(\d+)", done.stdout):
@@ -145,14 +138,13 @@ def _variables(options: argparse.Namespace, instances: int) -> tuple[dict[str, s
         found[environment.FLAGS_VARIABLE] = f"{flags} {flag}".strip()
     replicas = options.replicas and options.replicas // instances
     wanted = (replicas or 1) * (options.ipus_per_replica or 1)
-    is_more = wanted > (environment.DEFAULT_COUNT if options.hosts or options.hostfile else environment.ipu_count())
-    for name, value in (
-        (environment.REPLICAS_VARIABLE, replicas),
-        (environment.IPUS_PER_REPLICA_VARIABLE, options.ipus_per_replica),
-        (environment.TIMEOUT_VARIABLE, options.timeout),
-        (environment.COUNT_VARIABLE, wanted if is_more else None),
-    ):
-        found |= {} if value is None else {name: f"{value:g}" if name == environment.TIMEOUT_VARIABLE else str(value)}
+    offered = environment.DEFAULT_COUNT if options.hosts or options.hostfile else environment.ipu_count()
+    own = {environment.REPLICAS_VARIABLE: replicas, environment.IPUS_PER_REPLICA_VARIABLE: options.ipus_per_replica}
+    own |= {
+        environment.TIMEOUT_VARIABLE: options.timeout,
+        environment.COUNT_VARIABLE: wanted if wanted > offered else None,
+    }
+    found |= {name: str(value) for name, value in own.items() if value is not None}
     environment.worker_timeout(found)
     return found, words
 

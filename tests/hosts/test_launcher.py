@@ -188,7 +188,7 @@ def test_wrong_words_are_refused(here, words, message):
 
 def test_machine_without_mpi_is_told_what_to_install(here, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    monkeypatch.setattr("sysconfig.get_path", lambda _: "/nowhere")
+    monkeypatch.setattr("sys.prefix", "/nowhere")
     status, _, err = here("run", "-n", 2, __file__)
     assert status == 2
     assert "PATH has no `mpiexec` of MPICH, Intel MPI or Open MPI; install one, as by `pip install mpich`" in err
