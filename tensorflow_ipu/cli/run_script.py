@@ -12,7 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from tensorflow_ipu._base import environment, requirements
-from tensorflow_ipu.cli.launcher import FAILED
 from tensorflow_ipu.cli.parsers import COMMANDS, WRONG, make_parser, meant, program, show, split
 from tensorflow_ipu.cli.programs import program_of
 from tensorflow_ipu.compat import _keras_choice, _keras_reading, _missing, _tensorflow_reading
@@ -22,6 +21,8 @@ from tensorflow_ipu.compat._keras_reading import KerasFound, Weight
 from tensorflow_ipu.compat._project import Found, Project
 from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
 from tensorflow_ipu.errors import LibraryError
+
+FAILED = "the script ended with status "  # A worker that fails writes it, and `run` reads it.
 
 _USAGE = """\
 {prog} [--keras 2|3] [--tensorflow 1|2] [--force] [--emulations=FILE] SCRIPT [ARGUMENT ...]

@@ -225,7 +225,7 @@ LINE = "--vipu-partition=p --numa-aware yes -vv --num-replicas 4 --num-instances
 
 def test_lines_of_poprun_are_taken_as_they_stand(monkeypatch, here, tmp_path):
     started = []
-    monkeypatch.setattr(run.launcher, "run", lambda line, output: started.append((line, output._only)) or 0)
+    monkeypatch.setattr(run, "execute", lambda line, output: started.append((line, output._only)) or 0)
     (tmp_path / "train.py").touch()
     more = ("--mpi-local-args", " -x A=5 -x PATH --mca q w", "--executable-cache-path", "kept", "--offline-mode")
     status, _, err = here("run", *LINE.split(), *more, "python3", "-u", "train.py", "--numa-aware")

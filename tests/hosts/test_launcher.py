@@ -18,20 +18,20 @@ import pytest
 
 import tensorflow_ipu
 from tensorflow_ipu import __main__
-from tensorflow_ipu.cli.launcher import Output
+from tensorflow_ipu.cli.run import Output
 
 # The package in an interpreter without TensorFlow.
 _DRIVER = f"""
 import sys, types
 package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu")
 package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]
-from tensorflow_ipu.cli import launcher, run, run_script
+from tensorflow_ipu.cli import run, run_script
 """
 # Its line has workers run code in place of a script.
 _LAUNCH = f"""{_DRIVER}
 options = run.parser().parse_args(sys.argv[2:])
 line, mark = run._line(options, [sys.executable, "-c", sys.argv[1]])
-sys.exit(launcher.run(line, launcher.Output(mark, options.only_output_from_instance)))
+sys.exit(run.execute(line, run.Output(mark, options.only_output_from_instance)))
 """
 _HEAD = """
 import os, signal, sys, time
