@@ -34,8 +34,7 @@ _IGNORED = "--num-ilds --host-subnet --vipu-server-host --vipu-server-port --vip
 _IGNORED = [*_IGNORED.split(), "--vipu-partition-attempts", "--vipu-cluster", "--vipu-allocation"]
 _SWITCHES = "--update-partition --reset-partition --remove-partition --offline-mode --synchronise-python-venv"
 _SWITCHES = [*_SWITCHES.split(), "--synchronise-poplar-sdk", "--distribute-ssh-key"]
-_YES = YES_NO[::2]
-_ROOT, _TAG = "--allow-run-as-root", "--tag-output"
+_YES, _ROOT, _TAG = YES_NO[::2], "--allow-run-as-root", "--tag-output"
 _ACTING = {"--numa-aware": "bind each worker to a NUMA node", "--print-topology": "the same as `--verbose`"}
 _ACTING |= {_ROOT: "let Open MPI run as root", _TAG: "is so in any case"}
 _OPTIONS = {
@@ -51,7 +50,6 @@ _OPTIONS = {
     **dict.fromkeys(_IGNORED, ("", argparse.SUPPRESS)),
 }
 _LONGEST = 1 << 16  # A line that is longer is shown in parts.
-_TO_END = 10  # Seconds that workers have after a signal.
 _OF_SIGNAL = 128  # What a shell adds to the number of a signal that ended a process.
 
 
@@ -73,17 +71,14 @@ def main(arguments: Sequence[str]) -> int:
     """Executes a command line."""
     valued = ["--keras", "--tensorflow", "--emulations", *" ".join(_OPTIONS).split()]
     own, words = split(arguments, valued, (*_SWITCHES, *_ACTING))
-    made = parser()
-    options, of_script = made.parse_known_args(own)
+    options, of_script = (made := parser()).parse_known_args(own)
     run_script.parser().parse_args(of_script)
-    named = {name for name, value in vars(options).items() if value != made.get_default(name)}
-    if not named:
+    if options == made.parse_args([]):
         return run_script.main(arguments)
-    if ignored := [each for each in (*_IGNORED, *_SWITCHES) if each[2:].replace("-", "_") in named]:
+    if ignored := [each for each in (*_IGNORED, *_SWITCHES) if vars(options)[each[2:].replace("-", "_")]]:
         print(f"{made.prog}: without a meaning here: `{'`, `'.join(ignored)}`", file=sys.stderr)  # noqa: T201
     try:
-        program = program_of(words)
-        program.read()
+        (program := program_of(words)).read()
         command = [sys.executable, *program.interpreter, "-m", "tensorflow_ipu", "run-script", *of_script]
         line, mark = _line(options, [*command, *program.words])
     except ValueError as exc:
@@ -107,7 +102,23 @@ def _line(options: argparse.Namespace, command: list[str]) -> tuple[list[str], s
             raise ValueError(f"`--{name}={count}` cannot be divided evenly among {parts} {what}; choose a multiple")
     if (only := options.only_output_from_instance) not in (None, *range(instances)):
         raise ValueError(f"`--only-output-from-instance={only}` must be from 0 to {instances - 1}")
-    variables, words = _variables(options, instances)
+    variables, words = {"PYTHONUNBUFFERED": "1"}, [*options.mpi_global_args, *options.mpi_local_args]
+    while "-x" in words[:-1]:
+        at = words.index("-x")
+        name, is_set, value = words.pop(at + 1).partition("=")
+        variables[name] = value if is_set else os.environ.get(name, "")
+        del words[at]
+    if options.executable_cache_path:
+        flag = f"--executable_cache_path={shlex.quote(os.path.abspath(options.executable_cache_path))}"
+        flags = variables.get(environment.FLAGS_VARIABLE, environment.text_of(environment.FLAGS_VARIABLE, None))
+        variables[environment.FLAGS_VARIABLE] = f"{flags} {flag}".strip()
+    replicas = options.replicas and options.replicas // instances
+    wanted = (replicas or 1) * (options.ipus_per_replica or 1)
+    offered = environment.DEFAULT_COUNT if options.hosts or options.hostfile else environment.ipu_count()
+    own = {environment.REPLICAS_VARIABLE: replicas, environment.IPUS_PER_REPLICA_VARIABLE: options.ipus_per_replica}
+    own |= {environment.TIMEOUT_VARIABLE: options.timeout, environment.COUNT_VARIABLE: wanted * (wanted > offered)}
+    variables |= {name: str(value) for name, value in own.items() if value}
+    environment.worker_timeout(variables)
     path, is_hydra, space = _mpiexec()
     is_root = options.allow_run_as_root in _YES or _ROOT in words
     line = [path, "--wdir", os.getcwd()]  # Hydra marks output as Open MPI does.
@@ -116,8 +127,8 @@ def _line(options: argparse.Namespace, command: list[str]) -> tuple[list[str], s
     line += ["--hostfile", options.hostfile] if options.hostfile else ["--oversubscribe"] * (not (is_hydra or hosts))
     if not {"-bind-to", "--bind-to"} & set(words):  # Open MPI binds a worker to one core if nothing is said.
         line += ["--bind-to", "numa" if options.numa_aware in _YES else "none"]
-    for name, value in variables.items():
-        line += ["-genv" if is_hydra else "-x", f"{name}={value}"]
+    option = "-genv" if is_hydra else "-x"
+    line += [word for name, value in variables.items() for word in (option, f"{name}={value}")]
     line += [*(word for word in words if word not in (_TAG, _ROOT)), "-n", str(instances), *command]
     return line, rf"\[[^][]*,(\d+)\]<std(?:out|err)>:{space}"
 
@@ -130,31 +141,6 @@ def _mpiexec() -> tuple[str, bool, str]:
             if family := re.search(r"HYDRA|Intel|(?:Open MPI|OpenRTE|PRRTE)\D*(\d+)", done.stdout):
                 return path or "", not family[1], "" if int(family[1] or 5) < 5 else " "
     raise ValueError("PATH has no `mpiexec` of MPICH, Intel MPI or Open MPI; install one, as by `pip install mpich`")
-
-
-def _variables(options: argparse.Namespace, instances: int) -> tuple[dict[str, str], list[str]]:
-    """Returns the variables of all workers, and the words for `mpiexec` that set none."""
-    found, words = {"PYTHONUNBUFFERED": "1"}, [*options.mpi_global_args, *options.mpi_local_args]
-    while "-x" in words[:-1]:
-        at = words.index("-x")
-        name, is_set, value = words.pop(at + 1).partition("=")
-        found[name] = value if is_set else os.environ.get(name, "")
-        del words[at]
-    if options.executable_cache_path:
-        flag = f"--executable_cache_path={shlex.quote(os.path.abspath(options.executable_cache_path))}"
-        flags = found.get(environment.FLAGS_VARIABLE, environment.text_of(environment.FLAGS_VARIABLE, None))
-        found[environment.FLAGS_VARIABLE] = f"{flags} {flag}".strip()
-    replicas = options.replicas and options.replicas // instances
-    wanted = (replicas or 1) * (options.ipus_per_replica or 1)
-    offered = environment.DEFAULT_COUNT if options.hosts or options.hostfile else environment.ipu_count()
-    own = {environment.REPLICAS_VARIABLE: replicas, environment.IPUS_PER_REPLICA_VARIABLE: options.ipus_per_replica}
-    own |= {
-        environment.TIMEOUT_VARIABLE: options.timeout,
-        environment.COUNT_VARIABLE: wanted if wanted > offered else None,
-    }
-    found |= {name: str(value) for name, value in own.items() if value is not None}
-    environment.worker_timeout(found)
-    return found, words
 
 
 def _hosts(text: str) -> list[str]:
@@ -193,8 +179,8 @@ class Output:
         for line in lines:
             # A mark is in front of each piece that a worker wrote, which hydra puts within lines of others too.
             own, *marked = self._mark.split(line)
-            if (own or not marked) and not self._is_known(own.decode(errors="replace")):
-                print(own.decode(errors="replace"), file=sys.stderr, flush=True)  # noqa: T201
+            if own or not marked:
+                self._write_own(own.decode(errors="replace"))
             for worker, text in zip(marked[::2], marked[1::2], strict=True):
                 self._begun[target][int(worker)] += text
             if marked:
@@ -205,9 +191,9 @@ class Output:
     def status(self, code: int) -> int:
         """Returns the exit status, given that of `mpiexec`, and prints the last lines of the worker that failed."""
         # Hydra ends the others by SIGKILL. Its own status is the bitwise or of all.
-        for worker, wait in sorted(enumerate(self._codes), key=lambda each: each[1] == signal.SIGKILL):
-            if wait:
-                self._failed.setdefault(worker, wait >> 8 or _OF_SIGNAL + wait % 128)
+        codes = [(worker, wait) for worker, wait in enumerate(self._codes) if wait]
+        for worker, wait in sorted(codes, key=lambda each: each[1] == signal.SIGKILL):
+            self._failed.setdefault(worker, wait >> 8 or _OF_SIGNAL + wait % 128)
         workers = list(self._failed) if code else []
         status = (self._failed[workers[0]] if workers else 0) or (_OF_SIGNAL - code if code < 0 else code)
         signals = {_OF_SIGNAL + each: f"was ended by {each.name}" for each in signal.Signals}
@@ -218,13 +204,13 @@ class Output:
             print(*lines, sep="\n  ", file=sys.stderr, flush=True)  # noqa: T201
         return status
 
-    def _is_known(self, line: str) -> bool:
-        """Reads how workers ended from a line of `mpiexec`; True if the line says nothing to users."""
+    def _write_own(self, line: str) -> None:
         if codes := re.fullmatch(r"(?:\[mpiexec@\S+ Exit codes: )?\[\S+\] ([\d,]+)", line):
             self._codes += map(int, codes[1].split(","))
-        elif failed := re.search(r"process rank (\d+) with PID|Process name: \S*,(\d+)\]", line):
+            return
+        if failed := re.search(r"process rank (\d+) with PID|Process name: \S*,(\d+)\]", line):
             self._failed.setdefault(int(failed[1] or failed[2]), 0)
-        return bool(codes)
+        print(line, file=sys.stderr, flush=True)  # noqa: T201
 
     def _write(self, target: BinaryIO, worker: int) -> None:
         line = self._begun[target].pop(worker).rstrip(b"\r").rpartition(b"\r")[2]
@@ -252,7 +238,7 @@ def execute(line: Sequence[str], output: Output) -> int:
     def hand_on(number: int, _: object) -> None:
         process.send_signal(signal.SIGKILL if caught else number)
         caught.append(number)
-        signal.alarm(_TO_END)
+        signal.alarm(10)  # Seconds for workers to end.
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, hand_on)
@@ -261,8 +247,7 @@ def execute(line: Sequence[str], output: Output) -> int:
             selector.register(source or 0, selectors.EVENT_READ, target)
         while selector.get_map():
             for key, _ in selector.select():
-                data = os.read(key.fd, _LONGEST)
-                output.feed(key.data, data)
+                output.feed(key.data, data := os.read(key.fd, _LONGEST))
                 if not data:
                     selector.unregister(key.fileobj)
     code = process.wait()
