@@ -55,8 +55,7 @@ _OF_SIGNAL = 128  # What a shell adds to the number of a signal that ended a pro
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of options; the program follows them."""
-    statuses = "0, or that of the first worker to fail; 128 and its number after a signal"
-    made = make_parser("run", _DESCRIPTION, statuses, _USAGE)
+    made = make_parser("run", _DESCRIPTION, "that of the first worker to fail; after a signal 128 and its number", _USAGE)
     add, kinds = made.add_argument, {"N": int, "R": int, "I": int, "TEXT": shlex.split}
     for names, (value, text) in _OPTIONS.items():
         add(*names.split(), metavar=value, help=text, type=kinds.get(value, str), default=[] if names in _MPI else None)
@@ -230,7 +229,7 @@ def execute(line: Sequence[str], output: Output) -> int:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,  # Ctrl-C reaches it through this process alone.
-        # It is ended with this process (`PR_SET_PDEATHSIG`), and ends its workers.
+        # `PR_SET_PDEATHSIG`: it ends with this process.
         preexec_fn=lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM),  # noqa: PLW1509  (There are no other threads.)
     )
     caught = list[int]()
