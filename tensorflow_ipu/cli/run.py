@@ -55,7 +55,7 @@ _OF_SIGNAL = 128  # What a shell adds to the number of a signal that ended a pro
 
 def parser() -> argparse.ArgumentParser:
     """Returns the parser of options; the program follows them."""
-    made = make_parser("run", _DESCRIPTION, "that of the first worker to fail; after a signal 128 and its number", _USAGE)
+    made = make_parser("run", _DESCRIPTION, "that of the first worker to fail; 128 and a signal's number", _USAGE)
     add, kinds = made.add_argument, {"N": int, "R": int, "I": int, "TEXT": shlex.split}
     for names, (value, text) in _OPTIONS.items():
         add(*names.split(), metavar=value, help=text, type=kinds.get(value, str), default=[] if names in _MPI else None)
