@@ -149,7 +149,7 @@ class OnIpus:
         return time.perf_counter() - start
 
     def learn(self):
-        """Trains with a share of each batch; returns the largest difference of a weight to plain TensorFlow's in one process."""
+        """Trains with a share of each batch; returns the largest difference of a weight to plain TensorFlow's."""
         tf, cluster = self.tf, self.strategy.cluster
         x = tf.random.stateless_normal([START_BATCH, FEATURES], [5, 6])
         y = tf.random.stateless_uniform([START_BATCH], [7, 8], 0, CLASSES, tf.int32)
