@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-import json
 import os
+import select
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import Any, NoReturn
 
 LIMIT = 240.0  # Seconds. A set imports the package, and compiles, beside whatever else the machine does.
 _GRACE = 60.0
@@ -49,91 +48,52 @@ class CaseError(AssertionError):
     """A case did not end as it was to, in one worker or more."""
 
 
-def reserve(count: int) -> list[socket.socket]:
-    """Sockets that hold ports of the loopback, on which a server that allows the reuse of its address may listen."""
-    sockets = []
-    for _ in range(count):
-        held = socket.socket()
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        sockets.append(held)
-    return sockets
-
-
 class Workers:
-    """So many processes, each with the `TF_CONFIG` of one worker. As a context it ends with all of them killed."""
+    """So many processes that `mpiexec` started together."""
 
     each = Each  # Tests import nothing from this file.
 
-    def __init__(
-        self,
-        forking: Any,
-        count: int,
-        *,
-        env: Mapping[str, str | None] | None = None,
-        started: Sequence[int] | None = None,
-    ) -> None:
-        """Starts those of `started`, or all, with more variables; one of None is removed."""
-        self._forking = forking
-        self._env = dict(env or {})
-
-        self._held = reserve(count)
-        self.addresses = tuple(f"127.0.0.1:{held.getsockname()[1]}" for held in self._held)
+    def __init__(self, count: int, env: Mapping[str, str]) -> None:
+        """Starts them with more variables."""
         self.folder = Path(tempfile.mkdtemp(prefix="ipu"))  # Short: the path of a socket has 107 letters at most.
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(self.folder / "socket"))
-        self._listener.listen()
-        self.processes: dict[int, int] = {}
         self._connections: dict[int, Connection] = {}
+        self._numbers: dict[int, int] = {}
         self._sent: set[int] = set()
-        self._running: set[int] = set()
-        try:
-            self.start(*(range(count) if started is None else started))
-        except BaseException:
-            self.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        alive, held = os.pipe()  # All processes hold the other end: it is closed when the last one ends.
+        self._alive: int | None = alive
+        script = Path(__file__).with_name("worker.py")
+        with socket.socket(socket.AF_UNIX) as listener, (self.folder / "launcher").open("wb") as output:
+            listener.bind(str(self.folder / "socket"))
+            listener.listen()
+            self._launcher = subprocess.Popen(
+                [Path(sys.executable).with_name("mpiexec"), "-n", str(count), sys.executable, script, self.folder],
+                env={**os.environ, **env, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=[held],
+            )
+            os.close(held)
+            self._meet(listener, count)
+        host = socket.gethostname()
+        self.names = [f"worker {worker} (process {self._numbers[worker]} on {host})" for worker in range(count)]
 
     @property
     def whole(self) -> bool:
         """Whether all run, and none has anything under way."""
-        return bool(self._connections) and not self._sent and len(self._running) == len(self.processes)
+        return len(self._connections) == len(self._numbers) and not self._sent
 
-    def start(self, *workers: int) -> None:
-        """Starts workers that do not run."""
-        for worker in workers:
-            folder = self.folder / f"worker{worker}"
-            folder.mkdir(exist_ok=True)
-            self.processes[worker] = self._forking.start(
-                Path(__file__).with_name("worker.py"),
-                str(self.folder / "socket"),
-                str(worker),
-                str(self._forking.number),
-                folder=folder,
-                output=self.folder / f"output{worker}",
-                env={"TF_CONFIG": self.tf_config(worker), **self._env},
-            )
-            self._running.add(worker)
-        waiting = set(workers)
-        self._listener.settimeout(_GRACE)
-        while waiting:
-            try:
-                connection = Connection(self._listener.accept()[0].detach())
-            except TimeoutError:
-                self._fail(f"workers {sorted(waiting)} did not come")
-            worker = connection.recv()
+    def _meet(self, listener: socket.socket, count: int) -> None:
+        end = time.monotonic() + _GRACE
+        while len(self._connections) < count:
+            if not select.select([listener], [], [], 0.2)[0]:
+                if time.monotonic() > end or self._launcher.poll() is not None:
+                    self._fail(f"of {count} workers, {sorted(self._connections)} came")
+                continue
+            connection = Connection(listener.accept()[0].detach())
+            worker, self._numbers[worker] = connection.recv()
             self._connections[worker] = connection
-            waiting.discard(worker)
-
-    def tf_config(self, worker: int) -> str:
-        return json.dumps({"cluster": {"worker": list(self.addresses)}, "task": {"type": "worker", "index": worker}})
 
     def send(self, worker: int, case: Callable[..., object], *args: object, **kwargs: object) -> None:
         """Has one worker begin a case: a function at the top of a module, or a method of a class there."""
@@ -171,7 +131,7 @@ class Workers:
         found = self.outcomes(case, *args, **kwargs)
         if any(outcome.failed for outcome in found):
             lines = [f"`{case.__qualname__}` failed:"]
-            for worker, outcome in zip(sorted(self.processes), found, strict=True):
+            for worker, outcome in enumerate(found):
                 fate = outcome.trace or f"{outcome.kinds[0]}: {outcome.message}" if outcome.failed else "returned"
                 lines += [f"--- worker {worker}: {fate}", self.printed(worker)]
             raise CaseError("\n".join(lines))
@@ -182,18 +142,21 @@ class Workers:
         return (self.folder / f"output{worker}").read_text(errors="replace")
 
     def close(self) -> None:
-        """Kills all processes, and gives all ports back. A second call does nothing."""
-        for worker in self._running:
-            os.kill(self.processes[worker], signal.SIGKILL)
-            self._forking.end(self.processes[worker])
-        self._running.clear()
+        """Kills all processes, and waits until none is left. A second call does nothing."""
+        if self._alive is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._launcher.pid, signal.SIGKILL)
+        self._launcher.wait()
+        gone = select.select([self._alive], [], [], _GRACE)[0]
+        os.close(self._alive)
+        self._alive = None
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        self._listener.close()
-        for held in self._held:
-            held.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if not gone:
+            raise CaseError(f"workers outlive `mpiexec`: {self._numbers}")
 
     def _outcome(self, worker: int) -> Outcome:
         self._sent.discard(worker)
@@ -201,9 +164,7 @@ class Workers:
             what, *rest = self._connections[worker].recv()
         except (EOFError, ConnectionResetError):
             self._connections.pop(worker).close()
-            self._running.discard(worker)
-            code = self._forking.end(self.processes[worker])
-            return Outcome(None, ("Killed",), f"the process ended with {code}", self.printed(worker)[-2000:])
+            return Outcome(None, ("Killed",), "the process ended", self.printed(worker)[-2000:])
         if what == "returned":
             return Outcome(rest[0])
         kinds, message, trace = rest
@@ -211,12 +172,13 @@ class Workers:
 
     def _fail(self, why: str) -> NoReturn:
         """Says where each worker is, and ends the set."""
-        for worker in self._running:
-            os.kill(self.processes[worker], signal.SIGCONT)
-            os.kill(self.processes[worker], signal.SIGUSR1)  # It prints the stacks of its threads.
+        for worker in self._connections:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._numbers[worker], signal.SIGUSR1)  # It prints the stacks of its threads.
         end = time.monotonic() + _GRACE
-        while time.monotonic() < end and not all("Current thread" in self.printed(worker) for worker in self._running):
+        while time.monotonic() < end and not all("Current thread" in self.printed(each) for each in self._connections):
             time.sleep(0.05)
-        lines = [why, *(f"--- worker {worker} printed:\n{self.printed(worker)}" for worker in self.processes)]
+        files = [self.folder / "launcher", *sorted(self.folder.glob("output*"))]
+        lines = [why, *(f"--- {file.name} printed:\n{file.read_text(errors='replace')}" for file in files)]
         self.close()
         raise CaseError("\n".join(lines))

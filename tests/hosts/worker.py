@@ -1,11 +1,10 @@
 """A process of `processes.py`: runs the functions that it is sent, one after the other, and answers with what becomes of each.
 
-Its arguments are the path of a socket, its number, and the process that it is not to outlive.
+Its argument is the folder of the socket to connect to.
 """
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import gc
 import importlib.util
@@ -14,9 +13,8 @@ import signal
 import sys
 import traceback
 from multiprocessing.connection import Client
+from pathlib import Path
 from typing import Any
-
-_PR_SET_PDEATHSIG = 1
 
 modules: dict[str, Any] = {}
 
@@ -65,14 +63,16 @@ def answer(path: str, names: str, args: Any, kwargs: Any) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    socket, number, parent = sys.argv[1:]
-    # Even where it is stopped, it ends with what it was forked from.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):
-        os._exit(1)
+    folder, worker = Path(sys.argv[1]), int(os.environ["PMI_RANK"])
+    # First of all: MPI prints too.
+    output = os.open(folder / f"output{worker}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    (folder / f"worker{worker}").mkdir()
+    os.chdir(folder / f"worker{worker}")
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    connection = Client(socket, "AF_UNIX")
-    connection.send(int(number))
+    connection = Client(str(folder / "socket"), "AF_UNIX")
+    connection.send((worker, os.getpid()))
     while True:
         try:
             request = connection.recv()
