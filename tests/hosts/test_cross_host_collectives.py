@@ -130,7 +130,7 @@ def test_a_worker_that_ends_early_is_named_and_the_next_run_goes_on(workers):
     late, early = workers.outcomes(count, 2, workers.each([12, 5]))
     np.testing.assert_array_equal(early.value, [20, 20])
     assert late.kinds[0] == "UnavailableError"
-    assert f"worker 1 ({workers.addresses[1]}) ended its run of `train` after 5 collectives" in late.message
+    assert f"{workers.names[1]} ended its run of `train` after 5 collectives" in late.message
     for value in workers.call(count, 2, 3):
         np.testing.assert_array_equal(value, [12, 12])
 
@@ -139,7 +139,7 @@ def test_a_worker_that_fails_is_named_with_its_error(workers):
     other, failed = workers.outcomes(count, 1, workers.each([4, 2]), workers.each([False, True]))
     assert failed.kinds[0] == "InvalidArgumentError"
     assert other.kinds[0] == "UnavailableError"
-    assert f"worker 1 ({workers.addresses[1]}) failed in its run of `train`" in other.message
+    assert f"{workers.names[1]} failed in its run of `train`" in other.message
     assert "the data are bad" in other.message
 
 
@@ -155,10 +155,10 @@ def test_other_programs_are_told_by_what_differs(workers):
         each = {name: workers.each(values) for name, values in options.items()}
         first, second = workers.outcomes(count, 2, 2, **each)
         assert first.kinds[0] == second.kinds[0] == "InvalidArgumentError"
-        told = f"worker 1 ({workers.addresses[1]}) runs another program: collective 1 of its `train` is"
+        told = f"{workers.names[1]} runs another program: collective 1 of its `train` is"
         for part in (told, other, own):
             assert part in first.message
-        assert f"worker 0 ({workers.addresses[0]}) runs another program" in second.message
+        assert f"{workers.names[0]} runs another program" in second.message
     first, _ = workers.outcomes(count, 2, 2, extra=workers.each([True, False]))
     assert "its `train` has 1 collective, and `train` on this worker has 2" in first.message
 
@@ -179,10 +179,10 @@ def test_other_sizes_of_packs_are_told(workers):
         np.testing.assert_array_equal(value, [4, 4])
     first, _ = workers.outcomes(count_in_packs, workers.each([4, 0]))
     assert first.kinds[0] == "InvalidArgumentError"
-    assert f"worker 1 ({workers.addresses[1]}) sends chunks of up to 1048576 bytes, and this worker 4." in first.message
+    assert f"{workers.names[1]} sends chunks of up to 1048576 bytes, and this worker 4." in first.message
 
 
 def test_another_number_of_replicas_is_told(workers):
     for worker, outcome in enumerate(workers.outcomes(count, workers.each([1, 2]), 2)):
         assert outcome.kinds[0] == "InvalidArgumentError"
-        assert f"worker {1 - worker} ({workers.addresses[1 - worker]}) has {2 - worker} replica" in outcome.message
+        assert f"{workers.names[1 - worker]} has {2 - worker} replica" in outcome.message

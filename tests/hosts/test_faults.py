@@ -78,13 +78,13 @@ def test_worker_that_is_killed_is_told_at_once_and_so_is_who_is_started_in_its_p
     outcome, killed = workers.outcomes(train, str(tmp_path), 5, 60.0, signal.SIGKILL)
     assert killed.message == f"the process ended with {-signal.SIGKILL}"
     assert outcome.kinds[0] == "UnavailableError", outcome
-    assert f"worker 1 ({workers.addresses[1]})" in outcome.message
+    assert f"{workers.names[1]}" in outcome.message
     assert (tmp_path / "0.2").exists()
     again = fresh_workers(2, started=[1], env={"TF_CONFIG": workers.tf_config(1)})
     again.send(1, join, 60.0)
     [second] = again.collect(1)
     assert second.kinds[0] == "ClusterError"
-    assert f"worker 0 ({workers.addresses[0]}) is running already, with all of its cluster" in second.message
+    assert f"{workers.names[0]} is running already, with all of its cluster" in second.message
 
 
 def test_worker_that_is_stopped_is_told_after_the_limit(fresh_workers, joining, tmp_path):
@@ -94,15 +94,15 @@ def test_worker_that_is_stopped_is_told_after_the_limit(fresh_workers, joining, 
         workers.send(worker, train, str(tmp_path), 5, SECONDS, signal.SIGSTOP)
     [outcome] = workers.collect(0)
     assert outcome.kinds[0] in ("DeadlineExceededError", "UnavailableError"), outcome
-    assert f"worker 1 ({workers.addresses[1]})" in outcome.message
+    assert f"{workers.names[1]}" in outcome.message
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_worker_that_misses_a_run_is_told_before_the_limit(workers, known):
     (waited, *first), (missed, *second) = workers.call(miss_a_run, known)
-    assert f"worker 1 ({workers.addresses[1]}) did not begin this run of `step`: it waits for all workers to" in waited
+    assert f"{workers.names[1]} did not begin this run of `step`: it waits for all workers to" in waited
     assert f"exchange sum of float32[{3 if known else 4}] (what is reduced outside of programs)" in waited
-    assert f"worker 0 ({workers.addresses[0]}) failed in its run of `step`" in missed  # The one that it begins later.
+    assert f"{workers.names[0]} failed in its run of `step`" in missed  # The one that it begins later.
     for total, of_the_next_run in (first, second):
         assert total.tolist() == [2.0] * (3 if known else 4)
         assert of_the_next_run == 2.0
@@ -141,7 +141,7 @@ def test_worker_that_comes_late_is_waited_for_with_tensors_from_before_and_one_t
     workers.send(0, join, 0.5)
     [missed] = workers.collect(0)
     assert missed.kinds[0] == "ClusterError"
-    assert f"worker 1 ({workers.addresses[1]}) did not come within 0.5 s" in missed.message
+    assert f"{workers.names[1]} did not come within 0.5 s" in missed.message
     workers.send(0, sum_of_a_tensor_from_before)
     workers.start(1)
     workers.send(1, sum_of_a_tensor_from_before)

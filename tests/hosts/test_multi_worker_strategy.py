@@ -226,7 +226,7 @@ def test_other_shapes_outside_of_programs_are_told(workers):
     for worker, outcome in enumerate(workers.outcomes(another_shape)):
         other = 1 - worker
         assert outcome.kinds[0] == "InvalidArgumentError"
-        assert f"worker {other} ({workers.addresses[other]}) exchanges sum of float32[{20 + other}]" in outcome.message
+        assert f"{workers.names[other]} exchanges sum of float32[{20 + other}]" in outcome.message
         assert f"and this worker sum of float32[{20 + worker}] (what is reduced outside of programs)" in outcome.message
     first, second = workers.call(reductions)  # The cluster is as it was.
     assert first["sum"].tolist() == second["sum"].tolist() == [3.0, 6.0]
