@@ -42,6 +42,17 @@ def flags_and_variables():
     )
 
 
+def rounded_once():
+    """Sums of halves, which are other ones where each sum of two is rounded: in a program and on the host."""
+    strategy = ipu.IPUMultiWorkerStrategy()
+    rank, found = strategy.cluster.worker, []
+    for dtype, large in ((tf.float16, 2048), (tf.bfloat16, 256)):
+        value = tf.constant([1 if rank else large] * 3, dtype)
+        program = tf.function(ipu.ops.cross_replica_ops.cross_replica_sum, jit_compile=True)
+        found += [ipu.distributed.allreduce(value, SUM), strategy.run(program, (value,))]
+    return [tf.cast(total, tf.float32) for total in found]
+
+
 def in_another_order():
     rank = hosts.join().worker
 
@@ -113,6 +124,11 @@ def test_all_types_have_the_same_results_on_all_instances(workers):
         np.testing.assert_array_equal(gathered, [one, one + 1], name)
         np.testing.assert_array_equal(sent, one + 1, name)
         assert dtype == name
+
+
+def test_halves_are_added_in_float32_and_rounded_once(three_workers):
+    for found in three_workers.call(rounded_once):
+        assert [total.tolist() for total in found] == [[2050] * 3] * 2 + [[258] * 3] * 2
 
 
 def test_flags_and_values_of_variables_are_gathered_and_sent(workers):
