@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import shlex
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -289,15 +288,11 @@ def _categories(word: str, value: str) -> set[str]:
 
 TF_CONFIG_VARIABLE = "TF_CONFIG"
 TIMEOUT_VARIABLE = "TENSORFLOW_IPU_TIMEOUT"
-LISTEN_VARIABLE = "TENSORFLOW_IPU_LISTEN"
 REPLICAS_VARIABLE = "TENSORFLOW_IPU_REPLICAS"
-LAUNCHER_VARIABLE = "TENSORFLOW_IPU_LAUNCHER"
 IPUS_PER_REPLICA_VARIABLE = "TENSORFLOW_IPU_IPUS_PER_REPLICA"
 
 DEFAULT_TIMEOUT = 60.0
 
-# The first is the default.
-LISTEN = ("address", "all")
 # A day: what is above was meant in another unit.
 MOST_SECONDS = 86400
 
@@ -305,19 +300,6 @@ MOST_SECONDS = 86400
 def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
     """What `TF_CONFIG` says of the cluster that this process is a task of; None where it is unset or empty."""
     return text_of(TF_CONFIG_VARIABLE, environ) or None
-
-
-def launcher(environ: Mapping[str, str] | None = None) -> int | None:
-    """Returns the inherited socket by which a worker reports to its launcher; None if there is none.
-
-    The variable is `NUMBER:INODE`, as a process that did not inherit the socket may have another file of that number.
-    """
-    number, _, inode = text_of(LAUNCHER_VARIABLE, environ).partition(":")
-    try:
-        about = os.fstat(int(number))
-    except (OSError, OverflowError, ValueError):
-        return None
-    return int(number) if stat.S_ISSOCK(about.st_mode) and str(about.st_ino) == inode else None
 
 
 def worker_timeout(environ: Mapping[str, str] | None = None) -> float:
@@ -335,15 +317,6 @@ def worker_timeout(environ: Mapping[str, str] | None = None) -> float:
             f" unset it for {DEFAULT_TIMEOUT:g}"
         )
     return seconds
-
-
-def worker_listens(environ: Mapping[str, str] | None = None) -> str:
-    """Where workers listen (`TENSORFLOW_IPU_LISTEN`): `address`, the worker's own, where unset; or `all` interfaces."""
-    advice = (
-        "set it to `all` for workers that listen on all interfaces of their machine, or unset it for those that listen on"
-        " their own address alone"
-    )
-    return choice(LISTEN_VARIABLE, LISTEN, advice, environ)
 
 
 def local_replicas(environ: Mapping[str, str] | None = None) -> int | None:

@@ -234,8 +234,6 @@ ACTING: dict[str, tuple[str, Callable[[], object]]] = {
     environment.TRUST_VARIABLE: ("whether executables of other users are loaded", environment.trusts_executables),
     environment.VLOG_VARIABLE: (f"how much is logged, without {environment.LOG_LEVEL_VARIABLE}", environment.log_level),
     environment.TIMEOUT_VARIABLE: ("seconds that workers wait for each other", environment.worker_timeout),
-    environment.LAUNCHER_VARIABLE: ("where the launcher hears that this worker is there", environment.launcher),
-    environment.LISTEN_VARIABLE: ("where workers listen", environment.worker_listens),
     environment.REPLICAS_VARIABLE: ("replicas of each worker", environment.local_replicas),
     environment.IPUS_PER_REPLICA_VARIABLE: ("IPUs of each replica", environment.ipus_per_replica),
     environment.FLAGS_VARIABLE: ("", _of_flags),

@@ -17,11 +17,12 @@ Average = 0
 Sum = 1
 
 
-def init(comm: object = None) -> None:
-    """Joins all instances, once, if there are several."""
-    if comm is not None:
-        raise ValueError(f"`comm` must be None, but is {comm!r}: all instances take part, and there is no MPI here")
-    _popdist.init()
+def init(comm: Any = None) -> None:
+    """Joins all instances, once, if there are several; with `comm`, those of a communicator of mpi4py."""
+    if comm is None:
+        _popdist.init()
+    else:
+        hosts.join(communicator=comm)
 
 
 def shutdown() -> None:
@@ -49,24 +50,23 @@ def local_rank() -> int:
 
 
 def local_size() -> int:
-    """How many instances this one's host has."""
+    """Returns the number of instances of this one's host."""
     identity = hosts.identity()
-    if identity is None:
-        return 1
-    own = identity.address.rpartition(":")[0]
-    return sum(address.rpartition(":")[0] == own for address in identity.addresses)
+    if identity is not None and identity.local_workers is not None:
+        return identity.local_workers
+    names = hosts.join().hosts
+    return names.count(names[rank()])
 
 
 def is_homogeneous() -> bool:
-    """Whether each host has the same number of instances."""
-    identity = hosts.identity()
-    names = [] if identity is None else [address.rpartition(":")[0] for address in identity.addresses]
-    return len({names.count(name) for name in names}) <= 1
+    """Returns True if each host has the same number of instances."""
+    names = hosts.join().hosts
+    return len({names.count(name) for name in names}) == 1
 
 
 def mpi_enabled() -> bool:
-    """No: instances meet by TensorFlow's own collectives."""
-    return False
+    """Returns True if instances communicate by MPI, as several do."""
+    return size() > 1
 
 
 def allreduce(

@@ -35,7 +35,7 @@ def synchronize() -> None:
 
 
 def isPopdistEnvSet() -> bool:  # noqa: N802
-    """Whether `TF_CONFIG` or `python -m tensorflow_ipu run` says how many instances there are."""
+    """Returns True if MPI or `python -m tensorflow_ipu run` has started this process."""
     return hosts.identity() is not None or environment.local_replicas() is not None
 
 
@@ -52,10 +52,7 @@ def getNumInstances() -> int:  # noqa: N802
 def getLocalInstanceIndex() -> int:  # noqa: N802
     """The number of this instance among those of its host, from 0."""
     identity = hosts.identity()
-    if identity is None:
-        return 0
-    names = [address.rpartition(":")[0] for address in identity.addresses[: identity.worker + 1]]
-    return names.count(names[-1]) - 1
+    return 0 if identity is None else identity.local_worker
 
 
 def getNumLocalReplicas() -> int:  # noqa: N802

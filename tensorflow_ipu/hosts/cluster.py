@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import ctypes
 import dataclasses
 import os
@@ -18,9 +18,8 @@ from tensorflow_ipu._base.checks import is_number
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu.errors import ClusterError
-from tensorflow_ipu.hosts import rendezvous
-from tensorflow_ipu.hosts.identity import Identity, identity
-from tensorflow_ipu.hosts.rendezvous import listening, meet, name_of, refusal
+from tensorflow_ipu.hosts import mpi
+from tensorflow_ipu.hosts.identity import Identity, check_resolver, identity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,21 +27,26 @@ class Cluster:
     """The workers that this process is one of.
 
     Attributes:
-      worker: Which of them it is, from 0. Worker 0 is the chief.
-      workers: How many there are.
-      addresses: Of each of them, `host:port`.
-      timeout: Seconds that workers wait for each other.
+      worker: The number of this worker, from 0: its MPI rank. Worker 0 is the chief.
+      workers: The number of workers.
+      names: The process and the host of each worker, in words: `process 4711 on host-a`.
+      timeout: The time in seconds that workers wait for each other.
     """
 
     worker: int
     workers: int
-    addresses: tuple[str, ...]
+    names: tuple[str, ...]
     timeout: float
 
     @property
     def is_chief(self) -> bool:
-        """Whether this is worker 0, which writes what is written once."""
+        """True for worker 0, which writes what is written once."""
         return self.worker == 0
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The name of each worker's host."""
+        return tuple(name.partition(" on ")[2] for name in self.names)
 
 
 _joining = threading.Lock()
@@ -50,78 +54,93 @@ _joined: Cluster | None = None
 
 
 def joined() -> Cluster | None:
-    """The cluster that this process has joined, of two workers or more; None where it works alone."""
+    """Returns the cluster that this process has joined, of two workers or more; None if it works alone."""
     return _joined
 
 
 def join(
-    cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | Identity | None = None,
+    cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
     timeout: float | None = None,
-    listen: str | None = None,
+    communicator: Any = None,
 ) -> Cluster:
-    """Joins the cluster that this process is a worker of, and returns when all workers have joined.
+    """Joins the processes that MPI has started, and returns when all of them have called this.
 
-    A process joins once: further calls return what the first one did. Workers talk in clear text.
+    A process joins once: further calls return what the first one did. Without a launcher of MPI, a process is alone.
 
     Args:
-      cluster_resolver: The resolver that knows the cluster, or the identity itself. None: the environment variable
-        `TF_CONFIG`; where that is unset, the process is alone.
-      timeout: Seconds to wait for workers, here and later. None: the environment variable `TENSORFLOW_IPU_TIMEOUT`,
-        60 where that is unset.
-      listen: `"address"` to listen on the worker's own address alone, `"all"` for all interfaces. None: the
-        environment variable `TENSORFLOW_IPU_LISTEN`, the own address where that is unset.
+      cluster_resolver: A resolver that has to agree with MPI about this worker and their number. None: `TF_CONFIG`, if set,
+        has to.
+      timeout: The time in seconds to wait for workers, here and later. None: the environment variable
+        `TENSORFLOW_IPU_TIMEOUT`, or 60 if that is unset.
+      communicator: The communicator of mpi4py whose processes are the workers. None: all processes.
 
     Raises:
-      ClusterError: A worker did not come, or was started twice; or a port is in use.
-      ValueError: An argument or a variable is malformed; or this process has joined as another worker.
+      ClusterError: A worker did not join in time, or there is no MPI library.
+      ValueError: An argument or a variable is malformed, `TF_CONFIG` or the resolver disagrees with MPI, or this process has
+        joined as another worker.
       TypeError: An argument is of a wrong type.
     """
     global _joined  # noqa: PLW0603  (A process joins one cluster.)
-    own = cluster_resolver if isinstance(cluster_resolver, Identity) else identity(cluster_resolver)
+    own = identity() if communicator is None else mpi.identity_of(communicator)
+    if communicator is None and _joined is not None:
+        own = Identity(_joined.worker, _joined.workers)
+    check_resolver(cluster_resolver, own)
     seconds = _checked_timeout(timeout)
-    everywhere = _checked_listen(listen) == "all"
     if own is None or own.workers == 1:
-        return Cluster(0, 1, () if own is None else own.addresses, seconds)
+        return Cluster(0, 1, (_own_name(),), seconds)
     with _joining:
         if _joined is not None:
-            if (own.worker, own.addresses) != (_joined.worker, _joined.addresses):
+            if (own.worker, own.workers) != (_joined.worker, _joined.workers):
                 raise ValueError(
-                    f"this process is worker {_joined.worker} of {', '.join(_joined.addresses)} already, and cannot be worker"
-                    f" {own.worker} of {', '.join(own.addresses)}: a process joins one cluster"
+                    f"this process is worker {_joined.worker} of {_joined.workers} already, and cannot be worker"
+                    f" {own.worker} of {own.workers}: a process joins one cluster"
                 )
             return _joined
-        _joined = _join(own, seconds, everywhere)
+        _joined = _join(own, seconds, communicator)
         return _joined
 
 
-def _join(own: Identity, seconds: float, everywhere: bool) -> Cluster:
-    end = time.monotonic() + seconds
-    with listening(own, everywhere) as listener:
-        _tell_launcher(own)
-        token = meet(own, listener, seconds)
-        connections = rendezvous.connect(own, listener, token, end - time.monotonic())
-        sockets = [connections[one].detach() if one in connections else -1 for one in range(own.workers)]
-        connected = native.ipu_connect_workers(
-            own.worker,
-            "\n".join(own.addresses).encode(),
-            seconds,
-            (ctypes.c_int32 * own.workers)(*sockets),
-            listener.detach(),
-            refusal(own).encode(),
-        )
-    if not connected:
+def _join(own: Identity, seconds: float, communicator: Any) -> Cluster:
+    library, interface = mpi.find_library(own)
+    handle = 0 if communicator is None else mpi.handle_of(communicator)
+    error = native.ipu_open_workers(library.encode(), interface, handle, _own_name().encode())
+    if error:
+        raise ClusterError(f"the MPI library `{library}` cannot be used: {error.decode()}")
+    if (native.ipu_worker(), native.ipu_workers()) != (own.worker, own.workers):
         raise ClusterError(
-            f"{name_of(own, own.worker)}, this process, gets no thread of the system for its connections"
+            f"this process was started as worker {own.worker} of {own.workers}, and for the MPI library `{library}` it is"
+            f" {native.ipu_worker()} of {native.ipu_workers()}: start it by the `mpiexec` that belongs to the library; with Slurm,"
+            " by `srun --mpi=pmi2` or `srun --mpi=pmix`"
         )
-    return Cluster(own.worker, own.workers, own.addresses, seconds)
+    # Rank 0 knows who is missing, so the others wait a little longer for its end.
+    deadline = time.monotonic() + seconds + (2.0 if own.worker else 0.0)
+    missing = (ctypes.c_int64 * 9)()
+    while True:
+        # In parts, so that Ctrl-C ends it.
+        error = native.ipu_join_workers(0.05, seconds, missing, len(missing))
+        if error:
+            raise ClusterError(f"the workers could not join: {error.decode()}")
+        if missing[0] < 0:
+            break
+        if time.monotonic() >= deadline:
+            raise ClusterError(_describe_missing(missing[0], missing[1 : 1 + min(missing[0], 8)], seconds))
+    if not native.ipu_workers_initialized():
+        # Who has initialized MPI ends it, by a handler that was registered before this one and so runs later.
+        atexit.register(native.ipu_leave_workers)
+    names = native.ipu_worker_names().decode().split("\n")
+    return Cluster(own.worker, own.workers, tuple(names), seconds)
 
 
-def _tell_launcher(own: Identity) -> None:
-    """Tells `python -m tensorflow_ipu run`, if that started this process, that this worker is there."""
-    number = environment.launcher()
-    if number is not None:
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as sender:
-            sender.send(str(own.worker).encode())
+def _own_name() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _describe_missing(count: int, workers: list[int], seconds: float) -> str:
+    more = f" and {count - len(workers)} more" if count > len(workers) else ""
+    return (
+        f"worker {', '.join(map(str, workers))}{more} did not join within {seconds:g} s: have all workers create an"
+        " `IPUMultiWorkerStrategy` or call `popdist.init()`, or raise the `timeout`"
+    )
 
 
 def _checked_timeout(timeout: float | None) -> float:
@@ -132,14 +151,6 @@ def _checked_timeout(timeout: float | None) -> float:
     if not 0 < timeout <= environment.MOST_SECONDS:
         raise ValueError(f"`timeout` is {timeout:g}, and must be above 0 and at most {environment.MOST_SECONDS} s")
     return float(timeout)
-
-
-def _checked_listen(listen: str | None) -> str:
-    if listen is None:
-        return environment.worker_listens()
-    if listen not in environment.LISTEN:
-        raise ValueError(f'`listen` must be "address" or "all", but is {listen!r}')
-    return listen
 
 
 _Policy = tf.data.experimental.AutoShardPolicy

@@ -177,7 +177,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
 
     All workers run the same program on their own share of the data:
 
-        strategy = ipu.IPUMultiWorkerStrategy()  # Who this process is: `TF_CONFIG`.
+        strategy = ipu.IPUMultiWorkerStrategy()  # Started by `mpiexec -n 2 python train.py`.
         with strategy.scope():
             model = tf.keras.Sequential([...])
             model.compile(...)
@@ -190,7 +190,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
 
     def __init__(
         self,
-        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | hosts.Identity | None = None,
+        cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
         ipu_device: str = "/device:IPU:0",
         variables_on_host: bool = False,
         cpu_device: str = "/device:CPU:0",
@@ -202,15 +202,14 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         host_kernels: bool | None = None,
         communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
         timeout: float | None = None,
-        listen: str | None = None,
+        communicator: Any = None,
     ) -> None:
         """Joins the cluster, and creates the strategy once all workers have.
 
         The devices, `enable_...` and `host_kernels` are as for `IPUStrategy`, with its errors.
 
         Args:
-          cluster_resolver: The resolver that knows the workers and which this is, such as TensorFlow's `SlurmClusterResolver`.
-            None: the environment variable `TF_CONFIG`; where that is unset, there is one worker.
+          cluster_resolver: A resolver that has to agree with MPI about the workers. None: `TF_CONFIG` has to, if it is set.
           ipu_device: The IPU device.
           variables_on_host: Checked; changes nothing here.
           cpu_device: The device of initial values.
@@ -225,12 +224,12 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
           communication_options: `timeout_seconds` is the `timeout` where that is None; `bytes_per_pack`, the same on all
             workers, is the most bytes of a message of the process, 0 for `optimizations.maximum_cross_replica_sum_buffer_size`.
           timeout: Seconds to wait for joining and in each exchange. None: `TENSORFLOW_IPU_TIMEOUT`, 60 where that is unset.
-          listen: `"address"`: only on the worker's own address; `"all"`: on all interfaces. None: `TENSORFLOW_IPU_LISTEN`, the
-            own address where that is unset. Messages are not encrypted.
+          communicator: An `mpi4py` communicator, of all processes or a part; its processes are the workers. None: all that
+            the launcher of MPI started; without one, there is one worker.
 
         Raises:
           ClusterError: The workers did not come together within `timeout`.
-          ValueError: The cluster, `timeout`, `listen` or `communication_options` is malformed.
+          ValueError: `timeout` or `communication_options` is malformed, or the resolver disagrees with MPI.
           TypeError: An argument is of a wrong type.
         """
         check_bool("variables_on_host", variables_on_host)
@@ -243,8 +242,8 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
             self.bytes_per_pack, seconds = _checked_options(communication_options)
             timeout = seconds if timeout is None else timeout
         self._reduces = add_ipu_cross_replica_reductions
-        self._cluster = hosts.join(cluster_resolver, timeout, listen)
-        self._cluster_resolver = _resolver(cluster_resolver)
+        self._cluster = hosts.join(cluster_resolver, timeout, communicator)
+        self._cluster_resolver = _resolver(cluster_resolver, self._cluster)
         super().__init__(
             ipu_device, cpu_device, enable_dataset_iterators, enable_keras_extensions, host_kernels=host_kernels
         )
@@ -303,7 +302,7 @@ IPUMultiWorkerStrategy = IPUMultiWorkerStrategyV1
 
 
 class PopDistStrategy(IPUMultiWorkerStrategyV1):
-    """`IPUMultiWorkerStrategy` as scripts for `poprun` create it, with the cluster from the environment."""
+    """`IPUMultiWorkerStrategy` as scripts for `poprun` create it."""
 
     def __init__(
         self,
@@ -322,12 +321,14 @@ class PopDistStrategy(IPUMultiWorkerStrategyV1):
         )
 
 
-def _resolver(resolver: object) -> tf.distribute.cluster_resolver.ClusterResolver:
+def _resolver(resolver: object, cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
     known = tf.distribute.cluster_resolver
-    if isinstance(resolver, hosts.Identity):
-        cluster = tf.train.ClusterSpec({"worker": list(resolver.addresses)})
-        return known.SimpleClusterResolver(cluster, task_type="worker", task_id=resolver.worker, rpc_layer="grpc")
-    return resolver if isinstance(resolver, known.ClusterResolver) else known.TFConfigClusterResolver()
+    if cluster.workers == 1:
+        return resolver if isinstance(resolver, known.ClusterResolver) else known.TFConfigClusterResolver()
+    # Nothing connects to these addresses.
+    addresses = [f"{host}:{worker}" for worker, host in enumerate(cluster.hosts)]
+    spec = tf.train.ClusterSpec({"worker": addresses})
+    return known.SimpleClusterResolver(spec, task_type="worker", task_id=cluster.worker, rpc_layer="grpc")
 
 
 def _checked_options(options: object) -> tuple[int, float | None]:

@@ -1,13 +1,19 @@
 #include "tensorflow_ipu/kernels/collectives/workers.h"
 
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <deque>
 #include <map>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tensorflow_ipu/kernels/core/cross_host_collective.h"
+#include "tensorflow_ipu/kernels/core/mpi_communicator.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
 
@@ -17,16 +23,89 @@ namespace {
 
 struct Current {
   core::Mutex mutex;
+  std::unique_ptr<core::MpiJoin> join IPU_GUARDED_BY(mutex);
+  std::shared_ptr<core::MpiCommunicator> communicator IPU_GUARDED_BY(mutex);
   std::shared_ptr<const core::Workers> workers IPU_GUARDED_BY(mutex);
 };
 
 Current& TheWorkers() { return core::NeverDestroyed<Current>(); }
 
+// Of the process that initialized MPI, whose forked children end nothing.
+pid_t mpi_process = 0;
+
+// The C library calls it with the status of the process, which no handler of Python's knows.
+void EndMpi(int status, void*) {
+  if (getpid() != mpi_process) return;
+  std::shared_ptr<core::MpiCommunicator> communicator;
+  core::MpiLibrary mpi;
+  {
+    const core::Lock lock(TheWorkers().mutex);
+    communicator = TheWorkers().communicator;
+    mpi = TheWorkers().join->library();
+  }
+  if (status != 0) {
+    std::fflush(nullptr);
+    mpi.Abort(mpi.world, status);
+  }
+  if (communicator != nullptr) communicator->AwaitAll();
+  mpi.Finalize();
+}
+
 }  // namespace
 
-void SetWorkers(std::shared_ptr<const core::Workers> workers) {
+core::Status OpenWorkers(const std::string& library, core::MpiInterface interface, uintptr_t communicator,
+                         const std::string& name) {
   const core::Lock lock(TheWorkers().mutex);
-  TheWorkers().workers = std::move(workers);
+  if (TheWorkers().join != nullptr) return core::Status::Ok();
+  core::MpiLibrary mpi;
+  core::Status status = core::MpiLibrary::Load(library, interface, &mpi);
+  if (status.ok()) status = core::MpiJoin::Open(mpi, communicator, name, &TheWorkers().join);
+  if (status.ok() && TheWorkers().join->initialized_here()) {
+    mpi_process = getpid();
+    on_exit(EndMpi, nullptr);
+  }
+  return status;
+}
+
+Rank OpenedRank() {
+  const core::Lock lock(TheWorkers().mutex);
+  const auto& join = TheWorkers().join;
+  if (join == nullptr) return {};
+  return {join->rank(), join->size(), join->initialized_here()};
+}
+
+core::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, bool* joined,
+                         std::vector<int>* missing) {
+  const core::Lock lock(TheWorkers().mutex);
+  core::MpiJoin& join = *TheWorkers().join;
+  const auto end = std::chrono::steady_clock::now() + wait;
+  while (true) {
+    core::Status status = join.Advance(joined);
+    if (!status.ok()) return status;
+    if (*joined) break;
+    if (std::chrono::steady_clock::now() >= end) {
+      *missing = join.Missing();
+      return status;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  core::Status status;
+  TheWorkers().communicator = core::MpiCommunicator::Make(join, &status);
+  if (status.ok()) {
+    TheWorkers().workers =
+        std::make_shared<core::Workers>(core::Workers{join.names(), limit, TheWorkers().communicator});
+  }
+  return status;
+}
+
+void LeaveWorkers() {
+  std::shared_ptr<core::MpiCommunicator> communicator;
+  {
+    const core::Lock lock(TheWorkers().mutex);
+    communicator = std::move(TheWorkers().communicator);
+    TheWorkers().workers = nullptr;
+  }
+  if (communicator != nullptr) communicator->Stop();
 }
 
 std::shared_ptr<const core::Workers> CurrentWorkers() {
@@ -100,11 +179,12 @@ HostExchange::HostExchange(const core::Workers& workers, const std::string& sequ
       keys.push_back(core::ExchangeNotice::Key(next, number));
     }
   }
-  announced_ = workers.network->NewCalls();
+  announced_ = workers.communicator->NewCalls();
   const std::shared_ptr<const core::Message> notice = core::MessageOf(core::ExchangeNotice::Of(words));
   for (const std::string& key : keys) {
     for (int64_t worker = 0; worker < workers.count(); ++worker) {
-      if (worker != workers.worker) workers.network->Send(announced_, worker, key, notice, [](const core::Status&) {});
+      if (worker != workers.worker())
+        workers.communicator->Send(announced_, worker, key, notice, [](const core::Status&) {});
     }
   }
 }

@@ -1,18 +1,42 @@
 // The workers that run programs together with this process, and what it does together with them.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "tensorflow_ipu/kernels/core/communicator.h"
 #include "tensorflow_ipu/kernels/core/distributed_run.h"
-#include "tensorflow_ipu/kernels/core/network.h"
+#include "tensorflow_ipu/kernels/core/mpi_library.h"
+#include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu {
 
-// Null: this process is alone, as at first.
-void SetWorkers(std::shared_ptr<const core::Workers> workers);
+// Begins to join the processes of an MPI communicator, or of all that MPI has started if it is 0; a second call does
+// nothing. Where this initializes MPI, it ends MPI at the exit of the process: with status 0 when all workers have come
+// to their ends, and at once, with all workers, with another status.
+core::Status OpenWorkers(const std::string& library, core::MpiInterface interface, uintptr_t communicator,
+                         const std::string& name);
 
+// This process among those of the communicator.
+struct Rank {
+  int rank = 0;
+  int size = 1;
+  bool initialized_here = false;
+};
+Rank OpenedRank();
+
+// Waits for the others for so long. `joined` says whether all have come, and `missing` has those that have not; see
+// `MpiJoin::Missing`. `limit` is for later waits.
+core::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, bool* joined,
+                         std::vector<int>* missing);
+
+// Ends this process's part, before somebody else ends MPI.
+void LeaveWorkers();
+
+// Null: this process is alone, as at first.
 std::shared_ptr<const core::Workers> CurrentWorkers();
 
 // Begins the device's next run, which all workers number alike.
@@ -33,7 +57,7 @@ class HostExchange {
 
  private:
   std::shared_ptr<core::DistributedRun> run_;
-  std::shared_ptr<core::Network::Calls> announced_;
+  std::shared_ptr<core::Communicator::Calls> announced_;
 };
 
 }  // namespace tensorflow_ipu

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdint>
@@ -14,11 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_split.h"
+#include "absl/strings/str_join.h"
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
 #include "tensorflow_ipu/kernels/core/cross_host_collective.h"
-#include "tensorflow_ipu/kernels/core/links.h"
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
@@ -214,22 +214,46 @@ void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
 // Restarts the random streams of all devices from random seeds.
 void ipu_random_forget() { ForgetSeeds(); }
 
-// This process becomes `worker`. `addresses` has a line for each worker; `limit` is how many seconds one waits for
-// another. `sockets` are the connections by worker, with -1 for this one. The library owns them and `listener`, where
-// late workers are told `refusal`. Returns 0 if the system gives no thread.
-int32_t ipu_connect_workers(int64_t worker, const char* addresses, double limit, const int32_t* sockets,
-                            int32_t listener, const char* refusal) {
-  auto workers = std::make_shared<core::Workers>();
-  workers->worker = worker;
-  workers->addresses = absl::StrSplit(addresses, '\n');
-  workers->limit = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(limit));
-  core::Status status;
-  workers->network =
-      core::Links::Make(std::vector<int>(sockets, sockets + workers->count()), listener, refusal, &status);
-  if (!status.ok()) return 0;
-  SetWorkers(std::move(workers));
-  return 1;
+// Begins to join the processes of an MPI communicator of the library, or of all if it is 0; `interface` is a number of
+// `MpiInterface`. Returns an error in words, or null. Texts stay until the thread's next call.
+const char* ipu_open_workers(const char* library, int32_t interface, uint64_t communicator, const char* name) {
+  static thread_local std::string text;
+  const core::Status status = OpenWorkers(library, static_cast<core::MpiInterface>(interface), communicator, name);
+  text = status.message;
+  return status.ok() ? nullptr : text.c_str();
 }
+
+// This process in the opened communicator: its rank, how many there are, and whether MPI was initialized there.
+int64_t ipu_worker() { return OpenedRank().rank; }
+int64_t ipu_workers() { return OpenedRank().size; }
+int32_t ipu_workers_initialized() { return OpenedRank().initialized_here ? 1 : 0; }
+
+// Waits up to `wait` seconds until all have joined; `limit` is how many seconds one later waits for another. Returns an
+// error in words, or null; then the number of missing processes is in `missing`, followed by as many of them as fit in
+// `count` places, or -1 if all have joined.
+const char* ipu_join_workers(double wait, double limit, int64_t* missing, int64_t count) {
+  static thread_local std::string text;
+  const auto nanoseconds = [](double seconds) {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+  };
+  bool joined = false;
+  std::vector<int> ranks;
+  const core::Status status = JoinWorkers(nanoseconds(wait), nanoseconds(limit), &joined, &ranks);
+  missing[0] = joined ? -1 : static_cast<int64_t>(ranks.size());
+  const int64_t shown = std::min(count - 1, static_cast<int64_t>(ranks.size()));
+  std::copy(ranks.begin(), ranks.begin() + shown, missing + 1);
+  text = status.message;
+  return status.ok() ? nullptr : text.c_str();
+}
+
+// The names of all workers that have joined, with a line for each.
+const char* ipu_worker_names() {
+  static thread_local std::string text;
+  text = absl::StrJoin(CurrentWorkers()->names, "\n");
+  return text.c_str();
+}
+
+void ipu_leave_workers() { LeaveWorkers(); }
 
 // The runs that wait for their turn on a device.
 int64_t ipu_runs_waiting(int64_t device) { return TurnsOf(device).waiting(); }

@@ -26,11 +26,12 @@ std::size_t ChunkBytes() {
 }
 
 CrossHostCollective::CrossHostCollective(std::string name, std::string key, Packer packer,
-                                         std::shared_ptr<Network> network, std::shared_ptr<Network::Calls> calls)
+                                         std::shared_ptr<Communicator> communicator,
+                                         std::shared_ptr<Communicator::Calls> calls)
     : name_(std::move(name)),
       key_(std::move(key)),
       packer_(std::move(packer)),
-      network_(std::move(network)),
+      communicator_(std::move(communicator)),
       calls_(std::move(calls)),
       chunks_(packer_.Cut(ChunkBytes())),
       awaited_(packer_.shares()) {}
@@ -133,10 +134,10 @@ void CrossHostCollective::Exchange(const std::shared_ptr<InFlightChunk>& in_flig
     const int64_t worker = packer_.worker(share);
     if (to_send[share] != nullptr) {
       crossing_bytes.Add(static_cast<int64_t>(to_send[share]->bytes()));
-      network_->Send(calls_, worker, own_key, std::move(to_send[share]), called);
+      communicator_->Send(calls_, worker, own_key, std::move(to_send[share]), called);
     }
     if (received[share] != nullptr) {
-      network_->Receive(calls_, worker, KeyOf(*in_flight, worker), received[share], called);
+      communicator_->Receive(calls_, worker, KeyOf(*in_flight, worker), received[share], called);
     }
   }
   bool last = false;

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/communicator.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/network.h"
 #include "tensorflow_ipu/kernels/core/packer.h"
 #include "tensorflow_ipu/kernels/core/status.h"
 
@@ -27,8 +27,8 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   using Clock = std::chrono::steady_clock;
 
   // `key` is the same on all workers, and unique.
-  CrossHostCollective(std::string name, std::string key, Packer packer, std::shared_ptr<Network> network,
-                      std::shared_ptr<Network::Calls> calls);
+  CrossHostCollective(std::string name, std::string key, Packer packer, std::shared_ptr<Communicator> communicator,
+                      std::shared_ptr<Communicator::Calls> calls);
 
   // Calls `done` once, on any thread; the replicas' buffers must stay until then. `lost(worker, why)` is called when a
   // message fails, and has to call Fail.
@@ -51,7 +51,7 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
     bool second = false;
     std::shared_ptr<Message> own;
     std::vector<std::shared_ptr<Message>> received;  // By share.
-    int64_t pending = 0;                             // Calls of the network. Guarded by the collective's mutex.
+    int64_t pending = 0;                             // Calls of the communicator. Guarded by the collective's mutex.
   };
 
   void Next();
@@ -73,8 +73,8 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   const std::string name_;
   const std::string key_;
   const Packer packer_;
-  const std::shared_ptr<Network> network_;
-  const std::shared_ptr<Network::Calls> calls_;
+  const std::shared_ptr<Communicator> communicator_;
+  const std::shared_ptr<Communicator::Calls> calls_;
   const std::vector<Chunk> chunks_;
   const Clock::time_point since_ = Clock::now();
   std::function<void(Status)> done_;

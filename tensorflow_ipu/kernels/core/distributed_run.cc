@@ -140,8 +140,8 @@ DistributedRun::DistributedRun(Workers workers, std::string name, Program progra
       program_(std::move(program)),
       host_exchanges_(host_exchanges),
       data_(name_ + ":" + std::to_string(program_.Digest())),
-      calls_(workers_.network->NewCalls()),
-      reports_(workers_.network->NewCalls()) {}
+      calls_(workers_.communicator->NewCalls()),
+      reports_(workers_.communicator->NewCalls()) {}
 
 DistributedRun::~DistributedRun() {
   calls_->Cancel();
@@ -152,20 +152,20 @@ void DistributedRun::Begin() {
   const std::shared_ptr<const Message> text = MessageOfText(program_.Text());
   const std::shared_ptr<const Message> greeting = MessageOf(Greeting{program_.Digest(), text->bytes()});
   for (int64_t worker = 0; worker < workers_.count(); ++worker) {
-    if (worker == workers_.worker) continue;
+    if (worker == workers_.worker()) continue;
     Post(worker, kGreeting, greeting);
     Post(worker, kText, text);
   }
 }
 
 void DistributedRun::Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message) {
-  workers_.network->Send(reports_, to, name_ + ":" + what, message, [](const Status&) {});
+  workers_.communicator->Send(reports_, to, name_ + ":" + what, message, [](const Status&) {});
 }
 
 void DistributedRun::Cross(const std::string& name, const std::string& key, Packer packer,
                            std::function<void(Status)> done) {
   const auto collective =
-      std::make_shared<CrossHostCollective>(name, data_ + ":" + key, std::move(packer), workers_.network, calls_);
+      std::make_shared<CrossHostCollective>(name, data_ + ":" + key, std::move(packer), workers_.communicator, calls_);
   std::optional<Status> failure;
   {
     const Lock lock(mutex_);
@@ -214,7 +214,7 @@ void DistributedRun::End(const Status& how) {
   calls_->Cancel();
   const std::shared_ptr<const Message> report = MessageOf(Report::Of(how, crossed));
   for (int64_t worker = 0; worker < workers_.count(); ++worker) {
-    if (worker != workers_.worker) Post(worker, kEnd, report);
+    if (worker != workers_.worker()) Post(worker, kEnd, report);
   }
 }
 
@@ -257,7 +257,6 @@ void DistributedRun::CheckPeers() {
     }
   }
   std::set<int64_t> to_ask;
-  std::set<int64_t> to_check;
   for (auto& [collective, awaited] : waiting) awaited = collective->Awaited();
   std::optional<Status> overdue;
   {
@@ -265,20 +264,13 @@ void DistributedRun::CheckPeers() {
     for (const auto& [collective, awaited] : waiting) {
       if (overdue.has_value()) break;
       overdue = Overdue(*collective, awaited);
-      const bool late = workers_.limit.count() > 0 && Clock::now() - collective->since() >= workers_.limit / 2;
       for (const int64_t worker : awaited) {
-        Peer& peer = peers_[worker];
-        if (!std::exchange(peer.asked, true)) to_ask.insert(worker);
-        if (late && !peer.is_alive.has_value()) {
-          peer.is_alive = false;
-          to_check.insert(worker);
-        }
+        if (!std::exchange(peers_[worker].asked, true)) to_ask.insert(worker);
       }
     }
   }
   if (overdue.has_value()) return Abort(std::move(*overdue));
   for (const int64_t worker : to_ask) Ask(worker);
-  for (const int64_t worker : to_check) CheckAlive(worker);
 }
 
 std::optional<Status> DistributedRun::Overdue(const CrossHostCollective& collective,
@@ -294,13 +286,13 @@ std::optional<Status> DistributedRun::Overdue(const CrossHostCollective& collect
     if (now - known.reported_at < CheckInterval() / 2) continue;
     const std::string who = workers_.Name(worker);
     return Status::Unavailable(
-        elsewhere ? DescribeExchange(*known.elsewhere, who, program_.name, collective.name(), workers_.worker)
+        elsewhere ? DescribeExchange(*known.elsewhere, who, program_.name, collective.name(), workers_.worker())
                   : DescribeEnd(*known.ended, who, program_, collective.name()));
   }
   if (workers_.limit.count() == 0 || now - collective.since() < workers_.limit || awaited.empty()) return std::nullopt;
   std::string words;
   for (const int64_t worker : awaited) words += (words.empty() ? "" : "; ") + DescribeLate(worker);
-  return Status::DeadlineExceeded(words + ". Worker " + std::to_string(workers_.worker) + " waited for " +
+  return Status::DeadlineExceeded(words + ". Worker " + std::to_string(workers_.worker()) + " waited for " +
                                   Seconds(workers_.limit) + ", the limit, in " + collective.name() +
                                   (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
                                   ". Have all workers run the same steps, or raise the strategy's `timeout`.");
@@ -309,26 +301,22 @@ std::optional<Status> DistributedRun::Overdue(const CrossHostCollective& collect
 std::string DistributedRun::DescribeLate(int64_t worker) const {
   const std::string who = workers_.Name(worker);
   const auto known = peers_.find(worker);
-  if (known == peers_.end()) return who + " did not come";
-  const Peer& peer = known->second;
-  if (peer.is_alive.has_value() && !*peer.is_alive) {
-    return who + " does not answer: its process hangs or was stopped, or the network to it is cut";
+  if (known != peers_.end() && known->second.begun) {
+    return who + " runs the same program and did not come there";
   }
-  if (!peer.begun) {
-    return who + (program_.IsExchange() ? " did not come" : " did not begin this run") + ", though its process answers";
-  }
-  return who + " runs the same program and did not come there, though its process answers";
+  return who + (program_.IsExchange() ? " did not come" : " did not begin this run") +
+         ": it does something else, hangs, or was stopped";
 }
 
 void DistributedRun::Ask(int64_t worker) {
   const auto greeting = std::make_shared<Message>(sizeof(Greeting));
-  workers_.network->Receive(calls_, worker, name_ + ":" + kGreeting, greeting,
-                            [weak = weak_from_this(), worker, greeting](const Status& status) {
-                              const auto self = weak.lock();
-                              if (self == nullptr || status.code == Code::kCancelled) return;
-                              if (!status.ok()) return self->OnMessageFailed(worker, "a collective", status);
-                              self->OnGreeting(worker, *greeting);
-                            });
+  workers_.communicator->Receive(calls_, worker, name_ + ":" + kGreeting, greeting,
+                                 [weak = weak_from_this(), worker, greeting](const Status& status) {
+                                   const auto self = weak.lock();
+                                   if (self == nullptr || status.code == Code::kCancelled) return;
+                                   if (!status.ok()) return self->OnMessageFailed(worker, "a collective", status);
+                                   self->OnGreeting(worker, *greeting);
+                                 });
   AskFor<Report>(worker, name_ + ":" + kEnd, [](Peer& peer, const Report& report) { peer.ended = report; });
   if (!host_exchanges_.has_value()) return;
   // The next one cannot begin before this run has ended, since this worker would have to take part.
@@ -340,15 +328,15 @@ void DistributedRun::Ask(int64_t worker) {
 template <typename T, typename Note>
 void DistributedRun::AskFor(int64_t worker, const std::string& key, Note note) {
   const auto report = std::make_shared<Message>(sizeof(T));
-  workers_.network->Receive(calls_, worker, key, report,
-                            [weak = weak_from_this(), worker, report, note](const Status& status) {
-                              const auto self = weak.lock();
-                              if (self == nullptr || !status.ok()) return;
-                              const Lock lock(self->mutex_);
-                              Peer& peer = self->peers_[worker];
-                              note(peer, ValueOf<T>(*report));
-                              peer.reported_at = Clock::now();
-                            });
+  workers_.communicator->Receive(calls_, worker, key, report,
+                                 [weak = weak_from_this(), worker, report, note](const Status& status) {
+                                   const auto self = weak.lock();
+                                   if (self == nullptr || !status.ok()) return;
+                                   const Lock lock(self->mutex_);
+                                   Peer& peer = self->peers_[worker];
+                                   note(peer, ValueOf<T>(*report));
+                                   peer.reported_at = Clock::now();
+                                 });
 }
 
 void DistributedRun::OnGreeting(int64_t worker, const Message& message) {
@@ -359,7 +347,7 @@ void DistributedRun::OnGreeting(int64_t worker, const Message& message) {
   }
   if (greeting.digest == program_.Digest()) return;
   const auto text = std::make_shared<Message>(greeting.text_bytes);
-  workers_.network->Receive(
+  workers_.communicator->Receive(
       calls_, worker, name_ + ":" + kText, text, [weak = weak_from_this(), worker, text](const Status& status) {
         const auto self = weak.lock();
         if (self == nullptr || !status.ok()) return;
@@ -367,15 +355,6 @@ void DistributedRun::OnGreeting(int64_t worker, const Message& message) {
         self->Abort(
             Status::InvalidArgument(difference.value_or(self->workers_.Name(worker) + " runs another program.")));
       });
-}
-
-void DistributedRun::CheckAlive(int64_t worker) {
-  workers_.network->Check(worker, workers_.limit / 4, [weak = weak_from_this(), worker](const Status& status) {
-    const auto self = weak.lock();
-    if (self == nullptr || !status.ok()) return;
-    const Lock lock(self->mutex_);
-    self->peers_[worker].is_alive = true;
-  });
 }
 
 }  // namespace tensorflow_ipu::core

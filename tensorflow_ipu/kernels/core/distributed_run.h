@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/communicator.h"
 #include "tensorflow_ipu/kernels/core/cross_host_collective.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/network.h"
 #include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
@@ -86,8 +86,8 @@ T ValueOf(const Message& message) {
 
 // Workers identify a collective by numbers: of the run, of the call site, and of the use of the site. They exchange
 // data alone as long as all is well. Each worker offers two reports: what it runs, and how that ended. A worker that
-// waits for long asks for them, and so finds another program or an early end. The network reports a lost process at
-// once.
+// waits for long asks for them, and so finds another program or an early end. MPI ends all
+// processes when one is lost.
 //
 // The first failure is the run's: all of its collectives fail. Thread-safe; lives in a shared_ptr.
 class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
@@ -120,7 +120,6 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   struct Peer {
     bool asked = false;
     bool begun = false;
-    std::optional<bool> is_alive;  // Whether its process responds to a check.
     std::optional<Report> ended;
     std::optional<std::string> elsewhere;  // The exchange of the host in which it waits.
     Clock::time_point reported_at;
@@ -137,7 +136,6 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   template <typename T, typename Note>
   void AskFor(int64_t worker, const std::string& key, Note note) IPU_EXCLUDES(mutex_);
   void OnGreeting(int64_t worker, const Message& greeting) IPU_EXCLUDES(mutex_);
-  void CheckAlive(int64_t worker) IPU_EXCLUDES(mutex_);
   void Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message);
 
   std::chrono::nanoseconds CheckInterval() const;
@@ -147,8 +145,8 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   const Program program_;
   const std::optional<int64_t> host_exchanges_;
   const std::string data_;  // The prefix of data keys. Workers whose programs differ exchange no data.
-  const std::shared_ptr<Network::Calls> calls_;
-  const std::shared_ptr<Network::Calls> reports_;
+  const std::shared_ptr<Communicator::Calls> calls_;
+  const std::shared_ptr<Communicator::Calls> reports_;
 
   mutable Mutex mutex_;
   std::set<std::shared_ptr<CrossHostCollective>> open_ IPU_GUARDED_BY(mutex_);

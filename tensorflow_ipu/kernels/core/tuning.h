@@ -81,6 +81,13 @@ constexpr std::size_t kHalvedBytes = std::size_t{64} << 10;
 // How often a worker that waits for others looks for the reason.
 constexpr std::chrono::milliseconds kPeerCheckInterval{500};
 
+// How long the thread of MPI tests without a sleep after something has happened, the part of the time since then that
+// it sleeps at a time, and the longest sleep: a message waits at most by that part longer, and an idle worker takes
+// less than a hundredth of a core.
+constexpr std::chrono::nanoseconds kMpiSpin{20000};
+constexpr int64_t kMpiSleepShare = 16;
+constexpr std::chrono::nanoseconds kMpiSleep{2000000};
+
 constexpr std::chrono::seconds kIdleThread{2};
 
 }  // namespace tensorflow_ipu::core

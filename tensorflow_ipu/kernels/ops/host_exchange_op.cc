@@ -114,7 +114,7 @@ class HostExchangeOp : public tf::AsyncOpKernel {
         })) {
       exchange->run().Abort(core::Status::Cancelled("The step was cancelled."));
     }
-    exchange->run().Cross(exchange->run().ExchangeName(), "0", PartOf(own, *exchanged, workers.worker),
+    exchange->run().Cross(exchange->run().ExchangeName(), "0", PartOf(own, *exchanged, workers.worker()),
                           [exchange, context, manager, token, own, exchanged = *exchanged,
                            done = std::move(done)](const core::Status& status) {
                             exchange->run().End(status);

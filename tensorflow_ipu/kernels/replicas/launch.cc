@@ -44,7 +44,7 @@ Launch::Launch(tf::OpKernelContext* context, Program program, std::string name, 
       done_(std::move(done)),
       replica_group_(ReplicaGroupOf(ordinal)),
       workers_(CurrentWorkers()),
-      worker_(workers_ == nullptr ? 0 : workers_->worker),
+      worker_(workers_ == nullptr ? 0 : workers_->worker()),
       worker_count_(workers_ == nullptr ? 1 : workers_->count()),
       streams_(RandomStreamsOf(ordinal)),
       running_(replicas) {}

@@ -37,7 +37,7 @@ class Message {
 // A key is unique among the messages in flight between two workers. The sender keeps a message until the receiver asks
 // for it. Thread-safe. `done` is called once per call, on any thread, and must be short; the caller holds no lock that
 // it takes.
-class Network {
+class Communicator {
  public:
   using Done = std::function<void(Status)>;
 
@@ -50,7 +50,10 @@ class Network {
     virtual void Cancel() = 0;
   };
 
-  virtual ~Network() = default;
+  virtual ~Communicator() = default;
+
+  virtual int64_t rank() const = 0;
+  virtual int64_t size() const = 0;
 
   virtual std::shared_ptr<Calls> NewCalls() = 0;
 
@@ -62,20 +65,20 @@ class Network {
   virtual void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const std::string& key,
                        std::shared_ptr<Message> message, Done done) = 0;
 
-  // Checks that the worker's process responds within `limit`.
-  virtual void Check(int64_t worker, std::chrono::nanoseconds limit, Done done) = 0;
+  // Ends the processes of all workers, this one with the status `code`.
+  virtual void Abort(int code) = 0;
 };
 
 // This process among those that run the same program.
 struct Workers {
-  int64_t worker = 0;
-  std::vector<std::string> addresses;  // Host and port, by worker.
-  std::chrono::nanoseconds limit{0};   // For waits for other workers.
-  std::shared_ptr<Network> network;
+  std::vector<std::string> names;     // By worker: its process and host, in words.
+  std::chrono::nanoseconds limit{0};  // For waits for other workers.
+  std::shared_ptr<Communicator> communicator;
 
-  int64_t count() const { return static_cast<int64_t>(addresses.size()); }
+  int64_t worker() const { return communicator->rank(); }
+  int64_t count() const { return communicator->size(); }
 
-  std::string Name(int64_t number) const { return "worker " + std::to_string(number) + " (" + addresses[number] + ")"; }
+  std::string Name(int64_t number) const { return "worker " + std::to_string(number) + " (" + names[number] + ")"; }
 };
 
 }  // namespace tensorflow_ipu::core

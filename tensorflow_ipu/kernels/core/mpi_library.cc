@@ -1,0 +1,72 @@
+#include "tensorflow_ipu/kernels/core/mpi_library.h"
+
+#include <dlfcn.h>
+
+namespace tensorflow_ipu::core {
+
+template <typename Function>
+void MpiLibrary::Find(void* loaded, const char* name, Function** function, std::string* missing) const {
+  *function = reinterpret_cast<Function*>(dlsym(loaded, name));
+  if (*function == nullptr) *missing += std::string(missing->empty() ? "" : ", ") + name;
+}
+
+Status MpiLibrary::Load(const std::string& path, MpiInterface interface, MpiLibrary* library) {
+  // With global symbols: libraries of MPI load modules that use them.
+  void* const loaded = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+  if (loaded == nullptr) return Status::NotFound(dlerror());
+  MpiLibrary found;
+  std::string missing;
+  found.Find(loaded, "MPI_Initialized", &found.Initialized, &missing);
+  found.Find(loaded, "MPI_Finalized", &found.Finalized, &missing);
+  found.Find(loaded, "MPI_Init_thread", &found.Init_thread, &missing);
+  found.Find(loaded, "MPI_Query_thread", &found.Query_thread, &missing);
+  found.Find(loaded, "MPI_Finalize", &found.Finalize, &missing);
+  found.Find(loaded, "MPI_Abort", &found.Abort, &missing);
+  found.Find(loaded, "MPI_Error_string", &found.Error_string, &missing);
+  found.Find(loaded, "MPI_Comm_rank", &found.Comm_rank, &missing);
+  found.Find(loaded, "MPI_Comm_size", &found.Comm_size, &missing);
+  found.Find(loaded, "MPI_Comm_idup", &found.Comm_idup, &missing);
+  found.Find(loaded, "MPI_Comm_set_errhandler", &found.Comm_set_errhandler, &missing);
+  found.Find(loaded, "MPI_Isend", &found.Isend, &missing);
+  found.Find(loaded, "MPI_Irecv", &found.Irecv, &missing);
+  found.Find(loaded, "MPI_Ibarrier", &found.Ibarrier, &missing);
+  found.Find(loaded, "MPI_Test", &found.Test, &missing);
+  found.Find(loaded, "MPI_Cancel", &found.Cancel, &missing);
+  const auto object = [&](const char* name) {
+    const auto address = reinterpret_cast<Handle>(dlsym(loaded, name));
+    if (address == 0) missing += std::string(missing.empty() ? "" : ", ") + name;
+    return address;
+  };
+  switch (interface) {
+    case MpiInterface::kStandard:  // MPI 5.0, appendix A.
+      found.world = 0x101;
+      found.bytes = 0x247;
+      found.errors_return = 0x143;
+      found.thread_multiple = 4096;
+      break;
+    case MpiInterface::kMpich:  // `mpi.h`; the MPICH ABI Compatibility Initiative keeps it.
+      found.world = 0x44000000;
+      found.bytes = 0x4c00010d;
+      found.errors_return = 0x54000001;
+      found.any_source = -2;
+      break;
+    case MpiInterface::kOpenMpi:  // `mpi.h`: handles are addresses of objects of the library.
+      found.world = object("ompi_mpi_comm_world");
+      found.bytes = object("ompi_mpi_byte");
+      found.errors_return = object("ompi_mpi_errors_return");
+      break;
+  }
+  if (!missing.empty()) return Status::NotFound("`" + path + "` has no " + missing + ".");
+  *library = found;
+  return Status::Ok();
+}
+
+Status MpiLibrary::StatusOf(int error, const char* what) const {
+  if (error == 0) return Status::Ok();
+  char text[1024] = {};  // The longest text of any interface has 512 letters.
+  int length = 0;
+  Error_string(error, text, &length);
+  return Status::Unavailable(std::string(what) + ": " + text);
+}
+
+}  // namespace tensorflow_ipu::core
