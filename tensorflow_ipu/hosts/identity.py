@@ -59,7 +59,9 @@ def identity(environ: Mapping[str, str] | None = None) -> Identity | None:
         if rank in environ and size in environ:
             worker, workers = _number(rank, environ), _number(size, environ)
             if worker >= workers:
-                raise ValueError(f"`{rank}={worker}` must be below `{size}={workers}`: unset both, or start by `mpiexec`")
+                raise ValueError(
+                    f"`{rank}={worker}` must be below `{size}={workers}`: unset both, or start by `mpiexec`"
+                )
             locally = _number(local_rank, environ) if local_rank in environ else 0
             return Identity(worker, workers, locally, _number(local_size, environ) if local_size in environ else None)
     return None
