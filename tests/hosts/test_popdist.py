@@ -25,6 +25,12 @@ def as_one_of_four(monkeypatch):
         monkeypatch.setenv(name, str(value))
 
 
+def numbers_of(popdist):
+    names = ["InstanceIndex", "NumInstances", "LocalInstanceIndex", "NumLocalReplicas", "NumTotalReplicas"]
+    names += ["ReplicaIndexOffset", "NumIpusPerReplica", "DeviceId"]
+    return [getattr(popdist, f"get{name}")() for name in names]
+
+
 # What the workers run.
 
 
@@ -52,12 +58,8 @@ def asked():
 
     with strategy.scope():
         total = strategy.run(program)
-    return (
-        [popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()],
-        [popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()],
-        [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.is_homogeneous()],
-        [strategy.num_replicas_in_sync, total],
-    )
+    ranks = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.is_homogeneous(), hvd.mpi_enabled()]
+    return numbers_of(popdist)[:6], ranks, [strategy.num_replicas_in_sync, total]
 
 
 def on_some():
@@ -106,11 +108,8 @@ def variables_of_a_graph():
 
 
 def test_instances_know_what_popdist_and_horovod_say_and_run_programs(workers):
-    for rank, (instances, replicas, hvd, sums) in enumerate(workers.call(asked)):
-        assert instances == [rank, 2, rank]
-        assert sums == [2, 1 + 2]
-        assert replicas == [1, 2, rank]
-        assert hvd == [rank, 2, rank, 2, True]
+    for rank, found in enumerate(workers.call(asked)):
+        assert found == ([rank, 2, rank, 1, 2, rank], [rank, 2, rank, 2, True, True], [2, 1 + 2])
 
 
 def test_function_runs_on_some_instances_and_exchanges_among_those(workers):
@@ -146,21 +145,17 @@ def test_one_instance_is_all_there_is():
     popdist.synchronize()
     assert not popdist.isPopdistEnvSet()
     assert popdist.isBackendInitialized()
-    assert (popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()) == (0, 1, 0)
-    assert (popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()) == (1, 1, 0)
-    assert (popdist.getNumIpusPerReplica(), popdist.getDeviceId(), popdist.getDeviceId(4)) == (1, 0, 96)
-    assert popdist.checkNumIpusPerReplica(1)
-    assert not popdist.checkNumIpusPerReplica(2)
-    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
+    assert numbers_of(popdist) == [0, 1, 0, 1, 1, 0, 1, 0]
+    assert [popdist.getDeviceId(4), popdist.checkNumIpusPerReplica(1), popdist.checkNumIpusPerReplica(2)] == [96, 1, 0]
+    assert [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.mpi_enabled()] == [0, 1, 0, 1, False]
     assert popdist.execute_on_instances({0}, lambda x, y: x + y, 1, y=2) == 3
     config = popdist.tensorflow.set_ipu_config(ipu.IPUConfig(), 2)
     assert config.auto_select_ipus == 2
     config.configure_ipu_system()
     assert (popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas()) == (2, 2)
     value = tf.constant([1.0, 2.0])
-    np.testing.assert_array_equal(hvd.allreduce(value), value)
-    np.testing.assert_array_equal(hvd.allgather(value), value)
-    np.testing.assert_array_equal(hvd.broadcast(value, 0), value)
+    for found in (hvd.allreduce(value), hvd.allgather(value), hvd.broadcast(value, 0)):
+        np.testing.assert_array_equal(found, value)
 
 
 def test_instance_of_several_answers_before_they_are_joined(as_one_of_four):
@@ -168,12 +163,8 @@ def test_instance_of_several_answers_before_they_are_joined(as_one_of_four):
     import popdist
     import popdist.tensorflow
 
-    assert popdist.isPopdistEnvSet()
-    assert (popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()) == (3, 4, 1)
-    assert (popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()) == (2, 8, 6)
-    assert popdist.getNumIpusPerReplica() == 4
-    assert popdist.getDeviceId() == 64 + 32 + 16
-    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (3, 4, 1, 2)
+    assert numbers_of(popdist) == [3, 4, 1, 2, 8, 6, 4, 64 + 32 + 16]
+    assert [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), popdist.isPopdistEnvSet()] == [3, 4, 1, 2, True]
     assert popdist.execute_on_instances({0, 1}, lambda: 1) is None
     config = popdist.tensorflow.set_ipu_config(ipu.IPUConfig())
     assert config.auto_select_ipus == 8
