@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -52,6 +51,8 @@ class Cluster:
 
 _joining = threading.Lock()
 _joined: Cluster | None = None
+# A call that opens the MPI library: the thread, and its error in words or None. It is made once, as MPI is initialized once.
+_opening: tuple[threading.Thread, list[bytes | None]] | None = None
 
 
 def joined() -> Cluster | None:
@@ -102,19 +103,15 @@ def join(
 
 
 def _join(own: Identity, seconds: float, communicator: mpi.Communicator | None) -> Cluster:
-    candidates = "\n".join(f"{interface} {path}" for interface, path in mpi.libraries())
-    handle = 0 if communicator is None else communicator.handle
-    error = native.ipu_open_workers(candidates.encode(), handle, _own_name().encode())
-    if error is not None:
-        raise ClusterError(error.decode() or mpi.describe_missing_library(own))
+    # Rank 0 knows who is missing, so the others wait a little longer for its end.
+    deadline = time.monotonic() + seconds + (2.0 if own.worker else 0.0)
+    _open(own, 0 if communicator is None else communicator.handle, seconds, deadline)
     if (native.ipu_worker(), native.ipu_workers()) != (own.worker, own.workers):
         raise ClusterError(
             f"this process was started as worker {own.worker} of {own.workers}, and for the MPI library"
             f" `{native.ipu_worker_library().decode()}` it is {native.ipu_worker()} of {native.ipu_workers()}: start it by the"
             " `mpiexec` of that library; with Slurm, by `srun --mpi=pmi2` or `srun --mpi=pmix`"
         )
-    # Rank 0 knows who is missing, so the others wait a little longer for its end.
-    deadline = time.monotonic() + seconds + (2.0 if own.worker else 0.0)
     missing = (ctypes.c_int64 * 9)()
     while True:
         # In parts, so that Ctrl-C ends it.
@@ -124,7 +121,9 @@ def _join(own: Identity, seconds: float, communicator: mpi.Communicator | None) 
         if missing[0] < 0:
             break
         if time.monotonic() >= deadline:
-            raise ClusterError(_describe_missing(missing[0], missing[1 : 1 + min(missing[0], 8)], seconds))
+            ranks = ", ".join(map(str, missing[1 : 1 + min(missing[0], 8)]))
+            more = f" and {missing[0] - 8} more" if missing[0] > 8 else ""
+            raise ClusterError(_describe_missing(f"worker {ranks}{more}", seconds))
     if not native.ipu_workers_initialized():
         # Who has initialized MPI ends it, by a handler that was registered before this one and so runs later.
         atexit.register(native.ipu_leave_workers)
@@ -132,14 +131,36 @@ def _join(own: Identity, seconds: float, communicator: mpi.Communicator | None) 
     return Cluster(own.worker, own.workers, tuple(names), seconds)
 
 
+def _open(own: Identity, handle: int, seconds: float, deadline: float) -> None:
+    """Initializes MPI on a thread, since `MPI_Init_thread` waits without a limit until all workers have called it."""
+    global _opening  # noqa: PLW0603  (`_joining` guards it.)
+    if _opening is None:
+        errors: list[bytes | None] = []
+        libraries = "\n".join(f"{interface} {path}" for interface, path in mpi.libraries()).encode()
+        arguments = libraries, handle, _own_name().encode()
+        thread = threading.Thread(
+            target=lambda: errors.append(native.ipu_open_workers(*arguments)), name="ipu-mpi-init", daemon=True
+        )
+        _opening = thread, errors
+        thread.start()
+    thread, errors = _opening
+    while thread.is_alive():
+        if time.monotonic() >= deadline:
+            name = f"worker {1 - own.worker}" if own.workers == 2 else f"a worker, of {own.workers},"
+            raise ClusterError(_describe_missing(name, seconds))
+        thread.join(0.05)  # In parts, so that Ctrl-C ends it.
+    _opening = None
+    if errors[0] is not None:
+        raise ClusterError(errors[0].decode() or mpi.describe_missing_library(own))
+
+
 def _own_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _describe_missing(count: int, workers: Sequence[int], seconds: float) -> str:
-    more = f" and {count - len(workers)} more" if count > len(workers) else ""
+def _describe_missing(workers: str, seconds: float) -> str:
     return (
-        f"worker {', '.join(map(str, workers))}{more} did not join within {seconds:g} s: have all workers create an"
+        f"{workers} did not join within {seconds:g} s: have all workers create an"
         " `IPUMultiWorkerStrategy` or call `popdist.init()`, or raise the `timeout`"
     )
 

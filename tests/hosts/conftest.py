@@ -1,84 +1,190 @@
-"""Sets of worker processes: two that serve many cases, and fresh ones for what breaks a cluster."""
+"""Two sets of worker processes, which serve many tests: they are sent functions to run."""
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
+import inspect
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any, NoReturn
 
 import pytest
 
-if TYPE_CHECKING:
-    from processes import Workers
+LIMIT = 240.0  # Seconds. A set imports the package, and compiles, beside whatever else the machine does.
+_GRACE = 60.0
 
 
-def _beside(name: str) -> Any:
-    """A module of this folder, of which tests import nothing."""
-    spec = importlib.util.spec_from_file_location(f"hosts_{name}", Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@dataclass(frozen=True)
+class Each:
+    """Stands among a case's arguments for one that differs: worker `i` gets `values[i]`."""
+
+    values: Sequence[Any]
 
 
-_processes = _beside("processes")
-_joining = _beside("joining")
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case in one worker."""
+
+    value: Any = None  # What the function returned; tensors and variables are arrays.
+    kinds: tuple[str, ...] = ()  # Classes of what it raised, the nearest first; `Killed` if the process ended.
+    message: str = ""
+    trace: str = ""
+
+
+class Workers:
+    """Processes that one `mpiexec` has started."""
+
+    each = Each  # Tests import nothing from this file.
+
+    def __init__(self, count: int, env: Mapping[str, str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="ipu"))  # Short: the path of a socket has 107 letters at most.
+        self._connections: dict[int, Connection] = {}
+        self._numbers: dict[int, int] = {}
+        self._busy: set[int] = set()
+        self._alive, held = os.pipe()  # All processes hold the other end: it is closed when the last one ends.
+        script = Path(__file__).with_name("worker.py")
+        with socket.socket(socket.AF_UNIX) as listener, (self._folder / "output").open("wb") as output:
+            listener.bind(str(self._folder / "socket"))
+            listener.listen()
+            self._launcher = subprocess.Popen(
+                [Path(sys.executable).with_name("mpiexec"), "-n", str(count), sys.executable, script, self._folder],
+                env={**os.environ, **env, "PYTHONUNBUFFERED": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                pass_fds=[held],
+            )
+            os.close(held)
+            try:
+                self._meet(listener, count)
+            except BaseException:
+                self.close()
+                raise
+        host = socket.gethostname()
+        self.names = [f"worker {worker} (process {self._numbers[worker]} on {host})" for worker in range(count)]
+
+    def _meet(self, listener: socket.socket, count: int) -> None:
+        end = time.monotonic() + _GRACE
+        while len(self._connections) < count:
+            if not select.select([listener], [], [], 0.2)[0]:
+                if time.monotonic() > end or self._launcher.poll() is not None:
+                    self._fail(f"of {count} workers, {sorted(self._connections)} came")
+                continue
+            connection = Connection(listener.accept()[0].detach())
+            worker, self._numbers[worker] = connection.recv()
+            self._connections[worker] = connection
+
+    @property
+    def whole(self) -> bool:
+        """True if all run, and wait for a case."""
+        return len(self._connections) == len(self._numbers) and not self._busy
+
+    def outcomes(self, case: Callable[..., object], *args: object, **kwargs: object) -> list[Outcome]:
+        """Runs a case in all workers, and returns what became of it in each, in order.
+
+        Args:
+          case: A function at the top of a module, or a method of a class there. The set is killed if it takes too long.
+          *args: Its arguments.
+          **kwargs: Its arguments by name.
+        """
+        assert "<" not in case.__qualname__, f"`{case.__qualname__}` is not at the top of a module, and cannot be sent"
+
+        def of(worker: int, arg: Any) -> Any:
+            return arg.values[worker] if isinstance(arg, Each) else arg
+
+        self._busy = set(self._connections)
+        for worker, connection in self._connections.items():
+            own = [of(worker, arg) for arg in args], {name: of(worker, arg) for name, arg in kwargs.items()}
+            connection.send((inspect.getsourcefile(case), case.__qualname__, *own))
+        found: dict[int, Outcome] = {}
+        end = time.monotonic() + LIMIT
+        while self._busy:
+            waiting = {self._connections[worker]: worker for worker in self._busy}
+            ready = wait(list(waiting), max(0.0, end - time.monotonic()))
+            if not ready:
+                self._fail(f"workers {sorted(self._busy)} were not done after {LIMIT:g} s")
+            for connection in ready:
+                worker = waiting[connection]  # pyright: ignore[reportArgumentType]
+                found[worker] = self._outcome(worker)
+        return [found[worker] for worker in sorted(found)]
+
+    def call(self, case: Callable[..., object], *args: object, **kwargs: object) -> list[Any]:
+        """Runs a case in all workers, and returns what it returns in each, in order; fails if it raises in any."""
+        found = self.outcomes(case, *args, **kwargs)
+        if any(outcome.kinds for outcome in found):
+            fates = [outcome.trace or f"{outcome.kinds[0]}" if outcome.kinds else "returned" for outcome in found]
+            pytest.fail(self._described(f"`{case.__qualname__}` failed", *fates))
+        return [outcome.value for outcome in found]
+
+    def close(self) -> None:
+        """Kills all processes, and waits until none is left."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._launcher.pid, signal.SIGKILL)
+        self._launcher.wait()
+        assert select.select([self._alive], [], [], _GRACE)[0], f"workers outlive `mpiexec`: {self._numbers}"
+        os.close(self._alive)
+        for connection in self._connections.values():
+            connection.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _outcome(self, worker: int) -> Outcome:
+        self._busy.discard(worker)
+        try:
+            return Outcome(*self._connections[worker].recv())
+        except (EOFError, ConnectionResetError):
+            self._connections.pop(worker).close()
+            return Outcome(None, ("Killed",))
+
+    def _fail(self, why: str) -> NoReturn:
+        """Reports the stacks of all threads of the workers."""
+        for number in self._numbers.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(number, signal.SIGUSR1)
+        end = time.monotonic() + _GRACE
+        while time.monotonic() < end and self._described("").count("Current thread") < len(self._numbers):
+            time.sleep(0.05)
+        pytest.fail(self._described(why))
+
+    def _described(self, *words: str) -> str:
+        outputs = [f"--- {file.name}:\n{file.read_text(errors='replace')}" for file in self._folder.glob("output*")]
+        return "\n".join([*words, *sorted(outputs)])
 
 
 @pytest.fixture(scope="session")
-def _lasting(forking: Any) -> Iterator[dict[int, Workers]]:
+def _set_of(quick_imports: dict[str, str]) -> Iterator[Callable[[int], Workers]]:
     sets: dict[int, Workers] = {}
-    yield sets
+
+    def whole(count: int) -> Workers:
+        if count in sets and not sets[count].whole:
+            sets.pop(count).close()
+        if count not in sets:
+            sets[count] = Workers(count, quick_imports)
+        return sets[count]
+
+    yield whole
     for one in sets.values():
         one.close()
 
 
 @pytest.fixture
-def workers(forking: Any, _lasting: dict[int, Workers]) -> Workers:
-    """Two workers that serve many tests. One that breaks them gets none of the others into trouble, but costs seconds."""
-    return _set_of(2, forking, _lasting)
+def workers(_set_of: Callable[[int], Workers]) -> Workers:
+    """Two workers that serve many tests. A test that breaks them costs seconds, and no other test fails."""
+    return _set_of(2)
 
 
 @pytest.fixture
-def three_workers(forking: Any, _lasting: dict[int, Workers]) -> Workers:
+def three_workers(_set_of: Callable[[int], Workers]) -> Workers:
     """Three of them."""
-    return _set_of(3, forking, _lasting)
-
-
-@pytest.fixture
-def held_addresses() -> Iterator[Callable[[int], list[str]]]:
-    """`held_addresses(3)` is so many of the loopback, on whose ports a test may listen, and nobody else does meanwhile."""
-    with ExitStack() as stack:
-
-        def hold(count: int) -> list[str]:
-            held = [stack.enter_context(one) for one in _processes.reserve(count)]
-            return [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
-
-        yield hold
-
-
-@pytest.fixture
-def fresh_workers(forking: Any) -> Iterator[Callable[..., Workers]]:
-    """`fresh_workers(count, env=None, started=None)` starts workers for this test alone, which may break them."""
-    with ExitStack() as stack:
-        yield lambda count, **options: stack.enter_context(_processes.Workers(forking, count, **options))
-
-
-@pytest.fixture
-def joining() -> ModuleType:
-    """Functions by which workers join, and wait: `workers.call(joining.wait_at_most, 1.0)`."""
-    return _joining
-
-
-def _set_of(count: int, forking: Any, sets: dict[int, Workers]) -> Workers:
-    if count in sets and not sets[count].whole:
-        sets.pop(count).close()
-    if count not in sets:
-        sets[count] = _processes.Workers(forking, count)
-        sets[count].call(_joining.join)
-    return sets[count]
+    return _set_of(3)

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import tensorflow_ipu as ipu
+from tensorflow_ipu import hosts
+from tensorflow_ipu.ops import all_to_all_op, cross_replica_ops, reduce_scatter_op, replication_ops
+from tensorflow_ipu.replicas import ReplicaGroups
+
 # What the workers run, and this process. They import this file.
 
 
 def system(replicas):
-    import tensorflow_ipu as ipu
-    from tensorflow_ipu import hosts
-
     hosts.join(timeout=60.0)
     config = ipu.IPUConfig()
     config.auto_select_ipus = replicas
@@ -19,8 +21,6 @@ def system(replicas):
 
 
 def groupings(replicas):
-    from tensorflow_ipu.replicas import ReplicaGroups
-
     sizes = [size for size in range(1, replicas + 1) if replicas % size == 0]
     kinds = [*((size, False) for size in sizes), *((size, True) for size in sizes[1:-1])]
     return {f"{size}{'o' * orthogonal}": ReplicaGroups(size, orthogonal=orthogonal) for size, orthogonal in kinds}
@@ -28,8 +28,6 @@ def groupings(replicas):
 
 def exchanges(groups):
     """All collectives in groups of one kind."""
-    from tensorflow_ipu.ops import all_to_all_op, cross_replica_ops, reduce_scatter_op, replication_ops
-
     index = tf.cast(replication_ops.replication_index(), tf.float32)
     x = tf.reshape(tf.range(7, dtype=tf.float32), [7]) * (index + 2) - index * index
     table = tf.reshape(tf.range(12, dtype=tf.float32), [12, 1]) + 100 * index
@@ -49,8 +47,6 @@ def exchanges(groups):
 
 def exchange_all(replicas, of_all):
     """What each replica of this process gets of each collective in each kind of groups."""
-    import tensorflow_ipu as ipu
-
     strategy = system(replicas)
     outfeed = ipu.IPUOutfeedQueue()
 
@@ -65,7 +61,6 @@ def exchange_all(replicas, of_all):
 def loop(replicas, steps):
     """Sums in a loop, in a branch that depends on one, and in another loop that ends by one."""
     strategy = system(replicas)
-    from tensorflow_ipu.ops import cross_replica_ops, replication_ops
 
     @tf.function(jit_compile=True)
     def program(steps):
@@ -84,10 +79,9 @@ def loop(replicas, steps):
     return strategy.run(program, args=(tf.constant(steps),))
 
 
-def count(replicas, steps, divide=False, group=0, extra=False, length=2):
+def count(replicas=2, steps=2, divide=False, group=0, extra=False, length=2, pack=None):
     """Runs so many steps; each worker may take others. Returns the sum, or raises."""
     strategy = system(replicas)
-    from tensorflow_ipu.ops import cross_replica_ops
 
     @tf.function(jit_compile=True)
     def train(steps):
@@ -100,21 +94,26 @@ def count(replicas, steps, divide=False, group=0, extra=False, length=2):
             tf.debugging.assert_equal(steps, 0, message="the data are bad")
         return total
 
-    return strategy.run(train, args=(tf.constant(steps),))
+    if pack is None:
+        return strategy.run(train, args=(tf.constant(steps),))
+    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=pack)
+    ipu.IPUMultiWorkerStrategy(communication_options=options)
+    try:
+        return strategy.run(train, args=(tf.constant(steps),))
+    finally:
+        ipu.IPUMultiWorkerStrategy()
 
 
 def test_all_collectives_do_what_they_do_in_one_process(workers):
     for replicas in (1, 3):
         expected = exchange_all(2 * replicas, 2 * replicas)
-        found = workers.outcomes(exchange_all, replicas, 2 * replicas)
-        for worker, outcome in enumerate(found):
-            assert not outcome.failed, outcome.trace
+        for worker, found in enumerate(workers.call(exchange_all, replicas, 2 * replicas)):
             own = slice(worker * replicas, (worker + 1) * replicas)
             for groups, of_groups in expected.items():
                 for name, values in of_groups.items():
                     np.testing.assert_array_equal(
-                        outcome.value[groups][name],
-                        values.numpy()[own].reshape(outcome.value[groups][name].shape),
+                        found[groups][name],
+                        values.numpy()[own].reshape(found[groups][name].shape),
                         err_msg=f"{name} in groups of {groups} on worker {worker} of {replicas} replicas",
                     )
 
@@ -130,59 +129,40 @@ def test_a_worker_that_ends_early_is_named_and_the_next_run_goes_on(workers):
     late, early = workers.outcomes(count, 2, workers.each([12, 5]))
     np.testing.assert_array_equal(early.value, [20, 20])
     assert late.kinds[0] == "UnavailableError"
-    assert f"worker 1 ({workers.addresses[1]}) ended its run of `train` after 5 collectives" in late.message
+    assert f"{workers.names[1]} ended its run of `train` after 5 collectives" in late.message
     for value in workers.call(count, 2, 3):
         np.testing.assert_array_equal(value, [12, 12])
 
 
-def test_a_worker_that_fails_is_named_with_its_error(workers):
-    other, failed = workers.outcomes(count, 1, workers.each([4, 2]), workers.each([False, True]))
-    assert failed.kinds[0] == "InvalidArgumentError"
-    assert other.kinds[0] == "UnavailableError"
-    assert f"worker 1 ({workers.addresses[1]}) failed in its run of `train`" in other.message
-    assert "the data are bad" in other.message
-
-
-def test_other_programs_are_told_by_what_differs(workers):
-    for options, other, own in (
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
         (
             {"group": [0, 4]},
-            "`cross_replica_sum` of float32[2] (reduction sum, in groups of 4)",
-            "on this worker it is",
+            "InvalidArgumentError",
+            "collective 1 of its `train` is `cross_replica_sum` of float32[2] (reduction sum, in groups of 4)",
         ),
-        ({"length": [3, 4]}, "of float32[4]", "on this worker it is `cross_replica_sum` of float32[3]"),
-    ):
-        each = {name: workers.each(values) for name, values in options.items()}
-        first, second = workers.outcomes(count, 2, 2, **each)
-        assert first.kinds[0] == second.kinds[0] == "InvalidArgumentError"
-        told = f"worker 1 ({workers.addresses[1]}) runs another program: collective 1 of its `train` is"
-        for part in (told, other, own):
-            assert part in first.message
-        assert f"worker 0 ({workers.addresses[0]}) runs another program" in second.message
-    first, _ = workers.outcomes(count, 2, 2, extra=workers.each([True, False]))
-    assert "its `train` has 1 collective, and `train` on this worker has 2" in first.message
+        ({"length": [3, 4]}, "InvalidArgumentError", "on this worker it is `cross_replica_sum` of float32[3]"),
+        (
+            {"extra": [True, False]},
+            "InvalidArgumentError",
+            "its `train` has 1 collective, and `train` on this worker has 2",
+        ),
+        ({"replicas": [1, 2]}, "InvalidArgumentError", "has 2 replicas"),
+        ({"pack": [4, 0]}, "InvalidArgumentError", "sends chunks of up to 1048576 bytes, and this worker 4."),
+        ({"steps": [4, 2], "divide": [False, True]}, "UnavailableError", "failed in its run of `train`"),
+    ],
+)
+def test_worker_that_runs_something_else_or_fails_is_named_with_what_differs(workers, options, kind, message):
+    each = {name: workers.each(values) for name, values in options.items()}
+    first, second = workers.outcomes(count, **each)
+    assert first.kinds[0] == kind
+    assert second.kinds[0] == "InvalidArgumentError"
+    assert workers.names[1] in first.message
+    assert message in first.message
+    assert (workers.names[0] in second.message) != ("the data are bad" in first.message)
 
 
-def count_in_packs(size):
-    import tensorflow_ipu as ipu
-
-    options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=size)
-    ipu.IPUMultiWorkerStrategy(communication_options=options)
-    try:
-        return count(1, 2)
-    finally:
-        ipu.IPUMultiWorkerStrategy()
-
-
-def test_other_sizes_of_packs_are_told(workers):
-    for value in workers.call(count_in_packs, 4):
-        np.testing.assert_array_equal(value, [4, 4])
-    first, _ = workers.outcomes(count_in_packs, workers.each([4, 0]))
-    assert first.kinds[0] == "InvalidArgumentError"
-    assert f"worker 1 ({workers.addresses[1]}) sends chunks of up to 1048576 bytes, and this worker 4." in first.message
-
-
-def test_another_number_of_replicas_is_told(workers):
-    for worker, outcome in enumerate(workers.outcomes(count, workers.each([1, 2]), 2)):
-        assert outcome.kinds[0] == "InvalidArgumentError"
-        assert f"worker {1 - worker} ({workers.addresses[1 - worker]}) has {2 - worker} replica" in outcome.message
+def test_small_packs_carry_the_same(workers):
+    for value in workers.call(count, pack=4):
+        np.testing.assert_array_equal(value, [8, 8])

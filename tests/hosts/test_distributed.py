@@ -42,16 +42,22 @@ def flags_and_variables():
     )
 
 
-def in_another_order():
-    rank = hosts.join().worker
+def rounded_once():
+    """Sums of halves, which are other ones where each sum of two is rounded: in a program and on the host."""
+    strategy = ipu.IPUMultiWorkerStrategy()
+    rank, found = strategy.cluster.worker, []
+    for dtype, large in ((tf.float16, 2048), (tf.bfloat16, 256)):
+        value = tf.constant([1 if rank else large] * 3, dtype)
+        program = tf.function(ipu.ops.cross_replica_ops.cross_replica_sum, jit_compile=True)
+        found += [ipu.distributed.allreduce(value, SUM), strategy.run(program, (value,))]
+    return [tf.cast(total, tf.float32) for total in found]
 
+
+def in_another_order(rank):
     @tf.function
     def exchange(x, y):
-        if rank == 0:
-            a = ipu.distributed.allreduce(x, SUM)
-            return a, ipu.distributed.allgather(y)
-        b = ipu.distributed.allgather(y)
-        return ipu.distributed.allreduce(x, SUM), b
+        calls = [lambda: ipu.distributed.allreduce(x, SUM), lambda: ipu.distributed.allgather(y)]
+        return [call() for call in calls[:: -1 if rank else 1]]
 
     return exchange(tf.constant(rank + 1.0), tf.constant([rank, rank]))
 
@@ -88,8 +94,7 @@ def of_other_shapes(values):
     return ipu.distributed.allreduce(np.float32(values), SUM)
 
 
-def of_other_kinds():
-    rank = hosts.join().worker
+def of_other_kinds(rank):
     x = tf.constant(1)
     return ipu.distributed.broadcast(x, 1) if rank else ipu.distributed.allreduce(x, MEAN)
 
@@ -115,6 +120,11 @@ def test_all_types_have_the_same_results_on_all_instances(workers):
         assert dtype == name
 
 
+def test_halves_are_added_in_float32_and_rounded_once(three_workers):
+    for found in three_workers.call(rounded_once):
+        assert [total.tolist() for total in found] == [[2050] * 3] * 2 + [[258] * 3] * 2
+
+
 def test_flags_and_values_of_variables_are_gathered_and_sent(workers):
     for (gathered, sent), variables in workers.call(flags_and_variables):
         assert gathered.tolist() == [[True, False], [False, True]]
@@ -138,16 +148,15 @@ def test_shape_may_differ_from_call_to_call_and_exchanges_may_be_in_loops_of_a_g
 
 
 @pytest.mark.parametrize(
-    ("case", "arguments", "messages"),
+    ("case", "values", "messages"),
     [
-        (of_other_shapes, ([1.0, [1.0, 2.0]],), ["sum of float32[] (Default)", "sum of float32[2] (Default)"]),
-        (of_other_kinds, (), ["mean of int32[] (Default)", "broadcast from worker 1 of int32[] (Default)"]),
-        (in_another_order, (), ["sum of float32[] (PopDistAllReduce_x_0)", "gather of int32[1, 2] ("]),
+        (of_other_shapes, [1.0, [1.0, 2.0]], ["sum of float32[] (Default)", "sum of float32[2] (Default)"]),
+        (of_other_kinds, [0, 1], ["mean of int32[] (Default)", "broadcast from worker 1 of int32[] (Default)"]),
+        (in_another_order, [0, 1], ["sum of float32[] (PopDistAllReduce_x_0)", "gather of int32[1, 2] ("]),
     ],
 )
-def test_differences_are_told_by_all_and_the_instances_go_on(workers, case, arguments, messages):
-    outcomes = workers.outcomes(case, *(workers.each(values) for values in arguments))
-    for outcome in outcomes:
+def test_differences_are_told_by_all_and_the_instances_go_on(workers, case, values, messages):
+    for outcome in workers.outcomes(case, workers.each(values)):
         assert outcome.kinds[0] == "InvalidArgumentError", outcome
         for message in messages:
             assert message in outcome.message
@@ -162,11 +171,10 @@ def test_exchange_in_a_program_is_refused(workers):
 
 def test_one_instance_has_what_it_gives():
     value = tf.constant([1, 2])
-    assert ipu.distributed.allreduce(value, SUM).numpy().tolist() == [1, 2]
-    assert ipu.distributed.allreduce(value, MEAN).numpy().tolist() == [1, 2]
-    assert ipu.distributed.allgather(value).numpy().tolist() == [[1, 2]]
+    reduced = [ipu.distributed.allreduce(value, SUM), ipu.distributed.allreduce(value, MEAN)]
+    for found in (*reduced, ipu.distributed.broadcast(value), ipu.distributed.allgather(value)[0]):
+        assert found.numpy().tolist() == [1, 2]
     assert ipu.distributed.allgather(3).numpy().tolist() == [3]
-    assert ipu.distributed.broadcast(value).numpy().tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -1,177 +1,157 @@
-"""Who a process is: `TF_CONFIG` and TensorFlow's resolvers, and each fault of them in words."""
+"""Which worker a process is: the variables of MPI's launchers, and `TF_CONFIG` and resolvers, which may only agree."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu import hosts
+from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, identity
 
 WORKERS = ["a:1", "b:2", "[::1]:3"]
+SLURM = {"PROCID": "1", "STEP_NODELIST": "node[1-2]", "STEP_TASKS_PER_NODE": "1(x2)", "STEP_NUM_TASKS": "2"}
 
 
-def of(cluster: Any, task: Any = None, **more: Any) -> Identity | None:
-    task = {"type": "worker", "index": 1} if task is None else task
-    return identity(environ={"TF_CONFIG": json.dumps({"cluster": cluster, "task": task, **more})})
+def config_of(workers: object, index: object = 1, job: str = "worker", **jobs: object) -> str:
+    return json.dumps({"cluster": {"worker": workers, **jobs}, "task": {"type": job, "index": index}})
 
 
-def test_worker_is_the_task_of_tf_config():
-    found: Any = of({"worker": WORKERS})
-    assert found == Identity(1, tuple(WORKERS))
-    assert (found.workers, found.address) == (3, "b:2")
-    # Some schedulers write the index as text.
-    assert of({"worker": WORKERS}, {"type": "worker", "index": "2"}) == Identity(2, tuple(WORKERS))
-    for number, task in enumerate(("chief", "worker")):
-        cluster = {"worker": ["b:2"], "chief": ["a:1"]}
-        assert of(cluster, {"type": task, "index": 0}) == Identity(number, ("a:1", "b:2"))
-    with_evaluator = {"worker": WORKERS, "evaluator": ["c:9"]}
-    assert of(with_evaluator) == Identity(1, tuple(WORKERS))
-    # Alone are an evaluator, and who is told of no cluster.
-    assert of(with_evaluator, {"type": "evaluator", "index": 0}) is None
-    assert of({}, {}) is None
-    for environ in ({}, {"TF_CONFIG": ""}, {"TF_CONFIG": "  "}):
-        assert identity(environ=environ) is None
+def slurms() -> Any:
+    resolver: Any = tf.distribute.cluster_resolver.SlurmClusterResolver
+    return resolver(port_base=4000, gpus_per_node=1, gpus_per_task=1, auto_set_gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("environ", "found"),
+    [
+        ({}, None),
+        (
+            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
+            Identity(3, 4, 1, 2),
+        ),
+        (
+            {
+                f"OMPI_COMM_WORLD_{name}": value
+                for name, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "5832", strict=True)
+            },
+            Identity(5, 8, 3, 2),
+        ),
+        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}, Identity(2, 4, 1)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # A script of `sbatch`, outside of a step.
+        ({"PMI_RANK": "1"}, None),
+        ({"TF_CONFIG": config_of(WORKERS)}, None),
+    ],
+)
+def test_launchers_say_which_worker_a_process_is(environ, found):
+    assert identity(environ) == found
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"PMI_RANK": "x", "PMI_SIZE": "2"}, "`PMI_RANK=x` is no number from 0: unset it, or start .* `mpiexec`"),
+        ({"PMI_RANK": "2", "PMI_SIZE": "2"}, "`PMI_RANK=2` must be below `PMI_SIZE=2`"),
+    ],
+)
+def test_malformed_variables_of_launchers_are_refused(environ, message):
+    with pytest.raises(ValueError, match=message):
+        identity(environ)
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "is no JSON"),
-        ("[1]", "is no JSON object"),
-        ('{"cluster": []}', "`cluster` of `TF_CONFIG` must be an object, but is []"),
-        ('{"cluster": {"worker": ["a:1"]}, "task": 0}', "`task` of `TF_CONFIG` must be an object, but is 0"),
+        (
+            config_of(WORKERS),
+            "`TF_CONFIG` names 3 workers, and MPI has not .*: run `mpiexec -n 3 python .*`, or unset it",
+        ),
+        (config_of(WORKERS, 0, "chief", chief=["c:4"]), "names 4 workers.* `mpiexec -n 4 python"),
+        ("{", "`TF_CONFIG={` is no JSON"),
+        ("[1]", r"`TF_CONFIG=\[1\]` is no JSON object"),
+        ('{"cluster": []}', "`TF_CONFIG` is malformed: .*write it as in"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": 0}', "`TF_CONFIG` is malformed: .*write it as in"),
+        ('{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": "x"}}', "`TF_CONFIG` is malformed"),
     ],
 )
-def test_text_that_is_no_configuration_is_refused(text, message):
-    with pytest.raises(ValueError, match='write it as in `.*"type": "worker", "index": 0') as raised:
-        identity(environ={"TF_CONFIG": text})
-    assert message in str(raised.value)
+def test_tf_config_of_several_workers_is_refused_outside_of_mpi(monkeypatch, text, message):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(ValueError, match=message):
+        hosts.join()
+
+
+def test_resolvers_of_several_workers_are_refused_outside_of_mpi():
+    spec = tf.train.ClusterSpec({"worker": WORKERS})
+    simple = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=2)
+    words = r"`cluster_resolver` \(SimpleClusterResolver\) names 3 workers.*`mpiexec -n 3 python"
+    with pytest.raises(ValueError, match=words):
+        ipu.IPUMultiWorkerStrategy(simple)
 
 
 @pytest.mark.parametrize(
-    ("cluster", "task", "message"),
+    "text",
+    ["  ", "{}", config_of(["a:1"], 0), config_of([], 0, "chief", chief=["a:1"]), config_of(WORKERS, 0, "evaluator")],
+)
+def test_one_worker_joins_nobody_and_neither_does_an_evaluator(monkeypatch, text):
+    monkeypatch.setenv("TF_CONFIG", text)
+    cluster = hosts.join()
+    assert (cluster.worker, cluster.workers, cluster.is_chief) == (0, 1, True)
+    assert cluster.names[0].startswith(f"process {os.getpid()} on ")
+    assert hosts.joined() is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
     [
-        ({"worker": WORKERS, "ps": ["p:1"]}, None, "has parameter servers (`ps`), and workers meet without them"),
-        ({"worker": WORKERS, "boss": ["p:1"]}, None, "has the job 'boss'; there are `chief` and `worker`"),
-        ({"worker": WORKERS, "chief": ["p:1", "p:2"]}, None, "has 2 tasks in the job `chief`, which has one at most"),
-        ({"worker": 3}, None, "there must be a list of addresses `host:port`, but there is 3"),
-        ({"worker": []}, None, "there is no address"),
-        ({"worker": ["a:1", "b"]}, None, "'b' is no address `host:port`"),
-        ({"worker": ["a:1", "b:65536"]}, None, "'b:65536' is no address"),
-        ({"worker": ["a:1", 7]}, None, "7 is no address"),
-        ({"worker": ["a:1", "a:1"]}, None, "a:1 is there twice"),
-        ({"worker": ["a:1"], "chief": ["a:1"]}, {"type": "worker", "index": 0}, "a:1 is there twice"),
-        ({"worker": WORKERS}, {}, "does not say which task of the cluster this process is"),
-        ({"worker": WORKERS}, {"type": "worker"}, "does not say which task of the cluster this process is"),
-        ({"worker": WORKERS}, {"type": "chief", "index": 0}, "a task of 'chief', and the cluster's jobs are `worker`"),
-        ({"worker": WORKERS}, {"type": "worker", "index": 3}, "is task 3 of `worker`, which has 3, from 0 on"),
-        ({"worker": WORKERS}, {"type": "worker", "index": -1}, "is task -1 of `worker`"),
-        ({"worker": WORKERS}, {"type": "worker", "index": 0.5}, "is task 0.5 of `worker`"),
-        ({"worker": WORKERS}, {"type": "worker", "index": True}, "is task True of `worker`"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "`libmpi_abi.so.1`.*: install one by `pip install mpich`"),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, "`libmpi.so.40`.*: put .* into `LD_LIBRARY_PATH`"),
     ],
 )
-def test_fault_is_told_with_its_value(cluster, task, message):
-    with pytest.raises((ValueError, TypeError)) as raised:
-        of(cluster, task)
-    assert message in str(raised.value)
-    assert "`TF_CONFIG`" in str(raised.value)
+def test_mpi_that_is_asked_for_and_not_there_is_told(monkeypatch, environ, words):
+    def missing(name: str, mode: int = 0) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(ClusterError, match=f"started as worker 0 of 2, and no MPI library is found.*{words}"):
+        hosts.join()
 
 
-def test_all_faults_are_told_together():
-    with pytest.raises(ValueError, match="3 faults") as raised:
-        of({"worker": ["a"], "ps": ["p:1"]}, {"type": "worker", "index": 4})
-    for part in ("'a' is no address", "parameter servers", "task 4"):
-        assert part in str(raised.value)
-    with pytest.raises(ValueError, match="asks for the protocol 'grpc\\+verbs'"):
-        of({"worker": WORKERS}, rpc_layer="grpc+verbs")
+# What the workers run.
 
 
-def test_resolvers_say_who_the_process_is(monkeypatch):
-    resolvers, cluster = tf.distribute.cluster_resolver, tf.train.ClusterSpec({"worker": WORKERS})
-    resolver = resolvers.SimpleClusterResolver(cluster, task_type="worker", task_id=2, rpc_layer="grpc")
-    assert identity(resolver) == Identity(2, tuple(WORKERS))
-    with pytest.raises(ValueError, match="give it its `task_type` and `task_id`"):
-        identity(resolvers.SimpleClusterResolver(cluster))
-    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": {"worker": WORKERS}}))
-    assert identity(resolvers.TFConfigClusterResolver(task_type="worker", task_id=2)) == Identity(2, tuple(WORKERS))
-    monkeypatch.setenv("TF_CONFIG", "{")
-    with pytest.raises(ValueError, match="is no JSON"):
-        identity(resolvers.TFConfigClusterResolver())
-    with pytest.raises(TypeError, match="must be a `tf.distribute.cluster_resolver.ClusterResolver`, but is 'slurm'"):
-        identity("slurm")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="`worker` is 2, and there are 2 workers, from 0 on"):
-        Identity(2, ("a:1", "b:2"))
-
-
-def test_slurms_resolver_says_who_the_process_is(monkeypatch):
-    for name, value in {"PROCID": "3", "STEP_NODELIST": "node[1-2]", "STEP_TASKS_PER_NODE": "2(x2)",
-                        "STEP_NUM_TASKS": "4"}.items():  # fmt: skip
-        monkeypatch.setenv(f"SLURM_{name}", value)
-    resolver = tf.distribute.cluster_resolver.SlurmClusterResolver(
-        port_base=4000, gpus_per_node=2, gpus_per_task=1, auto_set_gpu=False
-    )
-    assert identity(resolver) == Identity(3, ("node1:4000", "node1:4001", "node2:4000", "node2:4001"))
-
-
-# What the strategy makes of a scheduler's word: two workers of one port, on two addresses of this machine.
-
-
-def of_slurm(worker: int, port: int) -> Any:
-    """As `srun --nodes 2` sets the environment of each task."""
-    os.environ.update(
-        {
-            "SLURM_PROCID": str(worker),
-            "SLURM_STEP_NODELIST": "127.0.0.[1-2]",
-            "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
-            "SLURM_STEP_NUM_TASKS": "2",
-        }
-    )
-    return tf.distribute.cluster_resolver.SlurmClusterResolver(
-        port_base=port, gpus_per_node=1, gpus_per_task=1, auto_set_gpu=False
-    )
-
-
-class Pods:
-    """The part of Kubernetes' API that the resolver asks."""
-
-    def list_pod_for_all_namespaces(self, label_selector: str) -> SimpleNamespace:
-        assert label_selector == "app=train"
-        pods = [
-            SimpleNamespace(
-                metadata=SimpleNamespace(name=f"train-{index}"),
-                status=SimpleNamespace(phase="Running", host_ip=f"127.0.0.{index + 1}"),
-            )
-            for index in (1, 0)
-        ]
-        return SimpleNamespace(items=pods)
-
-
-def of_kubernetes(worker: int, port: int) -> Any:
-    resolver: Any = tf.distribute.cluster_resolver.KubernetesClusterResolver(
-        {"worker": ["app=train"]}, tf_server_port=port, override_client=Pods()
-    )
-    addresses = resolver.cluster_spec().as_dict()["worker"]
-    resolver.task_type, resolver.task_id = "worker", addresses.index(f"127.0.0.{worker + 1}:{port}")
-    return resolver
-
-
-def joined_by(scheduler: str, worker: int, port: int) -> Any:
-    os.environ.pop("TF_CONFIG", None)
-    strategy = ipu.IPUMultiWorkerStrategy({"slurm": of_slurm, "kubernetes": of_kubernetes}[scheduler](worker, port))
-    resolver = strategy.cluster_resolver
+def joined_by_resolvers() -> Any:
+    """Whether `TF_CONFIG` and Slurm's resolver that agree with MPI are taken, and what is said of others."""
+    first = hosts.join()
+    worker, workers = first.worker, first.workers
+    said = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TF_CONFIG", config_of(WORKERS[:workers], worker))
+        agreed = hosts.join() is first
+        for text in (config_of(WORKERS[:workers], 1 - worker), config_of(WORKERS, worker)):
+            patch.setenv("TF_CONFIG", text)
+            with pytest.raises(ValueError, match="leave it out, since MPI's launcher says it") as raised:
+                hosts.join()
+            said.append(str(raised.value))
+        patch.delenv("TF_CONFIG")
+        for name, value in {**SLURM, "PROCID": str(worker)}.items():
+            patch.setenv(f"SLURM_{name}", value)
+        strategy = ipu.IPUMultiWorkerStrategy(slurms())
     total = strategy.reduce("SUM", tf.constant(worker + 1.0), axis=None)
-    return strategy.cluster.addresses, resolver.task_type, resolver.task_id, total
+    assert strategy.cluster is first is hosts.joined()
+    return agreed, said, strategy.cluster_resolver.task_id, total, first.names
 
 
-def test_strategy_joins_by_the_resolver_of_a_scheduler(fresh_workers):
-    workers = fresh_workers(2)
-    port = int(workers.addresses[0].rpartition(":")[2])  # Nobody else is given it, on the first address.
-    schedulers = workers.each(["slurm", "kubernetes"])
-    for worker, found in enumerate(workers.call(joined_by, schedulers, workers.each([0, 1]), port)):
-        assert found == ((f"127.0.0.1:{port}", f"127.0.0.2:{port}"), "worker", worker, 3.0)
+def test_inside_of_mpi_resolvers_are_checked_against_rank_and_size(workers):
+    for worker, (agreed, said, task, total, names) in enumerate(workers.call(joined_by_resolvers)):
+        assert (agreed, task, total) == (True, worker, 3.0)
+        assert [f"worker {each} ({name})" for each, name in enumerate(names)] == workers.names
+        for words, other in zip(said, (f"{1 - worker} of 2", f"{worker} of 3"), strict=True):
+            assert words.startswith(f"`TF_CONFIG` says that this process is worker {other}, and MPI says {worker} of 2")

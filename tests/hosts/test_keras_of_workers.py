@@ -1,9 +1,7 @@
-"""Keras over workers: w workers of r replicas train, evaluate and predict as one process of w times r, and resume."""
+"""Keras over workers: w workers of r replicas train, evaluate and predict as one process of w times r."""
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +41,13 @@ def model_for(kind: str) -> Any:
         parts = [keras.Input([6, 6, 2]), layers.Conv2D(3, 3, activation="relu"), layers.Flatten(), layers.Dense(1)]
         model: Any = keras.Sequential(parts)
         model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=2)
-    elif kind == "pipeline":
+    else:
         with ipu.keras.PipelineStage(0):
             x = keras.Input([5])
             hidden = layers.Dense(4, activation="tanh", name="first")(x)
         with ipu.keras.PipelineStage(1):
             model = keras.Model(x, layers.Dense(1, name="second")(hidden))
         model.set_pipelining_options(gradient_accumulation_steps_per_replica=4)
-    else:
-        parts = [keras.Input([5]), layers.Dense(4, activation="tanh"), layers.Dense(1)]
-        model = keras.Sequential(parts)
     return model
 
 
@@ -127,34 +122,6 @@ def with_files(folder: str) -> dict[str, Any]:
     return {"files": sorted(path.name for path in own.iterdir()), "seen": seen}
 
 
-def interrupted(folder: str, epochs: int, killed_behind: int | None) -> dict[str, Any]:
-    strategy = configured(1)
-    x, y = data_for("mlp")
-
-    def end(epoch: int, logs: Any) -> None:
-        if epoch == killed_behind and strategy.cluster.worker == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    with strategy.scope():
-        model = model_for("mlp")
-        model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-        # A machine of each worker's own: the folder of worker 1 is always empty.
-        backup = keras.callbacks.BackupAndRestore(str(Path(folder, f"{strategy.cluster.worker}")))
-        files = keras.callbacks.ModelCheckpoint(str(Path(folder, "{epoch}.keras")))
-        callbacks = [backup, files, keras.callbacks.LambdaCallback(on_epoch_end=end)]
-        history = model.fit(x, y, BATCH, epochs=epochs, shuffle=False, verbose=0, callbacks=callbacks)
-    return {"weights": model.get_weights(), "epochs": history.epoch}
-
-
-def resumed_from_file(folder: str, done: int, epochs: int) -> list[np.ndarray]:
-    strategy = configured(1)
-    x, y = data_for("mlp")
-    with strategy.scope():
-        model: Any = keras.models.load_model(str(Path(folder, f"{done}.keras")))
-        model.fit(x, y, BATCH, initial_epoch=done, epochs=epochs, shuffle=False, verbose=0)
-    return model.get_weights()
-
-
 def compare(found: Any, wanted: Any) -> None:
     tf.nest.assert_same_structure(found, wanted)
     for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
@@ -162,8 +129,7 @@ def compare(found: Any, wanted: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "ipus", "method"), [("conv", 2, "NONE"), ("pipeline", 4, "LIST")])
-def test_workers_compute_what_one_process_does(workers, monkeypatch, kind, ipus, method):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
+def test_workers_compute_what_one_process_does(workers, kind, ipus, method):
     first, second = workers.call(trained, kind, ipus, method)
     for one, other in zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True):
         np.testing.assert_array_equal(one, other)  # All workers the same, to the bit.
@@ -199,20 +165,3 @@ def test_files_are_written_once(workers, tmp_path):
     chief, other = workers.call(with_files, str(tmp_path))
     assert chief == {"files": ["backup", "log.csv", "model.keras"], "seen": [0, 1]}
     assert other == {"files": [], "seen": [0, 1]}
-
-
-def test_a_run_whose_worker_is_killed_resumes_to_the_same_weights(workers, fresh_workers, tmp_path):
-    undisturbed, _ = workers.call(interrupted, str(tmp_path / "undisturbed"), 4, None)
-    assert undisturbed["epochs"] == [0, 1, 2, 3]
-    folder = str(tmp_path / "disturbed")
-    left, killed = fresh_workers(2).outcomes(interrupted, folder, 4, 1)
-    assert killed.failed
-    assert left.kinds[0] == "UnavailableError"
-    assert "worker 1" in left.message
-    for resumed in workers.call(interrupted, folder, 4, None):
-        assert resumed["epochs"] == [2, 3]
-        for one, other in zip(resumed["weights"], undisturbed["weights"], strict=True):
-            np.testing.assert_array_equal(one, other)
-    for weights in workers.call(resumed_from_file, folder, 2, 4):
-        for one, other in zip(weights, undisturbed["weights"], strict=True):
-            np.testing.assert_array_equal(one, other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -10,43 +9,42 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import hosts
 from tensorflow_ipu._base import environment
 from tensorflow_ipu.strategy.workers import PopDistStrategy
+
+DTYPES = ["float32", "float16", "bfloat16", "float64", "int8", "int16", "int32", "int64"]
+DTYPES += ["uint8", "uint16", "uint32", "uint64", "bool", "complex64"]
 
 # What the workers run.
 
 
 def configured(ipus: int = 1) -> Any:
-    strategy = ipu.IPUMultiWorkerStrategy()
     config = ipu.IPUConfig()
     config.auto_select_ipus = [ipus]
     config.configure_ipu_system()
-    return strategy
+    return ipu.IPUMultiWorkerStrategy()
 
 
 def shape_of_the_system(ipus: int) -> dict[str, Any]:
     strategy = configured(ipus)
-    extended = strategy.extended
+    extended, resolver = strategy.extended, strategy.cluster_resolver
     config = strategy.update_ipu_config(ipu.IPUConfig()).experimental.multi_replica_distribution
     with strategy.scope():
         in_scope = tf.distribute.get_replica_context() is None
     return {
-        "replicas": strategy.num_replicas_in_sync,
+        "replicas": (strategy.num_replicas_in_sync, PopDistStrategy().num_replicas_in_sync),
         "world": (strategy.cluster.worker, strategy.cluster.workers),
-        "task": (strategy.cluster_resolver.task_type, strategy.cluster_resolver.task_id),
-        "jobs": sorted(strategy.cluster_resolver.cluster_spec().as_dict()),
+        "task": (resolver.task_type, resolver.task_id, sorted(resolver.cluster_spec().as_dict())),
         "chief": (extended.should_checkpoint, extended.should_save_summary),
-        "between": (extended.experimental_between_graph, extended.experimental_should_init),
-        "several": extended._in_multi_worker_mode(),
+        "several": (extended.experimental_between_graph, extended.experimental_should_init),
+        "in_several": extended._in_multi_worker_mode(),
         "configured": (config.process_count, config.process_index),
         "devices": extended.worker_devices,
         "cross_replica": in_scope,
-        "popdist": PopDistStrategy().num_replicas_in_sync,
     }
 
 
-def initial_values(dtypes: list[str]) -> list[Any]:
+def initial_values() -> list[Any]:
     strategy = configured()
     worker = strategy.cluster.worker
     inside: list[tf.Variable] = []
@@ -58,17 +56,16 @@ def initial_values(dtypes: list[str]) -> list[Any]:
         return inside[0].assign_add(tf.ones([2]))
 
     with strategy.scope():
-        found = [tf.Variable(tf.cast([worker, 5], dtype), name=dtype).numpy() for dtype in dtypes]
         layer = tf.keras.layers.Dense(2, kernel_initializer="glorot_normal")
         layer.build([None, 3])
-        made = [
+        return [
+            [tf.Variable(tf.cast([worker, 5], dtype), name=dtype) for dtype in DTYPES],
             tf.Variable(lambda: tf.fill([3], float(worker)), name="made by a function"),
             tf.Variable(np.arange(2) + worker),
             tf.Variable(worker, dtype=tf.float32),
-            counting(),
-            counting(),
+            [counting() for _ in range(2)],
+            layer.kernel.numpy(),
         ]
-    return [*found, *made, layer.kernel.numpy()]
 
 
 def reductions() -> dict[str, Any]:
@@ -82,8 +79,8 @@ def reductions() -> dict[str, Any]:
             "mean": strategy.reduce("MEAN", own, axis=None),
             "sum_of_all": strategy.reduce("SUM", own, axis=0),
             "mean_of_all": strategy.reduce("MEAN", own, axis=0),
-            "structure": strategy.reduce("SUM", tf.cast(own, tf.int32), axis=None),
-            "batch": strategy.extended.batch_reduce_to("SUM", [(own, own), (own * 10, own)]),
+            "integers": strategy.reduce("SUM", tf.cast(own, tf.int32), axis=None),
+            "batch": tf.stack(strategy.extended.batch_reduce_to("SUM", [(own, own), (own * 10, own)])),
             "in_a_function": summed(own),
             "gathered": strategy.gather(tf.fill([1 + worker, 2], worker), axis=0),
             "gathered_along_1": strategy.gather(tf.fill([2, 1 + worker], worker), axis=1),
@@ -99,31 +96,29 @@ def with_policy(dataset: tf.data.Dataset, policy: str) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def datasets(ipus: int, count: int) -> dict[str, Any]:
-    strategy = configured(ipus)
-    dataset = tf.data.Dataset.range(count)
+def datasets(folder: str) -> dict[str, Any]:
+    strategy = configured(2)
+    dataset = tf.data.Dataset.range(11)
     pairs = tf.data.Dataset.zip((dataset, dataset.map(lambda x: -x)))
+    lines = tf.data.TextLineDataset([f"{folder}/{name}" for name in "ab"])
 
     def of_context(context: tf.distribute.InputContext) -> tf.data.Dataset:
         assert context.num_replicas_in_sync == strategy.num_replicas_in_sync
         return dataset.shard(context.num_input_pipelines, context.input_pipeline_id)
 
+    def read(shared: Any) -> list[Any]:
+        return list(shared.as_numpy_iterator())
+
     share = strategy.experimental_distribute_dataset
     return {
-        "auto": list(share(dataset).as_numpy_iterator()),
-        "cardinality": int(share(dataset).cardinality()),
-        "infinite": int(share(dataset.repeat()).cardinality()),
-        "pairs": [tuple(map(int, pair)) for pair in share(pairs).as_numpy_iterator()],
-        "off": list(share(with_policy(dataset, "OFF")).as_numpy_iterator()),
-        "data": list(share(with_policy(dataset, "DATA")).as_numpy_iterator()),
-        "function": list(strategy.distribute_datasets_from_function(of_context).as_numpy_iterator()),
+        "auto": read(share(dataset)),
+        "cardinality": [int(share(each).cardinality()) for each in (dataset, dataset.repeat())],
+        "pairs": read(share(pairs)),
+        "off": read(share(with_policy(dataset, "OFF"))),
+        "data": read(share(with_policy(dataset, "DATA"))),
+        "files": read(share(with_policy(lines, "FILE"))),
+        "function": read(strategy.distribute_datasets_from_function(of_context)),
     }
-
-
-def files(folder: str) -> list[bytes]:
-    strategy = configured()
-    dataset = with_policy(tf.data.TextLineDataset([f"{folder}/{name}" for name in "ab"]), "FILE")
-    return list(strategy.experimental_distribute_dataset(dataset).as_numpy_iterator())
 
 
 def another_shape() -> None:
@@ -131,19 +126,11 @@ def another_shape() -> None:
     strategy.reduce("SUM", tf.ones([20 + strategy.cluster.worker]), axis=None)
 
 
-def several_in_a_graph() -> Any:
-    allreduce = ipu.distributed.allreduce
-    totals = tf.function(lambda x: [allreduce(x + i, "sum", f"weights{i}") for i in range(4)])
-    return totals(tf.ones([100_000]))
-
-
 def replicas_of_the_environment() -> Any:
-    """Replicas here and of all, numbers of those here, and IPUs where nothing is selected."""
-    said = {"TENSORFLOW_IPU_REPLICAS": "4", "TENSORFLOW_IPU_IPUS_PER_REPLICA": "1"}
+    """Replicas here and of all, numbers of those here, and IPUs if nothing is selected."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in said.items():
-            patch.setenv(name, value)
-        ipu.config.reset_ipu_configuration()
+        patch.setenv("TENSORFLOW_IPU_REPLICAS", "4")
+        patch.setenv("TENSORFLOW_IPU_IPUS_PER_REPLICA", "1")
         ipu.IPUConfig().configure_ipu_system()
         strategy = ipu.IPUMultiWorkerStrategy()
         outfeed, index = ipu.IPUOutfeedQueue(), ipu.ops.replication_ops.replication_index
@@ -159,120 +146,86 @@ def replicas_of_the_environment() -> Any:
 def test_strategy_tells_what_callbacks_and_tf_distribute_ask(workers, ipus):
     for worker, told in enumerate(workers.call(shape_of_the_system, ipus)):
         assert told == {
-            "replicas": 2 * ipus,
+            "replicas": (2 * ipus, 2 * ipus),
             "world": (worker, 2),
-            "task": ("worker", worker),
-            "jobs": ["worker"],
+            "task": ("worker", worker, ["worker"]),
             "chief": (worker == 0, worker == 0),
-            "between": (True, True),
-            "several": True,
+            "several": (True, True),
+            "in_several": True,
             "configured": (2, worker),
             "devices": ("/job:localhost/replica:0/task:0/device:IPU:0",),
             "cross_replica": True,
-            "popdist": 2 * ipus,
         }
 
 
 def test_variables_begin_with_the_values_of_worker_0(workers):
-    dtypes = ["float32", "float16", "bfloat16", "float64", "int8", "int16", "int32", "int64"]
-    dtypes += ["uint8", "uint16", "uint32", "uint64", "bool", "complex64"]
-    zero, one = workers.call(initial_values, dtypes)
-    for dtype, *both in zip(dtypes, zero, one, strict=False):
-        for found in both:
-            assert found.dtype == tf.as_dtype(dtype).as_numpy_dtype
-            np.testing.assert_array_equal(found, tf.cast([0, 5], dtype))
-    for found in (zero, one):
-        by_function, of_numpy, of_python, first, second, kernel = found[len(dtypes) :]
-        assert (first.tolist(), second.tolist()) == ([2.0, 2.0], [3.0, 3.0])
-        assert by_function.tolist() == [0.0, 0.0, 0.0]
-        assert of_numpy.tolist() == [0, 1]
-        assert of_python.tolist() == 0.0
-        np.testing.assert_array_equal(kernel, zero[-1])
-    assert np.any(zero[-1])
+    zero, one = workers.call(initial_values)
+    tf.nest.map_structure(np.testing.assert_array_equal, zero, one)
+    typed, by_function, of_numpy, of_python, counted, kernel = zero
+    for dtype, found in zip(DTYPES, typed, strict=True):
+        assert found.dtype == tf.as_dtype(dtype).as_numpy_dtype
+        np.testing.assert_array_equal(found, tf.cast([0, 5], dtype))
+    assert [each.tolist() for each in (*counted, by_function, of_numpy)] == [[2.0] * 2, [3.0] * 2, [0.0] * 3, [0, 1]]
+    assert of_python == 0.0
+    assert np.any(kernel)
 
 
 def test_reductions_outside_of_programs_are_over_the_workers(workers):
     for worker, found in enumerate(workers.call(reductions)):
-        assert found["sum"].tolist() == [3.0, 6.0]
-        assert found["mean"].tolist() == [1.5, 3.0]
-        assert found["sum_of_all"].tolist() == 9.0
-        assert found["mean_of_all"].tolist() == 2.25
-        assert found["structure"].tolist() == [3, 6]
-        assert [each.tolist() for each in found["batch"]] == [[3.0, 6.0], [30.0, 60.0]]
-        assert found["in_a_function"].tolist() == [3.0, 6.0]
-        assert found["gathered"].tolist() == [[0, 0], [1, 1], [1, 1]]
-        assert found["gathered_along_1"].tolist() == [[0, 1, 1], [0, 1, 1]]
-        assert found["values"].tolist() == [worker, 2]
+        assert {name: value.tolist() for name, value in found.items()} == {
+            "sum": [3.0, 6.0],
+            "mean": [1.5, 3.0],
+            "sum_of_all": 9.0,
+            "mean_of_all": 2.25,
+            "integers": [3, 6],
+            "batch": [[3.0, 6.0], [30.0, 60.0]],
+            "in_a_function": [3.0, 6.0],
+            "gathered": [[0, 0], [1, 1], [1, 1]],
+            "gathered_along_1": [[0, 1, 1], [0, 1, 1]],
+            "values": [worker, 2],
+        }
 
 
-def test_replica_g_gets_the_elements_that_it_gets_in_one_process(workers):
-    for worker, found in enumerate(workers.call(datasets, 2, 11)):
-        mine = [[0, 1, 4, 5], [2, 3, 6, 7]][worker]  # 8 elements are 2 whole rounds of 4 replicas.
-        assert found["auto"] == found["data"] == mine
-        assert found["pairs"] == [(one, -one) for one in mine]
-        assert found["cardinality"] == 4
-        assert found["infinite"] == tf.data.INFINITE_CARDINALITY
-        assert found["off"] == list(range(11))
-        assert found["function"] == list(range(worker, 11, 2))
-
-
-def test_files_are_shared_where_the_dataset_asks_for_it(workers, tmp_path):
+def test_replica_g_gets_the_elements_that_it_gets_in_one_process(workers, tmp_path):
     for name in "ab":
         (tmp_path / name).write_text(f"{name}1\n{name}2\n")
-    assert workers.call(files, str(tmp_path)) == [[b"a1", b"a2"], [b"b1", b"b2"]]
+    for worker, found in enumerate(workers.call(datasets, str(tmp_path))):
+        mine = [[0, 1, 4, 5], [2, 3, 6, 7]][worker]  # 8 elements are 2 whole rounds of 4 replicas.
+        assert found == {
+            "auto": mine,
+            "cardinality": [4, tf.data.INFINITE_CARDINALITY],
+            "pairs": [(one, -one) for one in mine],
+            "off": list(range(11)),
+            "data": mine,
+            "files": [[b"a1", b"a2"], [b"b1", b"b2"]][worker],
+            "function": list(range(worker, 11, 2)),
+        }
 
 
 def test_other_shapes_outside_of_programs_are_told(workers):
     for worker, outcome in enumerate(workers.outcomes(another_shape)):
         other = 1 - worker
         assert outcome.kinds[0] == "InvalidArgumentError"
-        assert f"worker {other} ({workers.addresses[other]}) exchanges sum of float32[{20 + other}]" in outcome.message
+        assert f"{workers.names[other]} exchanges sum of float32[{20 + other}]" in outcome.message
         assert f"and this worker sum of float32[{20 + worker}] (what is reduced outside of programs)" in outcome.message
-    first, second = workers.call(reductions)  # The cluster is as it was.
-    assert first["sum"].tolist() == second["sum"].tolist() == [3.0, 6.0]
 
 
-def test_worker_that_does_not_come_is_told_after_the_limit(fresh_workers, joining):
-    pair = fresh_workers(2)
-    pair.call(joining.join)
-    pair.call(joining.wait_at_most, 0.5)
-    pair.send(0, several_in_a_graph)
-    [outcome] = pair.collect(0)
-    assert outcome.kinds[0] == "DeadlineExceededError", outcome
-    assert f"worker 1 ({pair.addresses[1]}) did not come" in outcome.message
-    assert "waited for 0.5 s, the limit, in the exchange of sum of float32[100000] (weights" in outcome.message
-    pair.call(joining.join)  # Both processes are there.
-
-
-def test_one_worker_is_what_one_process_is(monkeypatch, replicas):
-    monkeypatch.delenv("TF_CONFIG", raising=False)
+def test_one_worker_is_what_one_process_is(replicas):
     replicas(2)
     strategy = ipu.IPUMultiWorkerStrategy()
-    assert strategy.num_replicas_in_sync == 2
-    assert strategy.cluster.is_chief
-    assert (strategy.extended.workers, strategy.extended._in_multi_worker_mode()) == (1, False)
+    assert (strategy.num_replicas_in_sync, strategy.extended.workers) == (2, 1)
+    assert not strategy.extended._in_multi_worker_mode()
     dataset = tf.data.Dataset.range(3)
     assert strategy.experimental_distribute_dataset(dataset) is dataset
-    with strategy.scope():
-        total = tf.Variable(1.0)
-
-    @tf.function(jit_compile=True)
-    def program() -> tf.Tensor:
-        context = tf.distribute.get_replica_context()
-        index = tf.cast(context.replica_id_in_sync_group, tf.float32)
-        return total.assign_add(context.all_reduce("SUM", index + 1.0))
-
-    assert strategy.run(program).numpy() == 4.0
     assert strategy.reduce("SUM", tf.constant(2.0), axis=None).numpy() == 2.0
 
-    @tf.function(jit_compile=True)
     def reducing() -> Any:
         context = tf.distribute.get_replica_context()
         return context.all_reduce("SUM", tf.ones([])), ipu.ops.cross_replica_ops.cross_replica_sum(tf.ones([]))
 
     # Reductions in programs can be left to the program.
-    strategy = PopDistStrategy(add_ipu_cross_replica_reductions=False)
-    assert [each.numpy() for each in strategy.run(reducing)] == [1.0, 2.0]
+    for kind, total in ((strategy, 2.0), (PopDistStrategy(add_ipu_cross_replica_reductions=False), 1.0)):
+        assert [each.numpy() for each in kind.run(tf.function(reducing, jit_compile=True))] == [total, 2.0]
 
 
 def test_workers_have_the_replicas_that_the_launcher_was_told(workers):
@@ -287,24 +240,16 @@ def test_other_replicas_than_the_launcher_was_told_are_refused(monkeypatch, refu
     refused(ValueError, words, config.configure_ipu_system)
     config.auto_select_ipus = 6  # Of two IPUs each.
     config.configure_ipu_system()
-    assert ipu.IPUMultiWorkerStrategy(hosts.Identity(0, ("a:1",))).num_replicas_in_sync == 3
+    assert ipu.IPUMultiWorkerStrategy().num_replicas_in_sync == 3
     monkeypatch.setenv("TENSORFLOW_IPU_IPUS_PER_REPLICA", "1")
     refused(ValueError, "which need 3: leave out `auto_select_ipus`", config.configure_ipu_system)
-
-
-def test_resolvers_and_identities_are_taken(monkeypatch):
-    config = {"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(config))
-    assert ipu.IPUMultiWorkerStrategy().cluster_resolver.cluster_spec().as_dict() == {"worker": ["a:1"]}
-    strategy = ipu.IPUMultiWorkerStrategy(hosts.Identity(0, ("b:2",)), timeout=5)
-    assert strategy.cluster_resolver.cluster_spec().as_dict() == {"worker": ["b:2"]}
-    assert (strategy.cluster.addresses, strategy.cluster.timeout) == (("b:2",), 5.0)
 
 
 def test_options_of_collectives_are_taken():
     options = tf.distribute.experimental.CommunicationOptions(bytes_per_pack=1024, timeout_seconds=7.0)
     strategy = ipu.IPUMultiWorkerStrategy(communication_options=options)
     assert (strategy.bytes_per_pack, strategy.cluster.timeout) == (1024, 7.0)
+    assert ipu.IPUMultiWorkerStrategy(communication_options=options, timeout=5).cluster.timeout == 5.0
     options.implementation = tf.distribute.experimental.CommunicationImplementation.NCCL
     with pytest.raises(ValueError, match="asks for NCCL, which connects GPUs"):
         ipu.IPUMultiWorkerStrategy(communication_options=options)
@@ -316,9 +261,13 @@ def test_options_of_collectives_are_taken():
         ({"variables_on_host": 1}, TypeError, "`variables_on_host` must be True or False, but is 1"),
         ({"add_ipu_cross_replica_reductions": 1}, TypeError, "`add_ipu_cross_.*` must be True or False"),
         ({"ipus_per_replica": 0}, ValueError, "`ipus_per_replica` must be a positive whole number, but is 0"),
-        ({"cluster_resolver": "slurm"}, TypeError, "`cluster_resolver` must be a"),
+        ({"cluster_resolver": "slurm"}, TypeError, "`cluster_resolver` must be a .*, but is 'slurm'"),
+        ({"communicator": 3}, TypeError, "`communicator` must be an `mpi4py.MPI.Intracomm`, but is 3"),
         ({"communication_options": 3}, TypeError, "`communication_options` must be a"),
         ({"ipu_device": "/device:CPU:0"}, ValueError, "`ipu_device` must name a device like `/device:IPU:0`"),
+        ({"timeout": "5"}, TypeError, "`timeout` must be a number of seconds, but is '5'"),
+        ({"timeout": 0}, ValueError, "`timeout` is 0, and must be above 0 and at most 86400 s"),
+        ({"timeout": float("nan")}, ValueError, "`timeout` is nan"),
     ],
 )
 def test_bad_arguments_are_refused(more, kind, message):

@@ -1,7 +1,6 @@
 """`popdist` and `horovod` as scripts ask them, with one instance and with several."""
 
 import importlib.util
-import json
 
 import numpy as np
 import pytest
@@ -21,10 +20,15 @@ def installed():
 @pytest.fixture
 def as_one_of_four(monkeypatch):
     """This process is told that it is worker 3 of 4, which nobody joins."""
-    cluster = {"cluster": {"worker": ["a:1", "a:2", "b:1", "b:2"]}, "task": {"type": "worker", "index": 3}}
-    monkeypatch.setenv("TF_CONFIG", json.dumps(cluster))
-    monkeypatch.setenv("TENSORFLOW_IPU_REPLICAS", "2")
-    monkeypatch.setenv("TENSORFLOW_IPU_IPUS_PER_REPLICA", "4")
+    environ = {"PMI_RANK": 3, "PMI_SIZE": 4, "MPI_LOCALRANKID": 1, "MPI_LOCALNRANKS": 2}
+    for name, value in {**environ, "TENSORFLOW_IPU_REPLICAS": 2, "TENSORFLOW_IPU_IPUS_PER_REPLICA": 4}.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def numbers_of(popdist):
+    names = ["InstanceIndex", "NumInstances", "LocalInstanceIndex", "NumLocalReplicas", "NumTotalReplicas"]
+    names += ["ReplicaIndexOffset", "NumIpusPerReplica", "DeviceId"]
+    return [getattr(popdist, f"get{name}")() for name in names]
 
 
 # What the workers run.
@@ -54,12 +58,8 @@ def asked():
 
     with strategy.scope():
         total = strategy.run(program)
-    return (
-        [popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()],
-        [popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()],
-        [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.is_homogeneous()],
-        [strategy.num_replicas_in_sync, total],
-    )
+    ranks = [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.is_homogeneous(), hvd.mpi_enabled()]
+    return numbers_of(popdist)[:6], ranks, [strategy.num_replicas_in_sync, total]
 
 
 def on_some():
@@ -108,11 +108,8 @@ def variables_of_a_graph():
 
 
 def test_instances_know_what_popdist_and_horovod_say_and_run_programs(workers):
-    for rank, (instances, replicas, hvd, sums) in enumerate(workers.call(asked)):
-        assert instances == [rank, 2, rank]
-        assert sums == [2, 1 + 2]
-        assert replicas == [1, 2, rank]
-        assert hvd == [rank, 2, rank, 2, True]
+    for rank, found in enumerate(workers.call(asked)):
+        assert found == ([rank, 2, rank, 1, 2, rank], [rank, 2, rank, 2, True, True], [2, 1 + 2])
 
 
 def test_function_runs_on_some_instances_and_exchanges_among_those(workers):
@@ -148,21 +145,17 @@ def test_one_instance_is_all_there_is():
     popdist.synchronize()
     assert not popdist.isPopdistEnvSet()
     assert popdist.isBackendInitialized()
-    assert (popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()) == (0, 1, 0)
-    assert (popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()) == (1, 1, 0)
-    assert (popdist.getNumIpusPerReplica(), popdist.getDeviceId(), popdist.getDeviceId(4)) == (1, 0, 96)
-    assert popdist.checkNumIpusPerReplica(1)
-    assert not popdist.checkNumIpusPerReplica(2)
-    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
+    assert numbers_of(popdist) == [0, 1, 0, 1, 1, 0, 1, 0]
+    assert [popdist.getDeviceId(4), popdist.checkNumIpusPerReplica(1), popdist.checkNumIpusPerReplica(2)] == [96, 1, 0]
+    assert [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.mpi_enabled()] == [0, 1, 0, 1, False]
     assert popdist.execute_on_instances({0}, lambda x, y: x + y, 1, y=2) == 3
     config = popdist.tensorflow.set_ipu_config(ipu.IPUConfig(), 2)
     assert config.auto_select_ipus == 2
     config.configure_ipu_system()
     assert (popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas()) == (2, 2)
     value = tf.constant([1.0, 2.0])
-    np.testing.assert_array_equal(hvd.allreduce(value), value)
-    np.testing.assert_array_equal(hvd.allgather(value), value)
-    np.testing.assert_array_equal(hvd.broadcast(value, 0), value)
+    for found in (hvd.allreduce(value), hvd.allgather(value), hvd.broadcast(value, 0)):
+        np.testing.assert_array_equal(found, value)
 
 
 def test_instance_of_several_answers_before_they_are_joined(as_one_of_four):
@@ -170,12 +163,8 @@ def test_instance_of_several_answers_before_they_are_joined(as_one_of_four):
     import popdist
     import popdist.tensorflow
 
-    assert popdist.isPopdistEnvSet()
-    assert (popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()) == (3, 4, 1)
-    assert (popdist.getNumLocalReplicas(), popdist.getNumTotalReplicas(), popdist.getReplicaIndexOffset()) == (2, 8, 6)
-    assert popdist.getNumIpusPerReplica() == 4
-    assert popdist.getDeviceId() == 64 + 32 + 16
-    assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (3, 4, 1, 2)
+    assert numbers_of(popdist) == [3, 4, 1, 2, 8, 6, 4, 64 + 32 + 16]
+    assert [hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), popdist.isPopdistEnvSet()] == [3, 4, 1, 2, True]
     assert popdist.execute_on_instances({0, 1}, lambda: 1) is None
     config = popdist.tensorflow.set_ipu_config(ipu.IPUConfig())
     assert config.auto_select_ipus == 8
@@ -210,7 +199,6 @@ def test_wrong_arguments_of_popdist_are_refused(as_one_of_four, call, error, mes
         (lambda hvd: hvd.allreduce(1.0, op=7), "`op` must be `Average` or `Sum`, but is 7"),
         (lambda hvd: hvd.allreduce(1.0, average=True, op=0), "say the same thing"),
         (lambda hvd: hvd.allreduce(1.0, compression=object()), "`compression` must be None"),
-        (lambda hvd: hvd.init(comm=[0]), "`comm` must be None"),
     ],
 )
 def test_wrong_arguments_of_horovod_are_refused(call, message):
@@ -218,6 +206,8 @@ def test_wrong_arguments_of_horovod_are_refused(call, message):
 
     with pytest.raises(ValueError, match=message):
         call(hvd)
+    with pytest.raises(TypeError, match=r"`communicator` must be an `mpi4py.MPI.Intracomm`, but is \[0\]"):
+        hvd.init(comm=[0])
 
 
 def test_horovod_that_is_installed_goes_before_ours_which_has_no_optimizer(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
@@ -109,11 +108,6 @@ def drawn(ipus: int) -> Any:
     program = tf.function(lambda: results.enqueue(tf.random.uniform([4])) and None, jit_compile=True)
     strategy.run(program)
     return results.dequeue()[0].numpy()
-
-
-@pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TF_CONFIG", raising=False)
 
 
 def close(found: Any, wanted: Any) -> None:

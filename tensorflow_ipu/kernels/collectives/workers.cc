@@ -55,12 +55,19 @@ void EndMpi(int status, void*) {
 
 core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
                          const std::string& name) {
-  const core::Lock lock(TheWorkers().mutex);
-  if (TheWorkers().join != nullptr) return core::Status::Ok();
+  {
+    const core::Lock lock(TheWorkers().mutex);
+    if (TheWorkers().join != nullptr) return core::Status::Ok();
+  }
+  // Without the lock: MPI waits here for all processes.
   core::MpiLibrary mpi;
+  std::unique_ptr<core::MpiJoin> join;
   core::Status status = core::MpiLibrary::LoadFirst(libraries, &mpi);
-  if (status.ok()) status = core::MpiJoin::Open(mpi, communicator, name, &TheWorkers().join);
-  if (status.ok() && TheWorkers().join->initialized_here()) {
+  if (status.ok()) status = core::MpiJoin::Open(mpi, communicator, name, &join);
+  if (!status.ok()) return status;
+  const core::Lock lock(TheWorkers().mutex);
+  TheWorkers().join = std::move(join);
+  if (TheWorkers().join->initialized_here()) {
     mpi_process = getpid();
     on_exit(EndMpi, nullptr);
   }
