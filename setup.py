@@ -78,6 +78,7 @@ def extras(release: str) -> dict[str, list[str]]:
             "hypothesis>=6.100",
             "ipykernel>=6.29",
             "jupytext>=1.16",
+            "mpi4py>=4.1",
             "nbclient>=0.10",
             "pyelftools>=0.31",
             "pytest>=8.4",
@@ -88,8 +89,10 @@ def extras(release: str) -> dict[str, list[str]]:
             "tensorboard>=2.20",
             "tensorflow-probability>=0.25",  # Which programs of 2021 draw from.
             "tensorflow-ipu[examples]",
+            "tensorflow-ipu[mpi]",
         ],
         "examples": ["matplotlib>=3.8", "scikit-learn>=1.4", "tqdm>=4.66"],
+        "mpi": ["mpich>=5,<6"],
         "report": ["matplotlib>=3.8"],
     }
 

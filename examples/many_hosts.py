@@ -1,6 +1,7 @@
 """Trains a digits network in any number of processes, each with some of the replicas, on one machine or many.
 
-    python -m tensorflow_ipu run --instances 2 --replicas 4 examples/many_hosts.py
+    mpiexec -n 2 python examples/many_hosts.py
+    python -m tensorflow_ipu run --instances 2 --replicas 4 examples/many_hosts.py  # The same, by the launcher.
 
 Alone, `python examples/many_hosts.py` trains the same with all four replicas in one process.
 
@@ -30,7 +31,7 @@ REPLICAS = 4
 BATCH = 12
 UPDATES = 144
 
-strategy = ipu.IPUMultiWorkerStrategy()  # First of all: joins the other workers. Who they are says TF_CONFIG.
+strategy = ipu.IPUMultiWorkerStrategy()  # First of all: joins the other workers that MPI has started.
 cluster = strategy.cluster
 
 config = ipu.IPUConfig()

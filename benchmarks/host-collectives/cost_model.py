@@ -1,4 +1,4 @@
-"""What a sum over workers costs: a model of messages and bytes, fitted to measurements, and extended to many workers."""
+"""What a sum over workers costs: a model of messages and bytes, fitted to measurements over MPI, for up to 1,024 workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PARAMETERS = 25_000_000
 # As in `kernels/core/tuning.h`.
 CHUNK = 1 << 20
 HALVED = 64 << 10
-# A network of hosts, in the place of the loopback: 10 Gbit/s, and 50 us a way beyond what the processes take themselves.
+# A network between hosts, beside MPI's own costs in shared memory, which the fit measures: 10 Gbit/s, and 50 us a way.
 NETWORK_BYTES = 1.25e9
 NETWORK_WAY = 50e-6
 

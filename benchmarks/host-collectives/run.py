@@ -1,4 +1,4 @@
-"""Training over several processes, against `MultiWorkerMirroredStrategy`: steps, collectives, scaling, a model of the cost."""
+"""Training over several processes, against `MultiWorkerMirroredStrategy`: start, steps, collectives, scaling, idle workers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -32,7 +33,12 @@ COLLECTIVE_TARGET_US = 300.0
 STEP_TARGET = {1: 1.0, 100: 1.5, 5: 1.0}
 
 
-# A worker: reads a command a line, and answers with a line.
+START_STEPS, START_BATCH = 50, 64  # Of all workers.
+IDLE_SECONDS, IDLE_TARGET = 10, 0.02
+TIMEOUT = 300  # Seconds for all workers to start, or to end.
+
+
+# A worker: reads a command a line from the parent's socket, and answers with a line.
 
 
 def weights_of(tf, network):
@@ -142,6 +148,47 @@ class OnIpus:
             self.ipu.distributed.allreduce(x, "SUM")
         return time.perf_counter() - start
 
+    def learn(self):
+        """Trains with a share of each batch; returns the largest difference of a weight to plain TensorFlow's."""
+        tf, cluster = self.tf, self.strategy.cluster
+        x = tf.random.stateless_normal([START_BATCH, FEATURES], [5, 6])
+        y = tf.random.stateless_uniform([START_BATCH], [7, 8], 0, CLASSES, tf.int32)
+
+        def step(weights, x, y):
+            with tf.GradientTape() as tape:
+                logits = tf.nn.relu(x @ weights[0] + weights[1]) @ weights[2] + weights[3]
+                losses = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+                loss = tf.reduce_sum(losses) / START_BATCH
+            return tape.gradient(loss, weights)
+
+        def program(weights, x, y, total):
+            for _ in tf.range(START_STEPS):
+                for weight, gradient in zip(weights, total(step(weights, x, y)), strict=True):
+                    weight.assign_sub(0.1 * gradient)
+
+        def over_workers(gradients):
+            return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, gradients)
+
+        with self.strategy.scope():
+            ours = weights_of(tf, "MLP")
+            share = x[cluster.worker :: cluster.workers], y[cluster.worker :: cluster.workers]
+            self.strategy.run(tf.function(lambda x, y: program(ours, x, y, over_workers), jit_compile=True), args=share)
+        alone = weights_of(tf, "MLP")
+        tf.function(lambda: program(alone, x, y, lambda gradients: gradients))()
+        return max(float(tf.reduce_max(tf.abs(a - b))) for a, b in zip(ours, alone, strict=True))
+
+    def wait(self, how, seconds):
+        """Returns the processor time of worker 0, as a share of the time in which it waits for worker 1 in a collective."""
+        meet = {"in a program": self.reduce, "outside": self.exchange}[how]
+        meet(1, 1)
+        is_late = self.strategy.cluster.worker == 1
+        processor, clock = time.process_time(), time.perf_counter()
+        if is_late:
+            time.sleep(seconds)
+        meet(1, 1)
+        share = (time.process_time() - processor) / (time.perf_counter() - clock)
+        return 0.0 if is_late else share
+
 
 class Mirrored:
     """`MultiWorkerMirroredStrategy`, which XLA cannot compile here."""
@@ -190,55 +237,68 @@ class Mirrored:
         return time.perf_counter() - start
 
 
-def serve(kind):
-    """Executes the commands that come by the standard input."""
+def serve(kind, address):
+    """Executes the parent's commands until it closes the connection."""
     peer = {"ipu": OnIpus, "mirrored": Mirrored}[kind]()
-    print("ready", flush=True)
-    for line in sys.stdin:
-        name, *arguments = json.loads(line)
-        print(json.dumps(getattr(peer, name)(*arguments)), flush=True)
-    os._exit(0)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        with connection.makefile("rw") as stream:
+            for line in stream:
+                name, *arguments = json.loads(line)
+                print(json.dumps(getattr(peer, name)(*arguments)), file=stream, flush=True)
+    if kind == "mirrored":
+        os._exit(0)  # TensorFlow's servers would wait for each other.
 
 
 # The parent.
 
 
+def by_mpi(command, count):
+    """Starts so many workers by the `mpiexec` of the wheel `mpich`; returns what to wait for."""
+    launcher = pathlib.Path(sys.executable).with_name("mpiexec")
+    return [subprocess.Popen([launcher, "-n", str(count), *command], stdin=subprocess.DEVNULL)]
+
+
+def by_tf_config(command, count, **variables):
+    """Starts so many workers, each with `TF_CONFIG`; returns what to wait for."""
+    with ExitStack() as stack:
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        cluster = {"worker": [f"127.0.0.1:{each.getsockname()[1]}" for each in held]}
+    configs = [json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}}) for index in range(count)]
+    environments = [{**os.environ, "TF_CONFIG": config, **variables} for config in configs]
+    return [subprocess.Popen(command, env=environment) for environment in environments]
+
+
 @contextmanager
-def workers(kind, count):
-    """So many workers of a kind: `call(name, *arguments)` has all of them run a command, and gives the longest time."""
-    held = [socket.socket() for _ in range(count)]
-    for one in held:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(("127.0.0.1", 0))
-    cluster = {"worker": [f"127.0.0.1:{one.getsockname()[1]}" for one in held]}
-    processes = []
-    for index in range(count):
-        config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": index}})
-        processes.append(
-            subprocess.Popen(
-                [sys.executable, __file__, "--worker", kind],
-                env={**os.environ, "TF_CONFIG": config},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-        )
+def workers(kind, count, launch=None):
+    """So many workers of a kind: `call(name, *arguments)` has all of them run a command, and gives the largest answer."""
+    launch = launch or {"ipu": by_mpi, "mirrored": by_tf_config}[kind]
+    with ExitStack() as stack:
+        # MPI's launcher hands the standard input to one worker only.
+        address = os.path.join(stack.enter_context(tempfile.TemporaryDirectory()), "commands")
+        listening = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listening.bind(address)
+        listening.listen(count)
+        listening.settimeout(TIMEOUT)
+        processes = launch([sys.executable, __file__, "--worker", kind, "--commands", address], count)
+        try:
+            connections = [stack.enter_context(listening.accept()[0]) for _ in range(count)]
+            streams = [stack.enter_context(connection.makefile("rw")) for connection in connections]
 
-    def call(*command):
-        for process in processes:
-            print(json.dumps(command), file=process.stdin, flush=True)
-        return max(json.loads(process.stdout.readline()) for process in processes)
+            def call(*command):
+                for stream in streams:
+                    print(json.dumps(command), file=stream, flush=True)
+                return max(json.loads(stream.readline()) for stream in streams)
 
-    try:
-        for process in processes:
-            assert process.stdout.readline() == "ready\n"
-        yield call
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-        for one in held:
-            one.close()
+            yield call
+            for connection in connections:
+                connection.shutdown(socket.SHUT_RDWR)
+            for process in processes:
+                assert process.wait(TIMEOUT) == 0, f"a process of {kind} ended with {process.returncode}"
+        finally:
+            for process in processes:
+                process.terminate()
+                process.wait()
 
 
 def in_turn(contestants, rounds=ROUNDS):
@@ -336,15 +396,49 @@ def scale_weakly(counts=(1, 2, 4)):
     )
 
 
+def start(counts=(2, 4, 8, 16)):
+    """Starts, training and ends of workers: none may lack, and all learn what one process does."""
+    rows = []
+    for count in counts:
+        began = time.perf_counter()
+        with workers("ipu", count) as ours:
+            started = time.perf_counter()
+            difference = ours("learn")
+            trained = time.perf_counter()
+        ended = time.perf_counter()
+        assert difference < 1e-4, f"{count} workers learn other weights: they differ by {difference}"
+        rows.append([count, started - began, trained - started, ended - trained, f"{difference:.1e}"])
+    print_table(
+        f"{START_STEPS} steps of the MLP on {os.cpu_count()} cores, in seconds",
+        ["workers", "to start", "to compile and train", "to end", "largest difference to one process"],
+        rows,
+    )
+
+
+def measure_idle():
+    """The processor time of a worker that waits for another one."""
+    with workers("ipu", 2) as ours:
+        rows = [[how, 100 * ours("wait", how, IDLE_SECONDS), 100 * IDLE_TARGET] for how in ("in a program", "outside")]
+    print_table(
+        f"Processor time of a worker that waits {IDLE_SECONDS} s for another one",
+        ["collective", "percent", "target"],
+        rows,
+    )
+
+
 def main():
     """Measures what is asked for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--worker", choices=["ipu", "mirrored"])
-    parser.add_argument("parts", nargs="*", help="steps, overlap, collectives, scaling; all by default")
+    parser.add_argument("--commands", help="the socket of the worker's commands")
+    parser.add_argument("parts", nargs="*", help="start, steps, overlap, collectives, scaling, idle; all by default")
     options = parser.parse_args()
     if options.worker:
-        serve(options.worker)
-    parts = options.parts or ["steps", "overlap", "collectives", "scaling"]
+        serve(options.worker, options.commands)
+        return
+    parts = options.parts or ["start", "steps", "overlap", "collectives", "scaling", "idle"]
+    if "start" in parts:
+        start()
     if "steps" in parts:
         compare_steps()
     if "overlap" in parts:
@@ -360,6 +454,8 @@ def main():
         )
     if "scaling" in parts:
         scale_weakly()
+    if "idle" in parts:
+        measure_idle()
 
 
 if __name__ == "__main__":

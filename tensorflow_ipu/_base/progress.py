@@ -133,12 +133,3 @@ def _tell(work: Work, line: _Output, ended: threading.Event) -> None:
             break
     with _lock:
         line.close(str(work))
-
-
-@contextlib.contextmanager
-def hidden() -> Iterator[None]:
-    """Takes the line off the terminal, while other output is written."""
-    with _lock:
-        if _line is not None:
-            _line.hide()
-        yield

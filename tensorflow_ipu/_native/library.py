@@ -42,7 +42,8 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     for names, result, arguments in (
         ("ipu_compiles", _FLAG, [_TEXT, _INT]),
         ("ipu_configure_devices", None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
-        ("ipu_open_workers", _TEXT, [_TEXT, _FLAG, ctypes.c_uint64, _TEXT]),
+        ("ipu_open_workers", _TEXT, [_TEXT, ctypes.c_uint64, _TEXT]),
+        ("ipu_worker_library", _TEXT, []),
         ("ipu_worker", _INT, []),
         ("ipu_workers", _INT, []),
         ("ipu_workers_initialized", _FLAG, []),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tensorflow_ipu._base import environment, requirements
@@ -19,6 +21,8 @@ from tensorflow_ipu.compat._keras_reading import KerasFound, Weight
 from tensorflow_ipu.compat._project import Found, Project
 from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
 from tensorflow_ipu.errors import LibraryError
+
+FAILED = "the script ended with status "  # A worker that fails writes it, and `run` reads it.
 
 _USAGE = """\
 {prog} [--keras 2|3] [--tensorflow 1|2] [--force] [--emulations=FILE] SCRIPT [ARGUMENT ...]
@@ -112,7 +116,28 @@ def main(arguments: Sequence[str]) -> int:
         runpy.run_path(str(emulations))
     is_of_keras_2 = any(need.version == 2 and need.weight is not Weight.BRIDGED for need in needs)
     advice = f"`--keras 2` may be what this script needs{_way_to_keras_2()}" if version == 3 and is_of_keras_2 else ""
-    return _script.run(script.flag, script.text, script.arguments, old, advice)
+    return _as_worker(lambda: _script.run(script.flag, script.text, script.arguments, old, advice))
+
+
+def _as_worker(run: Callable[[], int]) -> int:
+    """Runs a script. If it fails as a worker of MPI, its status is printed, and the other workers are ended."""
+    if not {"PMI_RANK", "OMPI_COMM_WORLD_RANK"} & set(os.environ):
+        return run()
+    status = 1
+    # Hydra ends the others only if a worker fails that has initialised MPI: they wait for another one forever. At exit,
+    # this is the last: what was registered later is done before.
+    with suppress(KeyError, OSError, ValueError):
+        pmi = os.dup(int(os.environ["PMI_FD"]))
+        atexit.register(lambda: status and os.write(pmi, b"cmd=abort exitcode=%d\n" % status))
+    try:
+        status = run()
+    except SystemExit as exc:
+        status = exc.code & 255 if isinstance(exc.code, int) else int(exc.code is not None)
+        raise
+    finally:
+        if status:
+            _say(f"{FAILED}{status}")
+    return status
 
 
 def _say(text: str) -> None:

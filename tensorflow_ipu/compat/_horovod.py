@@ -11,13 +11,14 @@ from tensorflow_ipu import distributed, hosts
 from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu.compat import _popdist
 from tensorflow_ipu.distributed import host_collectives
+from tensorflow_ipu.hosts.mpi import Communicator
 
 # Kinds of reductions, with Horovod's own numbers.
 Average = 0
 Sum = 1
 
 
-def init(comm: Any = None) -> None:
+def init(comm: Communicator | None = None) -> None:
     """Joins all instances, once, if there are several; with `comm`, those of a communicator of mpi4py."""
     if comm is None:
         _popdist.init()

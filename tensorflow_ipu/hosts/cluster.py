@@ -9,6 +9,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -63,7 +64,7 @@ def joined() -> Cluster | None:
 def join(
     cluster_resolver: tf.distribute.cluster_resolver.ClusterResolver | None = None,
     timeout: float | None = None,
-    communicator: Any = None,
+    communicator: mpi.Communicator | None = None,
 ) -> Cluster:
     """Joins the processes that MPI has started, and returns when all of them have called this.
 
@@ -102,23 +103,21 @@ def join(
         return _joined
 
 
-def _join(own: Identity, seconds: float, communicator: Any) -> Cluster:
+def _join(own: Identity, seconds: float, communicator: mpi.Communicator | None) -> Cluster:
     # Rank 0 knows who is missing, so the others wait a little longer for its end.
     deadline = time.monotonic() + seconds + (2.0 if own.worker else 0.0)
-    library, interface = mpi.find_library(own)
-    handle = 0 if communicator is None else mpi.handle_of(communicator)
-    _open(own, library, interface, handle, seconds, deadline)
+    _open(own, 0 if communicator is None else communicator.handle, seconds, deadline)
     if (native.ipu_worker(), native.ipu_workers()) != (own.worker, own.workers):
         raise ClusterError(
-            f"this process was started as worker {own.worker} of {own.workers}, and for the MPI library `{library}` it is"
-            f" {native.ipu_worker()} of {native.ipu_workers()}: start it by the `mpiexec` that belongs to the library; with Slurm,"
-            " by `srun --mpi=pmi2` or `srun --mpi=pmix`"
+            f"this process was started as worker {own.worker} of {own.workers}, and for the MPI library"
+            f" `{native.ipu_worker_library().decode()}` it is {native.ipu_worker()} of {native.ipu_workers()}: start it by the"
+            " `mpiexec` of that library; with Slurm, by `srun --mpi=pmi2` or `srun --mpi=pmix`"
         )
     missing = (ctypes.c_int64 * 9)()
     while True:
         # In parts, so that Ctrl-C ends it.
         error = native.ipu_join_workers(0.05, seconds, missing, len(missing))
-        if error:
+        if error is not None:
             raise ClusterError(f"the workers could not join: {error.decode()}")
         if missing[0] < 0:
             break
@@ -133,12 +132,13 @@ def _join(own: Identity, seconds: float, communicator: Any) -> Cluster:
     return Cluster(own.worker, own.workers, tuple(names), seconds)
 
 
-def _open(own: Identity, library: str, interface: int, handle: int, seconds: float, deadline: float) -> None:
+def _open(own: Identity, handle: int, seconds: float, deadline: float) -> None:
     """Initializes MPI on a thread, since `MPI_Init_thread` waits without a limit until all workers have called it."""
     global _opening  # noqa: PLW0603  (`_joining` guards it.)
     if _opening is None:
         errors: list[bytes | None] = []
-        arguments = library.encode(), interface, handle, _own_name().encode()
+        candidates = "\n".join(f"{interface} {path}" for interface, path in mpi.libraries())
+        arguments = candidates.encode(), handle, _own_name().encode()
         thread = threading.Thread(
             target=lambda: errors.append(native.ipu_open_workers(*arguments)), name="ipu-mpi-init", daemon=True
         )
@@ -151,8 +151,8 @@ def _open(own: Identity, library: str, interface: int, handle: int, seconds: flo
             raise ClusterError(_describe_missing(name, seconds))
         thread.join(0.05)  # In parts, so that Ctrl-C ends it.
     _opening = None
-    if errors[0]:
-        raise ClusterError(f"the MPI library `{library}` cannot be used: {errors[0].decode()}")
+    if errors[0] is not None:
+        raise ClusterError(errors[0].decode() or mpi.describe_missing_library(own))
 
 
 def _own_name() -> str:

@@ -115,6 +115,6 @@ def check_resolver(
     worker = task + (len(addresses["chief"]) if job == "worker" else 0)
     if (worker, workers) != (own.worker, own.workers):
         raise ValueError(
-            f"{source} says that this process is worker {worker} of {workers}, and MPI says {own.worker} of {own.workers}: leave"
-            " it out, since MPI's launcher says it"
+            f"{source} says that this process is worker {worker} of {workers}, and MPI says {own.worker} of"
+            f" {own.workers}: leave it out, since MPI's launcher says it"
         )

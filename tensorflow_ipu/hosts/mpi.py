@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
-from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts.identity import Identity
 
 # The libraries and the numbers of their binary interfaces, as in `kernels/core/mpi_library.h`.
@@ -19,7 +17,24 @@ _MPICH = ("libmpi.so.12", 1)  # MPICH 3 and 4, Intel MPI, Cray MPICH.
 _OPEN_MPI = ("libmpi.so.40", 2)  # Open MPI 4 and 5.
 
 
-def identity_of(communicator: Any) -> Identity:
+class Communicator(Protocol):
+    """A communicator of mpi4py, `mpi4py.MPI.Intracomm`."""
+
+    @property
+    def handle(self) -> int:
+        """The handle in the MPI library."""
+        ...
+
+    def Get_rank(self) -> int:  # noqa: N802
+        """Returns the rank of this process."""
+        ...
+
+    def Get_size(self) -> int:  # noqa: N802
+        """Returns the number of processes."""
+        ...
+
+
+def identity_of(communicator: Communicator) -> Identity:
     """Returns the rank of this process in a communicator of mpi4py, and its size.
 
     Raises:
@@ -31,50 +46,21 @@ def identity_of(communicator: Any) -> Identity:
     return Identity(communicator.Get_rank(), communicator.Get_size())
 
 
-def handle_of(communicator: Any) -> int:
-    """Returns the handle of a communicator of mpi4py in its MPI library."""
-    return sys.modules["mpi4py.MPI"]._handleof(communicator)
-
-
-def find_library(own: Identity, environ: Mapping[str, str] | None = None) -> tuple[str, int]:
-    """Returns the MPI library for this process, and the number of its interface: the one in use, else one that is installed.
-
-    Raises:
-      ClusterError: There is none.
-    """
-    for name, interface in (_STANDARD, _MPICH, _OPEN_MPI):
-        if _is_initialized(name):
-            return name, interface
+def libraries(environ: Mapping[str, str] | None = None) -> list[tuple[int, str]]:
+    """Returns the MPI libraries that may be used, with the numbers of their interfaces: those of the launcher first."""
     environ = os.environ if environ is None else environ
     started_by_open_mpi = "OMPI_COMM_WORLD_SIZE" in environ
-    libraries = (_OPEN_MPI, _STANDARD) if started_by_open_mpi else (_STANDARD, _MPICH)
-    for name, interface in libraries:
-        for path in _paths_of(name):
-            try:
-                ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_GLOBAL)
-            except OSError:
-                continue
-            return path, interface
-    advice = (
-        "put the folder of its library into `LD_LIBRARY_PATH`"
-        if started_by_open_mpi
-        else "install one by `pip install mpich`, and start the workers by its `mpiexec`"
-    )
-    raise ClusterError(
-        f"this process was started as worker {own.worker} of {own.workers}, and no MPI library is found"
-        f" ({', '.join(f'`{name}`' for name, _ in libraries)}): {advice}"
-    )
+    ordered = (_OPEN_MPI, _STANDARD, _MPICH) if started_by_open_mpi else (_STANDARD, _MPICH, _OPEN_MPI)
+    return [(interface, path) for name, interface in ordered for path in _paths_of(name)]
 
 
-def _is_initialized(name: str) -> bool:
-    """Returns True if a library is loaded, and somebody has initialized MPI in it."""
-    try:
-        library = ctypes.CDLL(name, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-        initialized = ctypes.c_int()
-        library.MPI_Initialized(ctypes.byref(initialized))
-    except (OSError, AttributeError):
-        return False
-    return initialized.value != 0
+def describe_missing_library(own: Identity) -> str:
+    """Returns what to do if a launcher of MPI has started this process, and there is no library."""
+    return (
+        f"this process was started as worker {own.worker} of {own.workers}, and no MPI library is found: install one by"
+        " `pip install mpich` and start the workers by its `mpiexec`, or put the folder of the launcher's library into"
+        " `LD_LIBRARY_PATH`"
+    )
 
 
 def _paths_of(name: str) -> Iterator[str]:

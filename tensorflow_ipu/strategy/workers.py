@@ -17,6 +17,7 @@ from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.config import IPUConfig
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.hosts.cluster import share_of
+from tensorflow_ipu.hosts.mpi import Communicator
 from tensorflow_ipu.ops import random_streams, reductions
 from tensorflow_ipu.strategy import IPUStrategyV1
 from tensorflow_ipu.strategy.extended import IPUExtended, reduction
@@ -202,7 +203,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         host_kernels: bool | None = None,
         communication_options: tf.distribute.experimental.CommunicationOptions | None = None,
         timeout: float | None = None,
-        communicator: Any = None,
+        communicator: Communicator | None = None,
     ) -> None:
         """Joins the cluster, and creates the strategy once all workers have.
 

@@ -6,6 +6,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -224,31 +225,26 @@ LINE = "--vipu-partition=p --numa-aware yes -vv --num-replicas 4 --num-instances
 
 def test_lines_of_poprun_are_taken_as_they_stand(monkeypatch, here, tmp_path):
     started = []
-    monkeypatch.setattr(run.Children, "__init__", lambda _: None)
-    monkeypatch.setattr(run.Children, "run", lambda _, *all_of: started.append(all_of) or 0)
+    monkeypatch.setattr(run, "execute", lambda line, output: started.append((line, output._only)) or 0)
     (tmp_path / "train.py").touch()
     more = ("--mpi-local-args", " -x A=5 -x PATH --mca q w", "--executable-cache-path", "kept", "--offline-mode")
     status, _, err = here("run", *LINE.split(), *more, "python3", "-u", "train.py", "--numa-aware")
     assert status == 0
-    [(commands, environments, only)] = started
-    assert commands == [[sys.executable, "-u", "-m", "tensorflow_ipu", "run-script", "train.py", "--numa-aware"]] * 2
-    assert [found["TENSORFLOW_IPU_REPLICAS"] for found in environments] == ["2", "2"]
-    assert environments[0]["A"] == "5"
-    assert environments[0]["TF_POPLAR_FLAGS"].endswith(f"--executable_cache_path={tmp_path}/kept")
+    [(line, only)] = started
+    command = [sys.executable, "-u", "-m", "tensorflow_ipu", "run-script", "train.py", "--numa-aware"]
+    assert line[-5 - len(command) :] == ["--mca", "q", "w", "-n", "2", *command]
+    assert {"TENSORFLOW_IPU_REPLICAS=2", "A=5", f"PATH={os.environ['PATH']}"} <= {*line}
+    assert line[line.index("--bind-to") + 1] == "numa"
+    [flags] = [word for word in line if word.startswith("TF_POPLAR_FLAGS=")]
+    assert flags.endswith(f"--executable_cache_path={tmp_path}/kept")
     assert only is None
-    first, *told = err.splitlines()
-    assert first == (
-        "python -m tensorflow_ipu run: without a meaning here: `--vipu-partition`, `--numa-aware`, `--offline-mode`,"
-        " `--mca` in `--mpi-local-args`"
-    )
-    assert told[::2] == ["# worker 0, on 127.0.0.1:", "# worker 1, on 127.0.0.1:"]
+    first, told = err.splitlines()
+    assert first == "python -m tensorflow_ipu run: without a meaning here: `--vipu-partition`, `--offline-mode`"
+    assert told == shlex.join(line)
     assert here("run", "-n", 2, "--only-output-from-instance", 1, "-m", "json.tool")[::2] == (0, "")
-    assert (started[1][0][0][-2:], started[1][2]) == (["-m", "json.tool"], 1)
-    assert "from 0 to 1" in here("run", "-n", 2, "--only-output-from-instance", 2, "train.py")[2]
-    _, out, err = here("run", "--host", "a[0-2,04]", "--only-output-from-instance=0", "train.py")
-    assert out.count(", on a0") == 2
-    assert err.endswith(" run: without a meaning here: `--only-output-from-instance`\n")
-    assert "write numbers as in `a[0-2,4]`" in here("run", "--host", "a[0-]", "train.py")[2]
+    assert (started[1][0][-2:], started[1][1]) == (["-m", "json.tool"], 1)
+    _, out, _ = here("run", "--host", "a[0-2,04]", "--dry-run", "train.py")
+    assert " --host a0:1,a1:1,a2:1,a04:1 " in out
 
 
 def test_replicas_of_a_line_of_poprun_are_those_of_popdist(tmp_path):

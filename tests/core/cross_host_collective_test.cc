@@ -31,9 +31,9 @@ Numbers ValuesOf(int64_t replica, int64_t count) {
   return values;
 }
 
-void Compare(int64_t workers, int64_t local, const Collective& collective, int64_t count, bool linked = false) {
+void Compare(int64_t workers, int64_t local, const Collective& collective, int64_t count, bool over_mpi = false) {
   const int64_t all = workers * local;
-  DistributedRuns distributed_run(workers, local, kDeadline, linked);
+  DistributedRuns distributed_run(workers, local, kDeadline, over_mpi);
   const auto replica_group = std::make_shared<ReplicaGroup>("device");
   const auto site = std::make_shared<CallSite>("alone", replica_group);
   replica_group->Begin(all);
@@ -97,8 +97,8 @@ TEST(large_operands_cross_in_bundles) {
   core::SetChunkBytes(std::size_t{1} << 17);
   for (const Kind kind :
        {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
-    for (const bool linked : {false, true}) {
-      for (const int64_t workers : {2, 3}) Compare(workers, 2, {kind, Reduction::kSum, {}, 0}, 100008, linked);
+    for (const bool over_mpi : {false, true}) {
+      for (const int64_t workers : {2, 3}) Compare(workers, 2, {kind, Reduction::kSum, {}, 0}, 100008, over_mpi);
     }
   }
   core::SetChunkBytes(0);
@@ -155,8 +155,8 @@ TEST(sums_are_equal_to_the_bit_on_all_workers) {
 }
 
 TEST(many_collectives_follow_each_other) {
-  for (const bool linked : {false, true}) {
-    DistributedRuns distributed_run(2, 2, kDeadline, linked);
+  for (const bool over_mpi : {false, true}) {
+    DistributedRuns distributed_run(2, 2, kDeadline, over_mpi);
     Threads threads;
     for (int64_t replica = 0; replica < 4; ++replica) {
       threads.Start([&distributed_run, replica] {

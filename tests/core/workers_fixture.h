@@ -1,8 +1,5 @@
-// Workers of one process: replica groups that exchange messages in memory or by sockets, and a network that tests can
-// break.
+// Workers of one process: replica groups that exchange messages in memory, and a communicator that tests can break.
 #pragma once
-
-#include <sys/socket.h>
 
 #include <chrono>
 #include <condition_variable>
@@ -20,21 +17,20 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/distributed_run.h"
-#include "tensorflow_ipu/kernels/core/links.h"
 #include "tensorflow_ipu/kernels/core/rendezvous.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
+#include "tests/core/fake_mpi.h"
 #include "tests/core/rendezvous_fixture.h"
 
 namespace check {
 
+using tensorflow_ipu::core::Communicator;
 using tensorflow_ipu::core::DistributedRun;
-using tensorflow_ipu::core::Links;
 using tensorflow_ipu::core::Message;
-using tensorflow_ipu::core::Network;
 using tensorflow_ipu::core::Program;
 using tensorflow_ipu::core::Workers;
 
-// The messages of all workers. Calls end on other threads, as in a network.
+// The messages of all workers. Calls end on other threads, as with MPI.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
   using Place = std::pair<std::pair<int64_t, int64_t>, std::string>;
@@ -42,7 +38,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   struct Call {
     std::shared_ptr<Message> to;
     std::shared_ptr<const Message> from;
-    Network::Done done;
+    Communicator::Done done;
     const void* calls;
   };
 
@@ -99,18 +95,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     return fewer_.wait_for(lock, kDeadline, [this] { return calls_.empty(); });
   }
 
-  // The worker answers no checks.
-  void Silence(int64_t worker) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    silent_.insert(worker);
-  }
-
-  bool Answers(int64_t worker) {
-    std::lock_guard<std::mutex> lock(mutex_);
-    return silent_.count(worker) == 0;
-  }
-
-  static void End(const Network::Done& done, const Status& status) {
+  static void End(const Communicator::Done& done, const Status& status) {
     tensorflow_ipu::core::Executor::Global().Run([done, status](const Status&) { done(status); });
   }
 
@@ -130,12 +115,15 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::multimap<Place, Call> calls_;
   std::set<const void*> cancelled_;
   std::set<int64_t> gone_;
-  std::set<int64_t> silent_;
 };
 
-class MemoryNetwork : public Network {
+class MemoryCommunicator : public Communicator {
  public:
-  MemoryNetwork(std::shared_ptr<Exchange> exchange, int64_t worker) : exchange_(std::move(exchange)), worker_(worker) {}
+  MemoryCommunicator(std::shared_ptr<Exchange> exchange, int64_t worker, int64_t workers)
+      : exchange_(std::move(exchange)), worker_(worker), workers_(workers) {}
+
+  int64_t rank() const override { return worker_; }
+  int64_t size() const override { return workers_; }
 
   class MemoryCalls : public Calls {
    public:
@@ -162,48 +150,33 @@ class MemoryNetwork : public Network {
     exchange_->Meet({{from, worker_}, key}, {std::move(message), nullptr, std::move(done), calls.get()});
   }
 
-  void Check(int64_t worker, std::chrono::nanoseconds, Done done) override {
-    if (exchange_->Answers(worker)) Exchange::End(done, Status::Ok());
+  // Fails what waits for any worker.
+  void Abort(int) override {
+    for (int64_t worker = 0; worker < workers_; ++worker) exchange_->Kill(worker);
   }
 
  private:
   const std::shared_ptr<Exchange> exchange_;
   const int64_t worker_;
+  const int64_t workers_;
   std::mutex mutex_;
   std::vector<std::shared_ptr<Calls>> calls_;
 };
 
-// Workers with a socket to each other one.
-inline std::vector<std::shared_ptr<Network>> LinkedNetworks(int64_t workers) {
-  const auto count = static_cast<std::size_t>(workers);
-  std::vector<std::vector<int>> sockets(count, std::vector<int>(count, -1));
-  for (std::size_t one = 0; one < count; ++one) {
-    for (std::size_t other = 0; other < one; ++other) {
-      int ends[2];
-      if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return {};
-      sockets[one][other] = ends[0];
-      sockets[other][one] = ends[1];
-    }
-  }
-  std::vector<std::shared_ptr<Network>> networks;
-  for (const auto& of_worker : sockets) {
-    Status status;
-    networks.push_back(Links::Make(of_worker, -1, "", &status));
-  }
-  return networks;
-}
-
 // A run of a program with two sites, on several workers of several replicas.
 struct DistributedRuns {
-  DistributedRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline, bool linked = false)
+  DistributedRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline, bool over_mpi = false)
       : local(replicas), all(workers * replicas) {
-    const auto links = linked ? LinkedNetworks(workers) : std::vector<std::shared_ptr<Network>>();
-    std::vector<std::string> addresses;
-    for (int64_t worker = 0; worker < workers; ++worker) addresses.push_back("host" + std::to_string(worker));
+    if (over_mpi) {
+      mpi = std::make_unique<FakeMpi>(static_cast<int>(workers));
+      communicators = JoinedCommunicators(*mpi, workers);
+    }
+    std::vector<std::string> names;
+    for (int64_t worker = 0; worker < workers; ++worker) names.push_back("host" + std::to_string(worker));
     for (int64_t worker = 0; worker < workers; ++worker) {
-      std::shared_ptr<Network> network = std::make_shared<MemoryNetwork>(exchange, worker);
-      if (linked) network = links[static_cast<std::size_t>(worker)];
-      here.push_back({worker, addresses, limit, network});
+      std::shared_ptr<Communicator> communicator = std::make_shared<MemoryCommunicator>(exchange, worker, workers);
+      if (over_mpi) communicator = communicators[static_cast<std::size_t>(worker)];
+      here.push_back({names, limit, communicator});
       replica_groups.push_back(std::make_shared<ReplicaGroup>("device"));
       sites.push_back(std::make_shared<CallSite>("first", replica_groups.back(), "a sum"));
       others.push_back(std::make_shared<CallSite>("second", replica_groups.back(), "another sum"));
@@ -214,6 +187,8 @@ struct DistributedRuns {
 
   ~DistributedRuns() {
     for (const auto& run : runs) run->End(Status::Ok());
+    runs.clear();
+    for (const auto& communicator : communicators) communicator->Stop();
   }
 
   void Begin(int64_t worker, const std::string& name, std::vector<std::string> collectives,
@@ -232,6 +207,8 @@ struct DistributedRuns {
     return Arrive(SiteOf(replica), replica, all, std::move(values), collective);
   }
 
+  std::unique_ptr<FakeMpi> mpi;
+  std::vector<std::shared_ptr<MpiCommunicator>> communicators;
   const int64_t local;
   const int64_t all;
   const std::shared_ptr<Exchange> exchange = std::make_shared<Exchange>();

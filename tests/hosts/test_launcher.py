@@ -1,16 +1,16 @@
-"""The command `run`: what it starts, what it prints, and how all ends."""
+"""The command `run`: the line of `mpiexec` that it makes, what it shows, and how all ends."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
+import shlex
 import signal
-import socket
+import stat
 import subprocess
 import sys
 import textwrap
-from collections import deque
+import time
 from io import BytesIO
 from pathlib import Path
 
@@ -18,30 +18,24 @@ import pytest
 
 import tensorflow_ipu
 from tensorflow_ipu import __main__
-from tensorflow_ipu.cli import launcher
-from tensorflow_ipu.cli.launcher import Lines
+from tensorflow_ipu.cli.run import Output
 
-# The package in an interpreter without TensorFlow; one line.
-_PACKAGE = f"""import sys, types; package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu"); \
-package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]; \
-from tensorflow_ipu._base import environment"""
-_LAUNCHER = f"""
-{_PACKAGE}
-import os
-from tensorflow_ipu.cli import launcher
-launcher.progress.AFTER_SECONDS = 0.0
+# The package in an interpreter without TensorFlow.
+_DRIVER = f"""
+import sys, types
+package = sys.modules["tensorflow_ipu"] = types.ModuleType("tensorflow_ipu")
+package.__path__ = [{str(Path(tensorflow_ipu.__file__).parent)!r}]
+from tensorflow_ipu.cli import run, run_script
 """
-# Each of its processes runs the same code.
-_DRIVER = f"""{_LAUNCHER}
-count, launcher._TO_END = int(sys.argv[1]), float(sys.argv[2])
-launcher._TO_SAY, launcher._TO_INTERRUPT = 0.5, 120.0
-command = [sys.executable, "-c", sys.argv[3]]
-sys.exit(launcher.Children().run([command] * count, [{{**os.environ, "WORKER": str(i)}} for i in range(count)]))
+# Its line has workers run code in place of a script.
+_LAUNCH = f"""{_DRIVER}
+options = run.parser().parse_args(sys.argv[2:])
+line, mark = run._line(options, [sys.executable, "-c", sys.argv[1]])
+sys.exit(run.execute(line, run.Output(mark, options.only_output_from_instance)))
 """
-_ECHO = "import json, os, sys; v = os.environ.get; print(json.dumps([v('TF_CONFIG'), sys.argv, v('TENSORFLOW_IPU_REPLICAS')]))"
 _HEAD = """
 import os, signal, sys, time
-worker = int(os.environ["WORKER"])
+worker = int(os.environ["PMI_RANK"])
 
 def arrive():
     open(f"{worker} is there", "x").close()
@@ -50,26 +44,33 @@ def wait_for(*others):
     while not all(os.path.exists(f"{other} is there") for other in others):
         time.sleep(0.01)
 """
+_MARK = r"\[[^][]*,(\d+)\]<std(?:out|err)>: "
 
 
 @pytest.fixture
-def launch(tmp_path):
-    """`launch(count, code)` has the launcher run so many processes, and gives status, output, errors.
+def start(tmp_path):
+    """`start(code, *options)` has the launcher run code; `arrive()` and `wait_for(0, 2)` in it are those of `_HEAD`."""
 
-    In the code, `arrive()` says that this process has come so far, and `wait_for(0, 2)` waits until those have. Who is
-    asked to end has `to_end` seconds for it.
-    """
-
-    def run(count: int, code: str, to_end: float = 120) -> tuple[int, list[str], str]:
-        done = subprocess.run(
-            [sys.executable, "-c", _DRIVER, str(count), str(to_end), _HEAD + textwrap.dedent(code)],
+    def begin(code: str, *options: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", _LAUNCH, _HEAD + textwrap.dedent(code), *map(str, options)],
             cwd=tmp_path,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
-            check=False,
         )
-        return done.returncode, done.stdout.splitlines(), done.stderr
+
+    return begin
+
+
+@pytest.fixture
+def launch(start):
+    """`launch(code, *options)` is the same, and gives status, lines of output, errors at the end."""
+
+    def run(code: str, *options: object) -> tuple[int, list[str], str]:
+        with start(code, *options) as process:
+            out, err = process.communicate(timeout=300)
+        return process.returncode, out.splitlines(), err
 
     return run
 
@@ -89,208 +90,94 @@ def here(capfd):
     return run
 
 
-def test_lines_have_the_number_of_their_process_and_none_is_torn(launch):
-    status, out, err = launch(
-        3,
-        """
-        print("err", file=sys.stderr)
-        for line in range(300):
-            for letter in f"{worker}{line}\\n":  # A system call each.
-                os.write(1, letter.encode())
-        """,
-    )
-    assert (status, sorted(err.splitlines())) == (0, ["[0] err", "[1] err", "[2] err"])
-    for worker in range(3):
-        own = [line for line in out if line.startswith(f"[{worker}]")]
-        assert own == [f"[{worker}] {worker}{i}" for i in range(300)]
+@pytest.fixture
+def mpi(tmp_path, monkeypatch):
+    """`mpi("Open MPI 5")` puts an `mpiexec` on PATH that says that it is this one."""
+
+    def put(version: str) -> Path:
+        path = tmp_path / "bin" / "mpiexec"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\necho '{version}'\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "train.py").touch()
+        (tmp_path / "hosts").touch()
+        return path
+
+    return put
 
 
-def test_when_one_fails_the_others_are_ended_and_its_last_lines_are_shown(launch):
-    status, out, err = launch(
-        3,
-        """
-        print("begun", flush=True)
-        if worker == 1:
-            wait_for(0, 2)
-            for line in range(30):
-                print("line", line)
-            sys.exit(7)
-        arrive()
-        time.sleep(1000)
-        """,
-    )
-    assert status == 7
-    assert "[0] begun" in out
-    head, *last = err.splitlines()
-    assert re.fullmatch(r"worker 1 ended with status 7 after \d+\.\d s; its last lines:", head)
-    assert last[:20] == [f"  line {line}" for line in range(10, 30)]
-    assert [re.sub(r"\d+\.\d", "S", line) for line in last[20:]] == [
-        "worker 0 was ended by SIGTERM after S s",
-        "worker 2 was ended by SIGTERM after S s",
-    ]
+_HYDRA = "-prepend-pattern '[1,%r]<stdout>: ' -print-all-exitcodes"
+_SCRIPT = f"{sys.executable} -m tensorflow_ipu run-script train.py --x 'a b'"
 
 
-def test_others_may_say_what_they_saw_of_a_failure_and_who_takes_no_signal_is_ended_too(launch):
-    status, out, err = launch(
-        3,
-        """
-        if worker == 1:
-            wait_for(0, 2)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if worker == 2:
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            arrive()
-            os.kill(os.getpid(), signal.SIGSTOP)
-            time.sleep(1000)
-        signal.signal(signal.SIGTERM, lambda *_: (print("asked to end", flush=True), sys.exit(0)))
-        arrive()
-        while True:
-            time.sleep(0.1)
-        """,
-        to_end=5,
-    )
-    assert status == 128 + signal.SIGKILL
-    assert out == ["[0] asked to end"]
-    assert "worker 2 was ended by SIGKILL" in err
-
-
-def test_how_many_workers_are_there_is_told_until_all_are(launch, monkeypatch):
-    monkeypatch.setenv("TENSORFLOW_IPU_PROGRESS", "1")
-    status, out, err = launch(
-        3,
-        f"""
-        {_PACKAGE}
-        import socket
-        socket.socket(fileno=environment.launcher()).send(str(worker).encode())
-        """,
-    )
-    assert (status, out) == (0, [])
-    assert re.fullmatch(r"workers that are there, 3 of 3, \d+ s\n", err)
-
-
-# Its socket had a name by its process's number: two containers with one network could not both run, and any user could
-# fill it.
-def test_launcher_has_no_socket_that_other_processes_can_name(launch):
-    status, out, _ = launch(
-        1,
-        f"""
-        {_PACKAGE}
-        import socket
-        print([line for line in open("/proc/net/unix") if "tensorflow_ipu" in line])
-        # A process that did not inherit the socket has another file, or none, of its number.
-        number, other = environment.launcher(), socket.socket()
-        os.dup2(other.fileno(), number)
-        print(environment.launcher())
-        os.close(number)
-        print(environment.launcher())
-        """,
-    )
-    assert (status, out) == (0, ["[0] []", "[0] None", "[0] None"])
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signals_are_handed_on(launch, number):
-    status, out, _ = launch(
-        2,
-        f"""
-        def caught(number, frame):
-            print("caught", number, flush=True)
-            sys.exit(1)
-        signal.signal({int(number)}, caught)
-        arrive()
-        if worker == 1:
-            wait_for(0)
-            os.kill(os.getppid(), {int(number)})
-        while True:
-            time.sleep(0.1)
-        """,
-    )
-    assert status == 128 + number
-    assert sorted(out) == [f"[0] caught {int(number)}", f"[1] caught {int(number)}"]
-
-
-def test_a_second_signal_ends_what_does_not_end(launch):
-    status, out, _ = launch(
-        1,
-        """
-        def caught(number, frame):
-            print("not now", flush=True)
-            os.kill(os.getppid(), signal.SIGINT)
-        signal.signal(signal.SIGINT, caught)
-        os.kill(os.getppid(), signal.SIGINT)
-        while True:
-            time.sleep(0.1)
-        """,
-    )
-    assert (status, out) == (128 + signal.SIGINT, ["[0] not now"])
-
-
-def test_nothing_that_a_process_started_runs_when_that_is_said():
-    # They were sent a signal, and could be seen for a while after it: longer where they held much memory.
-    held = "import time; held = bytearray(b'x') * (200 << 20); print(len(held), flush=True); time.sleep(1000)"
-    code = f"""
-        import subprocess, sys
-        started = [subprocess.Popen([sys.executable, "-c", {held!r}], stdout=subprocess.PIPE) for _ in range(2)]
-        for process in started:
-            process.stdout.readline()
-        print(*[process.pid for process in started], flush=True)
-    """
-    driver = f"""{_LAUNCHER}
-launcher._TO_END = 120.0
-launcher.Children()
-child = launcher.Child(0, [sys.executable, "-c", {textwrap.dedent(code)!r}], os.environ)
-numbers = child.process.stdout.readline().split()
-os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)
-assert child.has_ended()
-print(len(numbers), [os.path.exists(b"/proc/" + number) for number in numbers])
-"""
-    done = subprocess.run([sys.executable, "-c", driver], capture_output=True, text=True, timeout=240, check=True)
-    assert done.stdout == "2 [False, False]\n"
-
-
-def test_line_that_was_written_over_is_shown_as_it_ends():
-    target, last = BytesIO(), deque[str](maxlen=2)
-    lines = Lines("[0] ", target, last)
-    lines.feed(b"1/3\r2/3\r3")
-    assert target.getvalue() == b""
-    lines.feed(b"/3\r\n\nrest")
-    assert target.getvalue() == b"[0] 3/3\n[0] \n"
-    lines.close()
-    assert target.getvalue() == b"[0] 3/3\n[0] \n[0] rest\n"
-    assert list(last) == ["", "rest"]
-
-
-def test_hosts_are_told_what_to_run(here):
-    status, out, _ = here("run", "--hosts", "a,b", "--instances=4", "--replicas", 8, "--port=9", "t.py", "--x", "a b")
-    assert status == 0
-    lines = out.splitlines()
-    assert lines[::2] == [f"# worker {worker}, on {'aabb'[worker]}:" for worker in range(4)]
-    for worker, line in enumerate(lines[1::2]):
-        assert line.count(" python -m tensorflow_ipu run-script ") == 1
-        command = line.replace(" python -m tensorflow_ipu run-script ", f' {sys.executable} -c "{_ECHO}" ')
-        done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
-        config, words, replicas = json.loads(done.stdout)
-        assert json.loads(config) == {
-            "cluster": {"worker": ["a:9", "a:10", "b:9", "b:10"]},
-            "task": {"type": "worker", "index": worker},
-        }
-        assert words[1:] == ["t.py", "--x", "a b"]
-        assert replicas == "2"
+@pytest.mark.parametrize(
+    ("version", "options", "line"),
+    [
+        ("HYDRA build details:", "-n 2", f"{_HYDRA} --bind-to none -genv PYTHONUNBUFFERED=1 -n 2"),
+        (
+            "mpirun (Open MPI) 5.0.1",
+            "-n 2",
+            "--tag-output --oversubscribe --bind-to none -x PYTHONUNBUFFERED=1 -n 2",
+        ),
+        (
+            "Intel(R) MPI Library for Linux* OS, Version 2021.13",
+            "--host a,b[1-2] --instances 6 --replicas=480 --ipus-per-replica 2 --timeout 5 --numa-aware yes",
+            (
+                f"{_HYDRA} --host a:2,b1:2,b2:2 --bind-to numa -genv PYTHONUNBUFFERED=1 -genv TENSORFLOW_IPU_REPLICAS=80"
+                " -genv TENSORFLOW_IPU_IPUS_PER_REPLICA=2 -genv TENSORFLOW_IPU_TIMEOUT=5 -genv TENSORFLOW_IPU_COUNT=160 -n 6"
+            ),
+        ),
+        (
+            "mpiexec (OpenRTE) 4.1.4",
+            "-H a,b --numa-aware --allow-run-as-root --mpi-local-args '-x A=1 -x B --mca q w' --mpi-global-args=--tag-output",
+            (
+                "--tag-output --allow-run-as-root --host a:1,b:1 --bind-to numa -x PYTHONUNBUFFERED=1 -x A=1 -x 'B=of mine'"
+                " --mca q w -n 2"
+            ),
+        ),
+        ("HYDRA", "--hostfile hosts -n 3", f"{_HYDRA} --hostfile hosts --bind-to none -genv PYTHONUNBUFFERED=1 -n 3"),
+        (
+            "mpirun (Open MPI) 5.0.1",
+            "--hostfile hosts -n 3 --mpi-global-args '--bind-to core'",
+            "--tag-output --hostfile hosts -x PYTHONUNBUFFERED=1 --bind-to core -n 3",
+        ),
+    ],
+)
+def test_options_become_one_line_of_either_mpi(here, mpi, monkeypatch, version, options, line):
+    monkeypatch.setenv("B", "of mine")
+    monkeypatch.setenv("TENSORFLOW_IPU_COUNT", "64")
+    path = mpi(version)
+    status, out, err = here("run", *shlex.split(options), "--dry-run", "train.py", "--x", "a b")
+    assert (status, out, err) == (0, f"{path} --wdir {os.getcwd()} {line} {_SCRIPT}\n", "")
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--instances", "0", "t.py"], "`0` is no number from 1 to 99999"),
+        (["--instances", "0", __file__], "`--instances=0` is no number from 1 to 99999"),
+        (["--instances", "two", __file__], "argument --instances/--num-instances/-n: invalid int value: 'two'"),
         (["--instances", "2"], "name the script to run"),
         (["--instances", "2", "none.py"], "`none.py` does not exist; name a Python file"),
-        (["--instances", "3", "--replicas", "4", __file__], "`--replicas=4` cannot be divided evenly among 3"),
-        (["--instances", "2", "--timeout", "soon", __file__], "`soon` is no time"),
-        (["--instances", "2", "--port", "70000", __file__], "`70000` is no port"),
-        (["--hosts", "a,b", "--instances", "3", "t.py"], "`--instances=3` cannot be divided evenly among 2 hosts"),
-        (["--hosts", "a:1,b", "t.py"], "`--hosts` has `a:1`, which is no host"),
-        (["--hosts", "a,a", "t.py"], "`--hosts` names `a` twice"),
-        (["--hosts", "a", "--instances", "2", "--port", "65535", "t.py"], "`--port=65535` leaves no room for 2 ports"),
+        (
+            ["--instances", "3", "--replicas", "4", __file__],
+            "`--replicas=4` cannot be divided evenly among 3 instances",
+        ),
+        (
+            ["--instances", "2", "--timeout", "-1", __file__],
+            "`TENSORFLOW_IPU_TIMEOUT=-1` is no number of seconds above 0",
+        ),
+        (["--hosts", "a,b", "--instances", "3", __file__], "`--instances=3` cannot be divided evenly among 2 hosts"),
+        (["--hosts", "a:1,b", __file__], "`--hosts` has `a:1` twice, or it is no host"),
+        (["--hosts", "a,b[0-]", __file__], "`--hosts` has `b[0-]` twice, or it is no host"),
+        (["--hosts", "a,a", __file__], "`--hosts` has `a` twice"),
+        (["--hostfile", "none", "-n", "2", __file__], "`--hostfile=none` must name a file, with `--instances`"),
+        (
+            ["-n", "2", "--only-output-from-instance", "2", __file__],
+            "`--only-output-from-instance=2` must be from 0 to 1",
+        ),
+        (["-n", "2", "--port", "1", __file__], "unrecognized arguments: --port"),
     ],
 )
 def test_wrong_words_are_refused(here, words, message):
@@ -299,31 +186,125 @@ def test_wrong_words_are_refused(here, words, message):
     assert message in err
 
 
-def test_port_in_use_is_refused_and_ports_are_held_until_they_are_given_back(here):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        status, _, err = here("run", "--instances", 1, "--port", port, __file__)
+def test_machine_without_mpi_is_told_what_to_install(here, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr("sys.prefix", "/nowhere")
+    status, _, err = here("run", "-n", 2, __file__)
     assert status == 2
-    assert f"port {port}, for worker 0, cannot be used: address already in use; choose another `--port`" in err
-    held = launcher.hold_ports(3, None)
-    ports = {one.getsockname()[1] for one in held}
-    assert len(ports) == 3
-    with socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind((launcher.LOOPBACK, ports.pop()))
-    for one in held:
-        one.close()
+    assert "PATH has no `mpiexec` of MPICH, Intel MPI or Open MPI; install one, as by `pip install mpich`" in err
 
 
-def test_more_ipus_are_offered_where_the_replicas_need_them():
-    variables = launcher.LaunchPlan(("a:1",), local_replicas=40, ipus_per_replica=2, timeout=5.0).variables(0, 64)
-    del variables["TF_CONFIG"]
-    assert variables == {
-        "TENSORFLOW_IPU_REPLICAS": "40",
-        "TENSORFLOW_IPU_IPUS_PER_REPLICA": "2",
-        "TENSORFLOW_IPU_TIMEOUT": "5",
-        "TENSORFLOW_IPU_COUNT": "80",
-    }
-    assert list(launcher.LaunchPlan(("a:1",)).variables(0, 64)) == ["TF_CONFIG"]
+# Hydra puts its marks in front of each piece that a worker writes, also within a line of another worker.
+def test_torn_lines_are_put_together_and_shown_as_they_were_last_overwritten(capfd):
+    target, output = BytesIO(), Output(_MARK)
+    for piece in (
+        b"[1,0]<stdout>: half[1,1]<std",
+        b"out>: 1/3\r2/3\r",
+        b"[1,0]<stdout>:  line\nown\n[1,1]<stdout>: 3/3\r\n",
+    ):
+        output.feed(target, piece)
+    assert target.getvalue() == b"[0] half line\n[1] 3/3\n"
+    output.feed(target, b"[1,0]<stdout>: [1] no mark[1,1]<stdout>: end")
+    output.feed(target, b"")
+    assert target.getvalue() == b"[0] half line\n[1] 3/3\n[1] end\n[0] [1] no mark\n"
+    assert capfd.readouterr().err == "own\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "status", "report"),
+    [
+        # Hydra returned 3 | 9 for a worker that ended with 3, as it killed the other.
+        ("[mpiexec@h] Exit codes: [a] 9,768\n[b] 0,0\n", 11, 3, "worker 1 ended with status 3"),
+        ("[mpiexec@h] Exit codes: [a] 9,0\n[b] 0,139\n", 11, 139, "worker 3 was ended by SIGSEGV"),
+        ("[1,2]<stdout>: the script ended with status 4\n", 4, 4, "worker 2 ended with status 4"),
+        ("  Process name: [prterun-h-7@1,3]\n", 5, 5, "worker 3 ended with status 5"),
+        (
+            "prterun noticed that process rank 2 with PID 6 on node h exited on\n",
+            137,
+            137,
+            "worker 2 was ended by SIGKILL",
+        ),
+        ("no host a\n", -signal.SIGKILL, 137, ""),
+        ("[mpiexec@h] Exit codes: [a] 0,0\n", 0, 0, ""),
+    ],
+)
+def test_worker_that_failed_first_is_found(capfd, said, code, status, report):
+    output = Output(_MARK)
+    output.feed(BytesIO(), said.encode())
+    assert output.status(code) == status
+    err = capfd.readouterr().err
+    assert report in err
+    assert ("Exit codes" in err, "worker" in err) == (False, bool(report))
+
+
+def test_lines_of_workers_are_whole_and_the_last_ones_of_one_that_fails_are_shown_again(launch):
+    status, out, err = launch(
+        """
+        print("begun", os.environ["TENSORFLOW_IPU_REPLICAS"], sys.stdout.write_through)
+        for line in range(50):
+            for letter in f"{worker} {line}\\n":  # A system call each.
+                os.write(1, letter.encode())
+        arrive()
+        wait_for(0, 1)
+        if worker == 1:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        time.sleep(1000)
+        """,
+        *("-n", 2, "--replicas", 4),
+    )
+    assert status == 128 + signal.SIGSEGV
+    for worker in range(2):
+        own = [line for line in out if line.startswith(f"[{worker}]")]
+        assert own == [f"[{worker}] begun 2 True", *[f"[{worker}] {worker} {line}" for line in range(50)]]
+    last = "\n".join(f"  1 {line}" for line in range(30, 50))
+    assert f"worker 1 was ended by SIGSEGV; its last lines:\n{last}\n" in err
+
+
+# Hydra let all wait in `MPI_Init` for a worker that had ended before it.
+def test_script_that_ends_with_a_status_before_it_joins_ends_the_other_workers(launch):
+    status, out, err = launch(
+        f"{textwrap.indent(_DRIVER, ' ' * 8)}"
+        """
+        def script():
+            arrive()
+            wait_for(0, 1)
+            if worker == 1:
+                sys.exit(3)
+            time.sleep(1000)
+        sys.exit(run_script._as_worker(script))
+        """,
+        *("-n", 2, "--only-output-from-instance", 0),
+    )
+    assert (status, out) == (3, [])
+    assert err == "worker 1 ended with status 3; its last lines:\n  the script ended with status 3\n"
+
+
+@pytest.mark.parametrize(("first", "second"), [(signal.SIGTERM, None), (signal.SIGINT, signal.SIGINT)])
+def test_signals_end_all_workers(start, tmp_path, first, second):
+    with start(
+        f"""
+        def caught(number, frame):
+            print("caught", number, flush=True)
+            {"pass" if second else "sys.exit(1)"}
+        signal.signal({int(first)}, caught)
+        print("number", os.getpid(), flush=True)
+        while True:
+            time.sleep(0.1)
+        """,
+        *("-n", 2),
+    ) as process:
+        assert process.stdout is not None
+        numbers = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
+        process.send_signal(first)
+        caught = sorted(process.stdout.readline() for _ in range(2))
+        assert caught == [f"[{worker}] caught {int(first)}\n" for worker in range(2)]
+        if second:
+            process.send_signal(second)
+        process.communicate(timeout=240)
+    assert process.returncode == 128 + first
+    limit = time.monotonic() + 120
+    while any(os.path.exists(f"/proc/{number}") for number in numbers):
+        assert time.monotonic() < limit
 
 
 def test_help_is_there_and_loads_no_tensorflow(tmp_path):

@@ -53,12 +53,12 @@ void EndMpi(int status, void*) {
 
 }  // namespace
 
-core::Status OpenWorkers(const std::string& library, core::MpiInterface interface, uintptr_t communicator,
+core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
                          const std::string& name) {
   const core::Lock lock(TheWorkers().mutex);
   if (TheWorkers().join != nullptr) return core::Status::Ok();
   core::MpiLibrary mpi;
-  core::Status status = core::MpiLibrary::Load(library, interface, &mpi);
+  core::Status status = core::MpiLibrary::LoadFirst(libraries, &mpi);
   if (status.ok()) status = core::MpiJoin::Open(mpi, communicator, name, &TheWorkers().join);
   if (status.ok() && TheWorkers().join->initialized_here()) {
     mpi_process = getpid();
@@ -71,7 +71,7 @@ Rank OpenedRank() {
   const core::Lock lock(TheWorkers().mutex);
   const auto& join = TheWorkers().join;
   if (join == nullptr) return {};
-  return {join->rank(), join->size(), join->initialized_here()};
+  return {join->library().path, join->rank(), join->size(), join->initialized_here()};
 }
 
 core::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, bool* joined,

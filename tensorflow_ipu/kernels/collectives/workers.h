@@ -14,14 +14,15 @@
 
 namespace tensorflow_ipu {
 
-// Begins to join the processes of an MPI communicator, or of all that MPI has started if it is 0; a second call does
-// nothing. Where this initializes MPI, it ends MPI at the exit of the process: with status 0 when all workers have come
-// to their ends, and at once, with all workers, with another status.
-core::Status OpenWorkers(const std::string& library, core::MpiInterface interface, uintptr_t communicator,
+// Begins to join the processes of a communicator of the first of these libraries that can be used, or of all that MPI
+// has started if it is 0; a second call does nothing. Where this initializes MPI, it ends MPI at the exit of the
+// process: with status 0 when all workers have come to their ends, and at once, with all workers, with another status.
+core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
                          const std::string& name);
 
 // This process among those of the communicator.
 struct Rank {
+  std::string library;
   int rank = 0;
   int size = 1;
   bool initialized_here = false;

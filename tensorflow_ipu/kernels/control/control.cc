@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "tensorflow_ipu/kernels/collectives/call_sites.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
 #include "tensorflow_ipu/kernels/core/cross_host_collective.h"
@@ -214,16 +215,27 @@ void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
 // Restarts the random streams of all devices from random seeds.
 void ipu_random_forget() { ForgetSeeds(); }
 
-// Begins to join the processes of an MPI communicator of the library, or of all if it is 0; `interface` is a number of
-// `MpiInterface`. Returns an error in words, or null. Texts stay until the thread's next call.
-const char* ipu_open_workers(const char* library, int32_t interface, uint64_t communicator, const char* name) {
+// Begins to join the processes of an MPI communicator, or of all if it is 0. `libraries` has a line for each that may
+// be used: a number of `MpiInterface` and the path. Returns an error in words, empty if there is no library; else null.
+// Texts stay until the thread's next call.
+const char* ipu_open_workers(const char* libraries, uint64_t communicator, const char* name) {
   static thread_local std::string text;
-  const core::Status status = OpenWorkers(library, static_cast<core::MpiInterface>(interface), communicator, name);
-  text = status.message;
+  std::vector<core::MpiLibrary::Candidate> candidates;
+  for (const absl::string_view line : absl::StrSplit(libraries, '\n')) {
+    candidates.push_back({std::string(line.substr(2)), static_cast<core::MpiInterface>(line[0] - '0')});
+  }
+  const core::Status status = OpenWorkers(candidates, communicator, name);
+  text = status.code == core::Code::kNotFound ? "" : status.message;
   return status.ok() ? nullptr : text.c_str();
 }
 
-// This process in the opened communicator: its rank, how many there are, and whether MPI was initialized there.
+// This process in the opened communicator: the library, its rank, how many there are, and whether MPI was initialized
+// there.
+const char* ipu_worker_library() {
+  static thread_local std::string text;
+  text = OpenedRank().library;
+  return text.c_str();
+}
 int64_t ipu_worker() { return OpenedRank().rank; }
 int64_t ipu_workers() { return OpenedRank().size; }
 int32_t ipu_workers_initialized() { return OpenedRank().initialized_here ? 1 : 0; }

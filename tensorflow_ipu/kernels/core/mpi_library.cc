@@ -10,11 +10,33 @@ void MpiLibrary::Find(void* loaded, const char* name, Function** function, std::
   if (*function == nullptr) *missing += std::string(missing->empty() ? "" : ", ") + name;
 }
 
-Status MpiLibrary::Load(const std::string& path, MpiInterface interface, MpiLibrary* library) {
+Status MpiLibrary::LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library) {
+  for (const Candidate& candidate : candidates) {
+    MpiLibrary loaded;
+    int initialized = 0;
+    if (!Load(candidate, RTLD_NOLOAD, &loaded).ok()) continue;
+    loaded.Initialized(&initialized);
+    if (initialized == 0) continue;
+    *library = loaded;
+    return Status::Ok();
+  }
+  Status status = Status::NotFound("");
+  for (const Candidate& candidate : candidates) {
+    status = Load(candidate, 0, library);
+    if (status.ok()) break;
+  }
+  return status;
+}
+
+Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary* library) {
   // With global symbols: libraries of MPI load modules that use them.
-  void* const loaded = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-  if (loaded == nullptr) return Status::NotFound(dlerror());
+  void* const loaded = dlopen(candidate.path.c_str(), RTLD_NOW | RTLD_GLOBAL | flags);
+  if (loaded == nullptr) {
+    const char* const why = dlerror();  // Null if it is not loaded, and was not to be.
+    return Status::NotFound(why == nullptr ? "" : why);
+  }
   MpiLibrary found;
+  found.path = candidate.path;
   std::string missing;
   found.Find(loaded, "MPI_Initialized", &found.Initialized, &missing);
   found.Find(loaded, "MPI_Finalized", &found.Finalized, &missing);
@@ -37,7 +59,7 @@ Status MpiLibrary::Load(const std::string& path, MpiInterface interface, MpiLibr
     if (address == 0) missing += std::string(missing.empty() ? "" : ", ") + name;
     return address;
   };
-  switch (interface) {
+  switch (candidate.interface) {
     case MpiInterface::kStandard:  // MPI 5.0, appendix A.
       found.world = 0x101;
       found.bytes = 0x247;
@@ -56,7 +78,7 @@ Status MpiLibrary::Load(const std::string& path, MpiInterface interface, MpiLibr
       found.errors_return = object("ompi_mpi_errors_return");
       break;
   }
-  if (!missing.empty()) return Status::NotFound("`" + path + "` has no " + missing + ".");
+  if (!missing.empty()) return Status::NotFound("`" + candidate.path + "` has no " + missing + ".");
   *library = found;
   return Status::Ok();
 }

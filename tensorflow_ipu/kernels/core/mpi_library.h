@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tensorflow_ipu/kernels/core/status.h"
 
@@ -26,12 +27,19 @@ class MpiLibrary {
     char bytes[64];
   };
 
-  // Loads the library, or finds it loaded, and keeps it.
-  static Status Load(const std::string& path, MpiInterface interface, MpiLibrary* library);
+  struct Candidate {
+    std::string path;
+    MpiInterface interface;
+  };
+
+  // Takes the first library that is loaded and initialized, else the first that can be loaded, and keeps it. kNotFound:
+  // there is none.
+  static Status LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library);
 
   // An error of a call in words.
   Status StatusOf(int error, const char* what) const;
 
+  std::string path;
   Handle world = 0;
   Handle bytes = 0;  // The type of one byte.
   Handle errors_return = 0;
@@ -56,6 +64,8 @@ class MpiLibrary {
   int (*Cancel)(Handle*) = nullptr;
 
  private:
+  static Status Load(const Candidate& candidate, int flags, MpiLibrary* library);
+
   template <typename Function>
   void Find(void* loaded, const char* name, Function** function, std::string* missing) const;
 };
