@@ -95,9 +95,10 @@ def check_resolver(
     elif not isinstance(cluster_resolver, kinds.TFConfigClusterResolver):
         source = f"`cluster_resolver` ({type(cluster_resolver).__name__})"
     try:
+        resolver: Any = cluster_resolver
+        jobs = resolver.cluster_spec().as_dict()
         # Slurm's resolver knows its task once it was asked for the cluster.
-        jobs = cluster_resolver.cluster_spec().as_dict()
-        job, task = cluster_resolver.task_type, cluster_resolver.task_id
+        job, task = resolver.task_type, resolver.task_id
         addresses = {job: list(jobs.get(job, ())) for job in _JOBS}
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise ValueError(f"{source} is malformed: {exc}; write it as in `{_EXAMPLE}`, or leave it out") from exc

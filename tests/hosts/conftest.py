@@ -92,13 +92,7 @@ class Workers:
         return len(self._connections) == len(self._numbers) and not self._busy
 
     def outcomes(self, case: Callable[..., object], *args: object, **kwargs: object) -> list[Outcome]:
-        """Runs a case in all workers, and returns what became of it in each, in order.
-
-        Args:
-          case: A function at the top of a module, or a method of a class there. The set is killed if it takes too long.
-          *args: Its arguments.
-          **kwargs: Its arguments by name.
-        """
+        """Runs a case, a function at the top of a module, in all workers, and returns what became of it in each."""
         assert "<" not in case.__qualname__, f"`{case.__qualname__}` is not at the top of a module, and cannot be sent"
 
         def of(worker: int, arg: Any) -> Any:
@@ -121,7 +115,7 @@ class Workers:
         return [found[worker] for worker in sorted(found)]
 
     def call(self, case: Callable[..., object], *args: object, **kwargs: object) -> list[Any]:
-        """Runs a case in all workers, and returns what it returns in each, in order; fails if it raises in any."""
+        """Runs a case in all workers, and returns what it returns in each; fails if it raises in any."""
         found = self.outcomes(case, *args, **kwargs)
         if any(outcome.kinds for outcome in found):
             fates = [outcome.trace or f"{outcome.kinds[0]}" if outcome.kinds else "returned" for outcome in found]
@@ -163,7 +157,8 @@ class Workers:
 
 
 @pytest.fixture(scope="session")
-def _set_of(quick_imports: dict[str, str]) -> Iterator[Callable[[int], Workers]]:
+def set_of(quick_imports: dict[str, str]) -> Iterator[Callable[[int], Workers]]:
+    """`set_of(2)` is the set of so many workers."""
     sets: dict[int, Workers] = {}
 
     def whole(count: int) -> Workers:
@@ -179,12 +174,12 @@ def _set_of(quick_imports: dict[str, str]) -> Iterator[Callable[[int], Workers]]
 
 
 @pytest.fixture
-def workers(_set_of: Callable[[int], Workers]) -> Workers:
+def workers(set_of: Callable[[int], Workers]) -> Workers:
     """Two workers that serve many tests. A test that breaks them costs seconds, and no other test fails."""
-    return _set_of(2)
+    return set_of(2)
 
 
 @pytest.fixture
-def three_workers(_set_of: Callable[[int], Workers]) -> Workers:
+def three_workers(set_of: Callable[[int], Workers]) -> Workers:
     """Three of them."""
-    return _set_of(3)
+    return set_of(3)

@@ -51,6 +51,12 @@ def model_for(kind: str) -> Any:
     return model
 
 
+def one_layer(loss: str = "mae", inputs: int = 1) -> Any:
+    model = keras.Sequential([keras.Input([inputs]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+    model.compile(keras.optimizers.SGD(0.0), loss)
+    return model
+
+
 def trained(kind: str, ipus: int, method: str) -> dict[str, Any]:
     strategy = configured(ipus)
     x, y = data_for(kind)
@@ -71,9 +77,8 @@ def shuffled() -> list[list[float]]:
     """The losses of each epoch, without a seed and with other seeds on the workers."""
     strategy = configured(2)
     with strategy.scope():
-        model = keras.Sequential([keras.Input([1]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+        model = one_layer()
         model.set_replication_options("MEAN")
-        model.compile(keras.optimizers.SGD(0.0), "mae")
         x = np.arange(16, dtype="float32")[:, None]
         without = model.fit(x, 0 * x, batch_size=1, epochs=3, verbose=0)
         tf.random.set_seed(7 + strategy.cluster.worker)
@@ -88,9 +93,8 @@ def of_own_data() -> list[float]:
     value = float(strategy.cluster.worker + 1)
     dataset = tf.data.Dataset.from_tensors(([[value]], [[0.0]])).repeat(int(value) + 1).with_options(options)
     with strategy.scope():
-        model = keras.Sequential([keras.Input([1]), layers.Dense(1, use_bias=False, kernel_initializer="ones")])
+        model = one_layer()
         model.set_replication_options("LIST")
-        model.compile("sgd", "mae")
         single = model.test_on_batch(np.full([1, 1], value, "float32"), np.zeros([1, 1], "float32"))
         return [np.asarray(model.evaluate(dataset, verbose=0)).tolist(), np.asarray(single).tolist()]
 
@@ -98,8 +102,7 @@ def of_own_data() -> list[float]:
 def of_other_data(rows: int, inputs: int, batch: int) -> None:
     strategy = configured(1)
     with strategy.scope():
-        model = keras.Sequential([keras.Input([inputs]), layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model = one_layer("mse", inputs)
         model.fit(np.zeros([rows, inputs], "float32"), np.zeros([rows, 1], "float32"), batch, verbose=0)
 
 
@@ -109,8 +112,7 @@ def with_files(folder: str) -> dict[str, Any]:
     own.mkdir()
     seen: list[int] = []
     with strategy.scope():
-        model = keras.Sequential([keras.Input([1]), layers.Dense(1)])
-        model.compile("sgd", "mse")
+        model = one_layer("mse")
         x = np.ones([4, 1], "float32")
         callbacks = [
             keras.callbacks.ModelCheckpoint(str(own / "model.keras")),
@@ -122,18 +124,12 @@ def with_files(folder: str) -> dict[str, Any]:
     return {"files": sorted(path.name for path in own.iterdir()), "seen": seen}
 
 
-def compare(found: Any, wanted: Any) -> None:
-    tf.nest.assert_same_structure(found, wanted)
-    for one, other in zip(tf.nest.flatten(found), tf.nest.flatten(wanted), strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-5, atol=2e-6)
-
-
 @pytest.mark.parametrize(("kind", "ipus", "method"), [("conv", 2, "NONE"), ("pipeline", 4, "LIST")])
 def test_workers_compute_what_one_process_does(workers, kind, ipus, method):
     first, second = workers.call(trained, kind, ipus, method)
-    for one, other in zip(tf.nest.flatten(first), tf.nest.flatten(second), strict=True):
-        np.testing.assert_array_equal(one, other)  # All workers the same, to the bit.
-    compare(first, trained(kind, 2 * ipus, method))
+    tf.nest.map_structure(np.testing.assert_array_equal, first, second)  # All workers the same, to the bit.
+    alone = trained(kind, 2 * ipus, method)
+    tf.nest.map_structure(lambda one, other: np.testing.assert_allclose(one, other, 2e-5, 2e-6), first, alone)
 
 
 def test_shuffled_examples_are_seen_once_an_epoch(workers):
