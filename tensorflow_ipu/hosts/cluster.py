@@ -136,13 +136,8 @@ def _open(own: Identity, handle: int, seconds: float, deadline: float) -> None:
     global _opening  # noqa: PLW0603  (`_joining` guards it.)
     if _opening is None:
         errors: list[bytes | None] = []
-<<<<<<< HEAD
-        libraries = "\n".join(f"{interface} {path}" for interface, path in mpi.libraries()).encode()
-        arguments = libraries, handle, _own_name().encode()
-=======
         candidates = "\n".join(f"{interface} {path}" for interface, path in mpi.libraries())
         arguments = candidates.encode(), handle, _own_name().encode()
->>>>>>> harness
         thread = threading.Thread(
             target=lambda: errors.append(native.ipu_open_workers(*arguments)), name="ipu-mpi-init", daemon=True
         )
