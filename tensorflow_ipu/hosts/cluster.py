@@ -9,7 +9,6 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
