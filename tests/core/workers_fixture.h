@@ -96,6 +96,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   static void End(const Communicator::Done& done, const Status& status) {
+    if (done == nullptr) return;
     tensorflow_ipu::core::Executor::Global().Run([done, status](const Status&) { done(status); });
   }
 

@@ -190,8 +190,7 @@ HostExchange::HostExchange(const core::Workers& workers, const std::string& sequ
   const std::shared_ptr<const core::Message> notice = core::MessageOf(core::ExchangeNotice::Of(words));
   for (const std::string& key : keys) {
     for (int64_t worker = 0; worker < workers.count(); ++worker) {
-      if (worker != workers.worker())
-        workers.communicator->Send(announced_, worker, key, notice, [](const core::Status&) {});
+      if (worker != workers.worker()) workers.communicator->Send(announced_, worker, key, notice, nullptr);
     }
   }
 }

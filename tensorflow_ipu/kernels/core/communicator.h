@@ -57,7 +57,8 @@ class Communicator {
 
   virtual std::shared_ptr<Calls> NewCalls() = 0;
 
-  // Calls `done` when the worker has taken the message.
+  // Calls `done` when the worker has taken the message. `done` is null if nobody waits for that, as for a report that
+  // the worker may never ask for.
   virtual void Send(const std::shared_ptr<Calls>& calls, int64_t to, const std::string& key,
                     std::shared_ptr<const Message> message, Done done) = 0;
 

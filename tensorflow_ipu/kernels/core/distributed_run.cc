@@ -159,7 +159,7 @@ void DistributedRun::Begin() {
 }
 
 void DistributedRun::Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message) {
-  workers_.communicator->Send(reports_, to, name_ + ":" + what, message, [](const Status&) {});
+  workers_.communicator->Send(reports_, to, name_ + ":" + what, message, nullptr);
 }
 
 void DistributedRun::Cross(const std::string& name, const std::string& key, Packer packer,

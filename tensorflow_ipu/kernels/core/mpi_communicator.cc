@@ -207,6 +207,7 @@ void MpiCommunicator::Receive(const std::shared_ptr<Calls>& calls, int64_t from,
                       static_cast<int>(from), last_tag_, communicator_, &awaited.request),
            "MPI_Irecv");
       Post(from, {Note::kAsk, last_tag_, rank_, place.second, awaited.message->bytes()});
+      Progress(ended);  // The other worker may have asked meanwhile, and the thread may sleep.
     }
   }
   End(ended);
@@ -251,7 +252,7 @@ bool MpiCommunicator::IsDone(Handle* request) {
 
 // Returns whether something has happened.
 bool MpiCommunicator::Progress(std::vector<Ended>& ended) {
-  bool some = std::exchange(posted_, false);
+  bool some = false;
   while (failure_.ok() && IsDone(&listening_)) {
     some = true;
     const Note note = heard_;
@@ -354,7 +355,9 @@ void MpiCommunicator::Wake() {
 }
 
 void MpiCommunicator::End(std::vector<Ended>& ended) {
-  for (Ended& each : ended) each.done(std::move(each.status));
+  for (Ended& each : ended) {
+    if (each.done != nullptr) each.done(std::move(each.status));
+  }
 }
 
 void MpiCommunicator::Poll() {
@@ -370,10 +373,13 @@ void MpiCommunicator::Poll() {
         changed_.NotifyAll();
         return;
       }
-      some = Progress(ended);
-      const auto idle = Clock::now() - since;
-      if (!some && idle > kMpiSpin) {
-        changed_.WaitFor(lock, std::clamp<std::chrono::nanoseconds>(idle / kMpiSleepShare, kMpiSpin / 4, kMpiSleep),
+      const bool posted = std::exchange(posted_, false);
+      some = Progress(ended) || posted;
+      const std::chrono::nanoseconds idle = Clock::now() - since;
+      if (!some && !IsAwaited()) {
+        changed_.WaitFor(lock, kMpiSleep, [this]() IPU_REQUIRES(mutex_) { return posted_ || stops_; });
+      } else if (!some && idle > kMpiSpin) {
+        changed_.WaitFor(lock, std::clamp(idle / kMpiSleepShare, kMpiSpin / 4, kMpiSleep),
                          [this]() IPU_REQUIRES(mutex_) { return posted_ || stops_; });
       }
     }
@@ -384,6 +390,12 @@ void MpiCommunicator::Poll() {
       sched_yield();
     }
   }
+}
+
+// Returns whether somebody waits for a message of this worker, or this worker waits for one.
+bool MpiCommunicator::IsAwaited() const {
+  return !awaited_.empty() || !sent_.empty() || (barrier_ != 0 && !all_are_here_) ||
+         std::any_of(offers_.begin(), offers_.end(), [](const auto& offer) { return offer.second.done != nullptr; });
 }
 
 void MpiCommunicator::Abort(int code) { mpi_.Abort(communicator_, code); }

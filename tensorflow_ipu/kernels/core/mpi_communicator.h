@@ -140,6 +140,7 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
 
   void Poll() IPU_EXCLUDES(mutex_);
   bool Progress(std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  bool IsAwaited() const IPU_REQUIRES(mutex_);
   void Take(const Note& note, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
   void Listen() IPU_REQUIRES(mutex_);
   bool IsDone(Handle* request) IPU_REQUIRES(mutex_);
