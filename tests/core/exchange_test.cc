@@ -30,7 +30,7 @@ Rows Exchanged(const Collective& collective, const Rows& inputs, std::size_t out
   std::vector<Contribution> contributions;
   for (std::size_t r = 0; r < inputs.size(); ++r) contributions.push_back({OperandOf(inputs[r], outputs[r])});
   CHECK(CheckOperands(collective, static_cast<int64_t>(inputs.size()), contributions[0]).ok());
-  Exchange exchange(collective, contributions);
+  LocalExchange exchange(collective, contributions);
   std::atomic<int> finishers{0};
   {
     check::Threads crew;
@@ -87,7 +87,7 @@ TEST(results_may_take_the_place_of_inputs) {
     Rows values = {std::vector<int32_t>(20000, 1), std::vector<int32_t>(20000, 10)};
     std::vector<Contribution> contributions;
     for (auto& row : values) contributions.push_back({OperandOf(row, row)});
-    Exchange exchange(Of(kind), contributions);
+    LocalExchange exchange(Of(kind), contributions);
     CHECK(exchange.DoSome());
     const std::vector<int32_t> expected(20000, kind == Kind::kAllReduce ? 11 : 1);
     CHECK((values == Rows{expected, expected}));
@@ -105,7 +105,7 @@ TEST(operands_of_many_types_and_sizes_are_exchanged_at_once) {
                              {DataType::kF64, reinterpret_cast<const std::byte*>(doubles.data()),
                               reinterpret_cast<std::byte*>(double_sums[r].data()), 1, 1}});
   }
-  CHECK(Exchange({}, contributions).DoSome());
+  CHECK(LocalExchange({}, contributions).DoSome());
   CHECK((sums == Rows{{2, 4, 6}, {2, 4, 6}}));
   CHECK_EQ(double_sums[1][0], 1.0);
 }

@@ -57,6 +57,9 @@ constexpr std::size_t kSharedBytes = std::size_t{1} << 20;
 // there when it is copied. Without: 1.25 for 1 MiB.
 constexpr int64_t kPieceBytes = int64_t{32} << 10;
 
+// Where inputs or outputs have a part for each replica, a piece has this fraction of kPieceBytes of each part.
+constexpr int64_t kPieceSlices = 4;
+
 // How long the waiting programs run on, all together, to be worth another thread. Without other threads: 1.4 for four
 // replicas.
 constexpr std::chrono::nanoseconds kWorthAThread{60000};
@@ -72,7 +75,7 @@ constexpr std::chrono::nanoseconds kLongestTaskSpin{500000};
 
 // Bytes of a chunk, and chunks in flight.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
-constexpr std::size_t kChunksInFlight = 4;
+constexpr int64_t kChunksInFlight = 4;
 
 // Bytes of a chunk from which on three workers or more reduce a part each and then exchange the results: twice the
 // bytes and a second round trip, but independent of the number of workers.
