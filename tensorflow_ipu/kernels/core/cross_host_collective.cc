@@ -43,6 +43,8 @@ void CrossHostCollective::Next() {
     if (begun_ == exchange_.chunks()) return;
     in_flight->chunk = begun_++;
   }
+  in_flight->halves = exchange_.InHalves({in_flight->chunk});
+  in_flight->received.resize(exchange_.shares());
   if (!BeginWork()) return;
   Begin(in_flight);
   EndWork();
@@ -50,40 +52,27 @@ void CrossHostCollective::Next() {
 
 Chunk CrossHostCollective::PartOf(const InFlightChunk& in_flight, std::size_t share) const {
   if (!in_flight.halves) return {in_flight.chunk};
-  return {in_flight.chunk, static_cast<int64_t>(share), static_cast<int64_t>(exchange_.shares())};
+  return {in_flight.chunk, static_cast<int64_t>(share), static_cast<int64_t>(exchange_.shares()), in_flight.second};
 }
 
 void CrossHostCollective::Begin(const std::shared_ptr<InFlightChunk>& in_flight) {
   const std::size_t own = exchange_.own();
-  in_flight->halves = exchange_.InHalves({in_flight->chunk});
-  in_flight->received.resize(exchange_.shares());
+  const bool second = in_flight->second;
+  const bool same = second || (exchange_.SameForAll() && !in_flight->halves);
   Messages to_send(exchange_.shares());
   std::shared_ptr<Message> packed;
   for (std::size_t share = 0; share < exchange_.shares(); ++share) {
-    if (share != own) {
-      in_flight->received[share] = NewMessage(exchange_.Bytes(PartOf(*in_flight, own), share, own));
-    } else if (!exchange_.SendsItself()) {
-      continue;
-    }
-    if (packed == nullptr || in_flight->halves || !exchange_.SameForAll()) {
-      const Chunk part = PartOf(*in_flight, share);
+    if (share == own && !exchange_.SendsItself()) continue;
+    if (packed == nullptr || !same) {
+      const Chunk part = PartOf(*in_flight, second ? own : share);
       packed = NewMessage(exchange_.Bytes(part, own, share));
       if (packed != nullptr) exchange_.Pack(part, share, packed->data());
     }
     to_send[share] = packed;
+    if (share == own) continue;
+    in_flight->received[share] = NewMessage(exchange_.Bytes(PartOf(*in_flight, second ? share : own), share, own));
   }
   Trade(in_flight, std::move(to_send));
-}
-
-void CrossHostCollective::BeginSecondHalf(const std::shared_ptr<InFlightChunk>& in_flight) {
-  const Chunk part = PartOf(*in_flight, exchange_.own());
-  const std::shared_ptr<Message> result = NewMessage(exchange_.ResultBytes(part));
-  if (result != nullptr) exchange_.PackResult(part, result->data());
-  in_flight->second = true;
-  for (std::size_t share = 0; share < exchange_.shares(); ++share) {
-    in_flight->received[share] = NewMessage(exchange_.ResultBytes(PartOf(*in_flight, share)));
-  }
-  Trade(in_flight, Messages(exchange_.shares(), result));
 }
 
 void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight, Messages to_send) {
@@ -142,20 +131,16 @@ void CrossHostCollective::Land(const std::shared_ptr<InFlightChunk>& in_flight) 
 }
 
 void CrossHostCollective::Advance(const std::shared_ptr<InFlightChunk>& in_flight) {
-  if (in_flight->second) {
-    for (std::size_t share = 0; share < exchange_.shares(); ++share) {
-      const std::shared_ptr<Message>& result = in_flight->received[share];
-      if (share != exchange_.own() && result != nullptr) {
-        exchange_.UnpackResult(PartOf(*in_flight, share), result->data());
-      }
-    }
-  } else {
-    std::vector<const std::byte*> messages;
-    for (const std::shared_ptr<Message>& message : in_flight->received) {
-      messages.push_back(message == nullptr ? nullptr : message->data());
-    }
-    exchange_.Unpack(PartOf(*in_flight, exchange_.own()), std::move(messages));
-    if (in_flight->halves) return BeginSecondHalf(in_flight);
+  std::vector<const std::byte*> messages;
+  for (const auto& message : in_flight->received) messages.push_back(message == nullptr ? nullptr : message->data());
+  const Ranks destinations = exchange_.Destinations(exchange_.own());
+  for (std::size_t share = 0; share < messages.size(); ++share) {
+    if ((share == exchange_.own()) == in_flight->second) continue;
+    exchange_.Unpack(PartOf(*in_flight, share), destinations, messages);
+  }
+  if (in_flight->halves && !in_flight->second) {
+    in_flight->second = true;
+    return Begin(in_flight);
   }
   in_flight->received.clear();
   bool last = false;

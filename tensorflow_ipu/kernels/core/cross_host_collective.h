@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "tensorflow_ipu/kernels/core/exchange.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/network.h"
-#include "tensorflow_ipu/kernels/core/exchange.h"
 #include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
@@ -55,7 +55,6 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
 
   void Next();
   void Begin(const std::shared_ptr<InFlightChunk>& in_flight);
-  void BeginSecondHalf(const std::shared_ptr<InFlightChunk>& in_flight);
   void Trade(const std::shared_ptr<InFlightChunk>& in_flight, Messages to_send);
   void Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Status status) IPU_EXCLUDES(mutex_);
   void Advance(const std::shared_ptr<InFlightChunk>& in_flight);

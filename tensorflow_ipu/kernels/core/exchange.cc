@@ -101,13 +101,13 @@ Exchange::Exchange(const Collective& collective, std::vector<Contribution> local
   sums_ = Reduces(collective) && !keeps_;
   if (shares_.size() > 1) {
     copies_ = (splits_ ? most : 1) * (joins_ ? most : 1);
-  } else if (splits_ || joins_) {
-    copies_ = kPieceSlices;
+  } else if (joins_ && !splits_) {
+    copies_ = std::clamp<int64_t>(size_ / 2, 1, 2);  // Outputs are large.
   }
   int64_t extent = 0;
   for (const Operand& operand : local_.front()) {
     chunk_bytes_ = std::max(chunk_bytes_, Weight(operand));
-    extent += Extent(operand);
+    extent += Extent(Length(operand), Weight(operand));
   }
   chunks_ = CeilOf(extent, chunk_bytes_);
 }
@@ -126,9 +126,9 @@ int64_t Exchange::Weight(const Operand& operand) const {
 }
 
 // Whole lines of a cache, so that cuts of a large operand fall between lines whatever comes before it.
-int64_t Exchange::Extent(const Operand& operand) const {
+int64_t Exchange::Extent(int64_t length, int64_t weight) const {
   const int64_t lines = kLineBytes * copies_;
-  return CeilOf(Length(operand) * Weight(operand), lines) * lines;
+  return CeilOf(length * weight, lines) * lines;
 }
 
 template <typename Visit>
@@ -138,113 +138,120 @@ void Exchange::ForEachSegment(const Chunk& chunk, Visit visit) const {
   int64_t at = 0;
   for (std::size_t number = 0; number < local_.front().size() && at < last; ++number) {
     const Operand& operand = local_.front()[number];
-    const int64_t next = at + Extent(operand);
+    const int64_t length = Length(operand);
+    const int64_t weight = Weight(operand);
+    const int64_t next = at + Extent(length, weight);
     if (next > first) {
-      const int64_t weight = Weight(operand);
       const int64_t begin = at < first ? CeilOf(first - at, weight) : 0;
-      const int64_t length = std::min(Length(operand), CeilOf(last - at, weight)) - begin;
-      const Segment segment{number, begin + length * chunk.part / chunk.parts,
-                            begin + length * (chunk.part + 1) / chunk.parts};
+      const int64_t count = std::min(length, CeilOf(last - at, weight)) - begin;
+      const std::size_t each = SizeOf(operand.type);
+      const Segment segment{number,
+                            operand.type,
+                            begin + count * chunk.part / chunk.parts,
+                            begin + count * (chunk.part + 1) / chunk.parts,
+                            length,
+                            each,
+                            chunk.reduced ? each : TravellingBytes(operand.type)};
       if (segment.begin < segment.end) visit(segment);
     }
     at = next;
   }
 }
 
-Exchange::Ranks Exchange::Destinations(const Share& share) const {
+Ranks Exchange::Destinations(std::size_t of_share) const {
+  const Share& share = shares_[of_share];
   return {share.first, share.first + (splits_ || keeps_ ? share.count : 1)};
 }
 
-Exchange::Ranks Exchange::Sources(const Share& share, int64_t to) const {
+Ranks Exchange::Sources(const Share& share, int64_t to) const {
   if (sums_) return {share.first, share.first + 1};
   if (joins_) return {share.first, share.first + share.count};
   const int64_t only = keeps_ ? to : collective_.root;
   return {std::max(share.first, only), std::min(share.first + share.count, only + 1)};
 }
 
+const std::byte* Exchange::Input(const Segment& segment, const Contribution& from, int64_t to) const {
+  const int64_t element = segment.begin + (splits_ ? to * segment.length : 0);
+  return from[segment.operand].input + Size(element) * segment.each;
+}
+
 std::byte* Exchange::Output(const Segment& segment, int64_t from, int64_t to) const {
-  const Operand& operand = local_[Size(to - shares_[own_].first)][segment.operand];
-  const int64_t element = segment.begin + (joins_ ? from * Length(operand) : 0);
-  return operand.output + Size(element) * SizeOf(operand.type);
+  const int64_t element = segment.begin + (joins_ ? from * segment.length : 0);
+  return Local(to)[segment.operand].output + Size(element) * segment.each;
 }
 
 void Exchange::Take(const Segment& segment, int64_t from, int64_t to, std::byte* out) const {
-  const Operand& first = First(segment);
-  const int64_t offset = splits_ ? to * Length(first) : 0;
-  const int64_t begin = std::min(first.count, offset + segment.begin);
-  const int64_t count = std::min(first.count, offset + segment.end) - begin;
-  const auto input = [&](const Contribution& contribution) {
-    return contribution[segment.operand].input + Size(begin) * SizeOf(first.type);
-  };
-  const std::size_t each = TravellingBytes(first.type);
-  if (sums_) {
+  if (!Reduces(collective_)) return Copy(out, Input(segment, Local(from), to), segment.bytes());
+  const int64_t left = Local(from)[segment.operand].count - (splits_ ? to * segment.length : 0);
+  const int64_t count = std::clamp<int64_t>(left - segment.begin, 0, segment.end - segment.begin);
+  const std::size_t bytes = Size(count) * segment.travelling;
+  if (keeps_) {
+    Copy(out, Input(segment, Local(from), to), bytes);
+  } else {
     static thread_local std::vector<const std::byte*> inputs;  // Reused: there are many small collectives.
     inputs.clear();
-    for (const Contribution& contribution : local_) inputs.push_back(input(contribution));
-    (SendsItself() ? ReducePart : Reduce)(first.type, collective_.reduction, inputs, count, out);
-  } else {
-    Copy(out, input(local_[Size(from - shares_[own_].first)]), Size(count) * each);
+    for (const Contribution& one : local_) inputs.push_back(Input(segment, one, to));
+    (SendsItself() ? ReducePart : Reduce)(segment.type, collective_.reduction, inputs, count, out);
   }
-  std::memset(out + Size(count) * each, 0, (segment.length() - Size(count)) * each);
+  std::memset(out + bytes, 0, segment.bytes() - bytes);
 }
 
-void Exchange::CopyToOthers(const Segment& segment, int64_t from, int64_t to) const {
-  const Ranks done = Destinations(shares_[own_]);
-  const std::size_t bytes = segment.length() * SizeOf(First(segment).type);
-  for (int64_t other = done.last; other < shares_[own_].first + shares_[own_].count; ++other) {
-    Copy(Output(segment, from, other), Output(segment, from, to), bytes);
-  }
+void Exchange::Spread(const Segment& segment, int64_t from, int64_t to, const std::byte* data) const {
+  const int64_t end = splits_ || keeps_ ? to + 1 : shares_[own_].first + shares_[own_].count;
+  for (; to < end; ++to) Copy(Output(segment, from, to), data, Size(segment.end - segment.begin) * segment.each);
 }
 
 std::size_t Exchange::Bytes(const Chunk& chunk, std::size_t from, std::size_t to) const {
   std::size_t copies = 0;
-  const Ranks destinations = Destinations(shares_[to]);
+  const Ranks destinations = Destinations(to);
   for (int64_t rank = destinations.first; rank < destinations.last; ++rank) {
     const Ranks sources = Sources(shares_[from], rank);
     copies += Size(std::max<int64_t>(0, sources.last - sources.first));
   }
   std::size_t bytes = 0;
-  ForEachSegment(chunk, [&](const Segment& segment) {
-    bytes += copies * segment.length() * TravellingBytes(First(segment).type);
-  });
+  ForEachSegment(chunk, [&](const Segment& segment) { bytes += copies * segment.bytes(); });
   return bytes;
 }
 
 void Exchange::Pack(const Chunk& chunk, std::size_t to_share, std::byte* message) const {
-  const Ranks destinations = Destinations(shares_[to_share]);
+  const Ranks destinations = Destinations(to_share);
   ForEachSegment(chunk, [&](const Segment& segment) {
     for (int64_t to = destinations.first; to < destinations.last; ++to) {
       const Ranks sources = Sources(shares_[own_], to);
-      for (int64_t from = sources.first; from < sources.last; ++from) {
-        Take(segment, from, to, message);
-        message += segment.length() * TravellingBytes(First(segment).type);
+      for (int64_t from = sources.first; from < sources.last; ++from, message += segment.bytes()) {
+        if (chunk.reduced) {
+          Copy(message, Output(segment, from, from), segment.bytes());
+        } else {
+          Take(segment, from, to, message);
+        }
       }
     }
   });
 }
 
-void Exchange::Unpack(const Chunk& chunk, std::vector<const std::byte*> messages) const {
-  const Ranks destinations = Destinations(shares_[own_]);
+void Exchange::Unpack(const Chunk& chunk, const Ranks& destinations, std::vector<const std::byte*> messages) const {
   ForEachSegment(chunk, [&](const Segment& segment) {
-    const DataType type = First(segment).type;
-    const std::size_t bytes = segment.length() * TravellingBytes(type);
+    const auto next = [&](std::size_t share) {
+      return std::exchange(messages[share], messages[share] + segment.bytes());
+    };
     for (int64_t to = destinations.first; to < destinations.last; ++to) {
-      if (SendsItself()) {
-        ReduceParts(type, collective_.reduction, messages, segment.end - segment.begin, size_, Output(segment, 0, to));
-        for (const std::byte*& message : messages) message += bytes;
-        CopyToOthers(segment, 0, to);
-        continue;
-      }
-      for (std::size_t share = 0; share < shares_.size(); ++share) {
-        const Ranks sources = Sources(shares_[share], to);
-        for (int64_t from = sources.first; from < sources.last; ++from) {
-          if (share == own_) {
-            Take(segment, from, to, Output(segment, from, to));
-          } else {
-            Copy(Output(segment, from, to), messages[share], bytes);
-            messages[share] += bytes;
+      if (chunk.reduced) {
+        Spread(segment, to, to, next(Size(chunk.part)));
+      } else if (Reduces(collective_)) {
+        std::byte* const out = Output(segment, to, to);
+        if (SendsItself()) {
+          ReduceParts(segment.type, collective_.reduction, messages, segment.end - segment.begin, size_, out);
+          for (std::size_t share = 0; share < shares_.size(); ++share) next(share);
+        } else {
+          Take(segment, to, to, out);
+        }
+        Spread(segment, to, to, out);
+      } else {
+        for (std::size_t share = 0; share < shares_.size(); ++share) {
+          const Ranks sources = Sources(shares_[share], to);
+          for (int64_t from = sources.first; from < sources.last; ++from) {
+            Spread(segment, from, to, share == own_ ? Input(segment, Local(from), to) : next(share));
           }
-          CopyToOthers(segment, from, to);
         }
       }
     }
@@ -252,43 +259,21 @@ void Exchange::Unpack(const Chunk& chunk, std::vector<const std::byte*> messages
 }
 
 bool Exchange::InHalves(const Chunk& chunk) const {
-  return sums_ && !splits_ && shares_.size() > 2 && Bytes(chunk, own_, own_) >= kHalvedBytes;
-}
-
-std::size_t Exchange::ResultBytes(const Chunk& chunk) const {
-  std::size_t bytes = 0;
-  ForEachSegment(chunk, [&](const Segment& segment) { bytes += segment.length() * SizeOf(First(segment).type); });
-  return bytes;
-}
-
-void Exchange::PackResult(const Chunk& chunk, std::byte* message) const {
-  ForEachSegment(chunk, [&](const Segment& segment) {
-    const std::size_t bytes = segment.length() * SizeOf(First(segment).type);
-    Copy(message, Output(segment, 0, shares_[own_].first), bytes);
-    message += bytes;
-  });
-}
-
-void Exchange::UnpackResult(const Chunk& chunk, const std::byte* message) const {
-  const int64_t first = shares_[own_].first;
-  ForEachSegment(chunk, [&](const Segment& segment) {
-    const std::size_t bytes = segment.length() * SizeOf(First(segment).type);
-    Copy(Output(segment, 0, first), message, bytes);
-    message += bytes;
-    CopyToOthers(segment, 0, first);
-  });
+  return SendsItself() && !splits_ && shares_.size() > 2 && Bytes(chunk, own_, own_) >= kHalvedBytes;
 }
 
 LocalExchange::LocalExchange(const Collective& collective, std::vector<Contribution> contributions)
     : bytes_(BytesOf(contributions.front()) * contributions.size()),
-      exchange_(collective, std::move(contributions), {}, 0, kPieceBytes) {}
+      exchange_(collective, std::move(contributions), {}, 0, kPieceBytes),
+      ranks_(exchange_.Destinations(0).last) {}
 
 bool LocalExchange::DoSome() {
   const int64_t all = pieces();
   if (all == 0) return begun_.fetch_add(1) == 0;
   int64_t did = 0;
   for (int64_t piece = begun_.fetch_add(1); piece < all; piece = begun_.fetch_add(1)) {
-    exchange_.Unpack({piece}, {});
+    const int64_t rank = piece % ranks_;
+    exchange_.Unpack({piece / ranks_}, {rank, rank + 1}, {});
     ++did;
   }
   // The thread that counts last sees all writes.

@@ -57,18 +57,26 @@ bool Match(const Contribution& a, const Contribution& b);
 void SetChunkBytes(std::size_t bytes);
 std::size_t ChunkBytes();
 
-// A range of the operands, put one after the other. Where `parts` is more than 1: part `part` of each operand's range.
+// A range of the operands, put one after the other; or part `part` of `parts` of it. `reduced`: workers send each other
+// its results.
 struct Chunk {
   int64_t number;
   int64_t part = 0;
   int64_t parts = 1;
+  bool reduced = false;
+};
+
+struct Ranks {
+  int64_t first;
+  int64_t last;  // The one after.
 };
 
 // One collective of a group, as one of its processes sees it, in chunks with disjoint outputs. The process has the
 // replicas of one share; the shares are numbered in the order of workers, and a group of one process has one alone.
 //
 // What a rank gets comes from sources: from each rank, from one, or, of a sum, from each share, which first reduces
-// what its replicas have, in the type that it accumulates in. Of several shares the sum is ((x0 + x1) + (x2 + x3)) + ...
+// what its replicas have, in the type that it accumulates in. Of several shares the sum is ((x0 + x1) + (x2 + x3)) +
+// ...
 //
 // Different threads may do different chunks. A share's own data is read where the replicas have it.
 class Exchange {
@@ -90,46 +98,49 @@ class Exchange {
   bool SendsItself() const { return sums_ && shares_.size() > 1; }
   void Pack(const Chunk& chunk, std::size_t to, std::byte* message) const;
 
-  // Writes the results. `messages` are by share, null where there is none.
-  void Unpack(const Chunk& chunk, std::vector<const std::byte*> messages) const;
+  // The ranks of a share that get different results.
+  Ranks Destinations(std::size_t share) const;
 
-  // Whether workers do better to do a chunk in halves: each unpacks its part of the chunk from all, and then sends the
+  // Writes the results of these ranks of the own share. `messages` are by share, null where there is none.
+  void Unpack(const Chunk& chunk, const Ranks& destinations, std::vector<const std::byte*> messages) const;
+
+  // Whether workers do better to sum up a chunk in halves: each unpacks the part of its share, and then sends the
   // result to all.
   bool InHalves(const Chunk& chunk) const;
-  std::size_t ResultBytes(const Chunk& chunk) const;
-  void PackResult(const Chunk& chunk, std::byte* message) const;
-  void UnpackResult(const Chunk& chunk, const std::byte* message) const;
 
  private:
   // A range of one operand, or of each of its parts where the collective has parts.
   struct Segment {
     std::size_t operand;
+    DataType type;
     int64_t begin;
     int64_t end;
+    int64_t length;          // Of the operand, or of its part.
+    std::size_t each;        // Bytes of an element.
+    std::size_t travelling;  // The same in a message.
 
-    std::size_t length() const { return static_cast<std::size_t>(end - begin); }
-  };
-
-  struct Ranks {
-    int64_t first;
-    int64_t last;
+    std::size_t bytes() const { return static_cast<std::size_t>(end - begin) * travelling; }
   };
 
   template <typename Visit>
   void ForEachSegment(const Chunk& chunk, Visit visit) const;
 
-  // The ranks of a share that get different results; and the ranks that stand for what the share has for `to`.
-  Ranks Destinations(const Share& share) const;
+  // The ranks that stand for what the share has for `to`.
   Ranks Sources(const Share& share, int64_t to) const;
 
-  const Operand& First(const Segment& segment) const { return local_.front()[segment.operand]; }
-  int64_t Length(const Operand& operand) const;      // Of the input, or of a part of it.
-  std::size_t TravellingBytes(DataType type) const;  // Of one element.
-  int64_t Weight(const Operand& operand) const;      // Of one element: its bytes in the largest message.
-  int64_t Extent(const Operand& operand) const;      // What a chunk has room for.
+  const Contribution& Local(int64_t rank) const { return local_[static_cast<std::size_t>(rank - shares_[own_].first)]; }
+  int64_t Length(const Operand& operand) const;
+  std::size_t TravellingBytes(DataType type) const;
+  int64_t Weight(const Operand& operand) const;  // Of one element: its bytes in the largest message.
+  int64_t Extent(int64_t length, int64_t weight) const;
+  const std::byte* Input(const Segment& segment, const Contribution& from, int64_t to) const;
   std::byte* Output(const Segment& segment, int64_t from, int64_t to) const;
+
+  // Copies what the source has for `to`, or reduces it. Elements beyond the operand's end are 0.
   void Take(const Segment& segment, int64_t from, int64_t to, std::byte* out) const;
-  void CopyToOthers(const Segment& segment, int64_t from, int64_t to) const;
+
+  // Writes it to the output of `to`, and of all whose result is the same.
+  void Spread(const Segment& segment, int64_t from, int64_t to, const std::byte* data) const;
 
   Collective collective_;
   std::vector<Contribution> local_;
@@ -151,7 +162,7 @@ class LocalExchange {
   // One matching contribution per replica, by rank.
   LocalExchange(const Collective& collective, std::vector<Contribution> contributions);
 
-  int64_t pieces() const { return exchange_.chunks(); }
+  int64_t pieces() const { return exchange_.chunks() * ranks_; }
 
   // Of all replicas.
   std::size_t bytes() const { return bytes_; }
@@ -162,6 +173,7 @@ class LocalExchange {
  private:
   const std::size_t bytes_;
   const Exchange exchange_;
+  const int64_t ranks_;  // That get different results.
   std::atomic<int64_t> begun_{0};
   std::atomic<int64_t> done_{0};
 };

@@ -57,9 +57,6 @@ constexpr std::size_t kSharedBytes = std::size_t{1} << 20;
 // there when it is copied. Without: 1.25 for 1 MiB.
 constexpr int64_t kPieceBytes = int64_t{32} << 10;
 
-// Where inputs or outputs have a part for each replica, a piece has this fraction of kPieceBytes of each part.
-constexpr int64_t kPieceSlices = 4;
-
 // How long the waiting programs run on, all together, to be worth another thread. Without other threads: 1.4 for four
 // replicas.
 constexpr std::chrono::nanoseconds kWorthAThread{60000};
