@@ -10,15 +10,11 @@
 #include <vector>
 
 #include "tensorflow_ipu/kernels/core/communicator.h"
+#include "tensorflow_ipu/kernels/core/exchange.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/packer.h"
 #include "tensorflow_ipu/kernels/core/status.h"
 
 namespace tensorflow_ipu::core {
-
-// The largest chunk in bytes, the same on all workers. 0: the default of tuning.h.
-void SetChunkBytes(std::size_t bytes);
-std::size_t ChunkBytes();
 
 // Several chunks are in flight, so that one travels while another is reduced. No thread waits: received chunks are
 // reduced on threads of the executor. Thread-safe; lives in a shared_ptr.
@@ -27,7 +23,7 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   using Clock = std::chrono::steady_clock;
 
   // `key` is the same on all workers, and unique.
-  CrossHostCollective(std::string name, std::string key, Packer packer, std::shared_ptr<Communicator> communicator,
+  CrossHostCollective(std::string name, std::string key, Exchange exchange, std::shared_ptr<Communicator> communicator,
                       std::shared_ptr<Communicator::Calls> calls);
 
   // Calls `done` once, on any thread; the replicas' buffers must stay until then. `lost(worker, why)` is called when a
@@ -44,45 +40,45 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   Clock::time_point since() const { return since_; }
 
  private:
+  using Messages = std::vector<std::shared_ptr<Message>>;  // By share.
+
   // Its messages belong to one thread: the one that begins a half, or the one that gets its last message.
   struct InFlightChunk {
-    std::size_t chunk;
+    int64_t chunk;
     bool halves;
     bool second = false;
-    std::shared_ptr<Message> own;
-    std::vector<std::shared_ptr<Message>> received;  // By share.
-    int64_t pending = 0;                             // Calls of the communicator. Guarded by the collective's mutex.
+    Messages received;    // The own one is what the share has itself.
+    int64_t pending = 0;  // Calls of the communicator. Guarded by the collective's mutex.
   };
 
   void Next();
   void Begin(const std::shared_ptr<InFlightChunk>& in_flight);
-  void BeginSecondHalf(const std::shared_ptr<InFlightChunk>& in_flight);
-  void Exchange(const std::shared_ptr<InFlightChunk>& in_flight, std::vector<std::shared_ptr<const Message>> to_send,
-                const std::vector<std::size_t>& to_receive);
+  void Trade(const std::shared_ptr<InFlightChunk>& in_flight, Messages to_send);
   void Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Status status) IPU_EXCLUDES(mutex_);
   void Advance(const std::shared_ptr<InFlightChunk>& in_flight);
   void Land(const std::shared_ptr<InFlightChunk>& in_flight) IPU_EXCLUDES(mutex_);
+
+  // What the share reduces of a chunk.
+  Chunk PartOf(const InFlightChunk& in_flight, std::size_t share) const;
 
   bool BeginWork() IPU_EXCLUDES(mutex_);
   void EndWork() IPU_EXCLUDES(mutex_);
   void CompleteWithFailure(Status why);
 
-  std::vector<const std::byte*> Received(const InFlightChunk& in_flight) const;
   std::string KeyOf(const InFlightChunk& in_flight, int64_t from) const;
 
   const std::string name_;
   const std::string key_;
-  const Packer packer_;
+  const Exchange exchange_;
   const std::shared_ptr<Communicator> communicator_;
   const std::shared_ptr<Communicator::Calls> calls_;
-  const std::vector<Chunk> chunks_;
   const Clock::time_point since_ = Clock::now();
   std::function<void(Status)> done_;
   std::function<void(int64_t, Status)> lost_;
 
   mutable Mutex mutex_;
-  std::size_t begun_ IPU_GUARDED_BY(mutex_) = 0;
-  std::size_t landed_ IPU_GUARDED_BY(mutex_) = 0;
+  int64_t begun_ IPU_GUARDED_BY(mutex_) = 0;
+  int64_t landed_ IPU_GUARDED_BY(mutex_) = 0;
   std::vector<int64_t> awaited_ IPU_GUARDED_BY(mutex_);  // By share: calls in flight.
   int64_t working_ IPU_GUARDED_BY(mutex_) = 0;           // Threads that use the buffers of replicas.
   bool failed_ IPU_GUARDED_BY(mutex_) = false;

@@ -162,10 +162,10 @@ void DistributedRun::Post(int64_t to, const char* what, const std::shared_ptr<co
   workers_.communicator->Send(reports_, to, name_ + ":" + what, message, nullptr);
 }
 
-void DistributedRun::Cross(const std::string& name, const std::string& key, Packer packer,
+void DistributedRun::Cross(const std::string& name, const std::string& key, Exchange exchange,
                            std::function<void(Status)> done) {
-  const auto collective =
-      std::make_shared<CrossHostCollective>(name, data_ + ":" + key, std::move(packer), workers_.communicator, calls_);
+  const auto collective = std::make_shared<CrossHostCollective>(name, data_ + ":" + key, std::move(exchange),
+                                                                workers_.communicator, calls_);
   std::optional<Status> failure;
   {
     const Lock lock(mutex_);

@@ -105,7 +105,7 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   void Begin();
 
   // Performs a collective; see CrossHostCollective. `key` identifies it, `name` is for messages.
-  void Cross(const std::string& name, const std::string& key, Packer packer, std::function<void(Status)> done)
+  void Cross(const std::string& name, const std::string& key, Exchange exchange, std::function<void(Status)> done)
       IPU_EXCLUDES(mutex_);
 
   // Fails all collectives of the run, open ones and later ones.

@@ -1,6 +1,7 @@
 #include "tensorflow_ipu/kernels/core/exchange.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -10,7 +11,22 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
+constexpr int64_t kLineBytes = 64;  // Of a cache.
+
+std::atomic<std::size_t> set_chunk_bytes{0};
+
+std::size_t Size(int64_t count) { return static_cast<std::size_t>(count); }
+
 int64_t CeilOf(int64_t count, int64_t parts) { return (count + parts - 1) / parts; }
+
+bool Reduces(const Collective& collective) {
+  return collective.kind == Kind::kAllReduce || collective.kind == Kind::kReduceScatter;
+}
+
+// Copies elements, unless they stay where they are.
+void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
 
 }  // namespace
 
@@ -28,8 +44,13 @@ Status Collective::Check(int64_t replicas) const {
   return Status::Ok();
 }
 
+std::size_t BytesOf(const Contribution& contribution) {
+  std::size_t bytes = 0;
+  for (const Operand& operand : contribution) bytes += Size(operand.count) * SizeOf(operand.type);
+  return bytes;
+}
+
 Status CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution) {
-  const bool reduces = collective.kind == Kind::kAllReduce || collective.kind == Kind::kReduceScatter;
   for (const Operand& operand : contribution) {
     int64_t output_count = operand.count;
     if (collective.kind == Kind::kAllGather) output_count = operand.count * group_size;
@@ -40,7 +61,7 @@ Status CheckOperands(const Collective& collective, int64_t group_size, const Con
                                      std::to_string(operand.output_count) + " does not suit groups of " +
                                      std::to_string(group_size) + " replicas.");
     }
-    if (reduces && !Supports(operand.type, collective.reduction)) {
+    if (Reduces(collective) && !Supports(operand.type, collective.reduction)) {
       return Status::InvalidArgument(
           "booleans are reduced by a logical `and` or `or`, and numbers by no logical operation.");
     }
@@ -54,121 +75,209 @@ bool Match(const Contribution& a, const Contribution& b) {
   });
 }
 
-Exchange::Exchange(const Collective& collective, std::vector<Contribution> contributions)
-    : collective_(collective), contributions_(std::move(contributions)) {
-  const int64_t size = static_cast<int64_t>(contributions_.size());
-  const Contribution& first = contributions_.front();
-  for (std::size_t operand = 0; operand < first.size(); ++operand) {
-    const int64_t count = first[operand].count;
-    bytes_ += static_cast<std::size_t>(count * size) * SizeOf(first[operand].type);
-    const bool whole = collective_.kind == Kind::kAllReduce || collective_.kind == Kind::kBroadcast;
-    int64_t length = count;
-    if (collective_.kind == Kind::kReduceScatter) length = CeilOf(count, size);
-    if (collective_.kind == Kind::kAllToAll) length = count / size;
-    Cut(operand, whole ? 1 : size, length);
-  }
+void SetChunkBytes(std::size_t bytes) { set_chunk_bytes = bytes; }
+
+std::size_t ChunkBytes() {
+  const std::size_t bytes = set_chunk_bytes;
+  return bytes == 0 ? kChunkBytes : bytes;
 }
 
-void Exchange::Cut(std::size_t operand, int64_t parts, int64_t length) {
-  const int64_t step = kPieceBytes / static_cast<int64_t>(SizeOf(contributions_.front()[operand].type));
-  for (int64_t part = 0; part < parts; ++part) {
-    for (int64_t begin = 0; begin < length; begin += step) {
-      pieces_.push_back({operand, part, begin, std::min(begin + step, length)});
+Exchange::Exchange(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares,
+                   std::size_t own, std::size_t chunk_bytes)
+    : collective_(collective),
+      local_(std::move(local)),
+      shares_(std::move(shares)),
+      own_(own),
+      splits_(collective.kind == Kind::kReduceScatter || collective.kind == Kind::kAllToAll),
+      joins_(collective.kind == Kind::kAllGather || collective.kind == Kind::kAllToAll),
+      chunk_bytes_(static_cast<int64_t>(chunk_bytes)) {
+  if (shares_.empty()) shares_.push_back({0, 0, static_cast<int64_t>(local_.size())});
+  int64_t most = 0;
+  for (const Share& share : shares_) {
+    size_ += share.count;
+    most = std::max(most, share.count);
+  }
+  keeps_ = Reduces(collective) && (collective.reduction == Reduction::kLocal || size_ == 1);
+  sums_ = Reduces(collective) && !keeps_;
+  if (shares_.size() > 1) {
+    copies_ = (splits_ ? most : 1) * (joins_ ? most : 1);
+  } else if (joins_ && !splits_) {
+    copies_ = std::clamp<int64_t>(size_ / 2, 1, 2);  // Outputs are large.
+  }
+  int64_t extent = 0;
+  for (const Operand& operand : local_.front()) {
+    chunk_bytes_ = std::max(chunk_bytes_, Weight(operand));
+    extent += Extent(Length(operand), Weight(operand));
+  }
+  chunks_ = CeilOf(extent, chunk_bytes_);
+}
+
+int64_t Exchange::Length(const Operand& operand) const {
+  if (splits_ && joins_) return operand.count / size_;
+  return std::min(operand.count, operand.output_count);
+}
+
+std::size_t Exchange::TravellingBytes(DataType type) const {
+  return SizeOf(SendsItself() ? Accumulated(type, collective_.reduction) : type);
+}
+
+int64_t Exchange::Weight(const Operand& operand) const {
+  return static_cast<int64_t>(TravellingBytes(operand.type)) * copies_;
+}
+
+// Whole lines of a cache, so that cuts of a large operand fall between lines whatever comes before it.
+int64_t Exchange::Extent(int64_t length, int64_t weight) const {
+  const int64_t lines = kLineBytes * copies_;
+  return CeilOf(length * weight, lines) * lines;
+}
+
+template <typename Visit>
+void Exchange::ForEachSegment(const Chunk& chunk, Visit visit) const {
+  const int64_t first = chunk.number * chunk_bytes_;
+  const int64_t last = first + chunk_bytes_;
+  int64_t at = 0;
+  for (std::size_t number = 0; number < local_.front().size() && at < last; ++number) {
+    const Operand& operand = local_.front()[number];
+    const int64_t length = Length(operand);
+    const int64_t weight = Weight(operand);
+    const int64_t next = at + Extent(length, weight);
+    if (next > first) {
+      const int64_t begin = at < first ? CeilOf(first - at, weight) : 0;
+      const int64_t count = std::min(length, CeilOf(last - at, weight)) - begin;
+      const std::size_t each = SizeOf(operand.type);
+      const Segment segment{number,
+                            operand.type,
+                            begin + count * chunk.part / chunk.parts,
+                            begin + count * (chunk.part + 1) / chunk.parts,
+                            length,
+                            each,
+                            chunk.reduced ? each : TravellingBytes(operand.type)};
+      if (segment.begin < segment.end) visit(segment);
     }
+    at = next;
   }
 }
 
-bool Exchange::DoSome() {
+Ranks Exchange::Destinations(std::size_t of_share) const {
+  const Share& share = shares_[of_share];
+  return {share.first, share.first + (splits_ || keeps_ ? share.count : 1)};
+}
+
+Ranks Exchange::Sources(const Share& share, int64_t to) const {
+  if (sums_) return {share.first, share.first + 1};
+  if (joins_) return {share.first, share.first + share.count};
+  const int64_t only = keeps_ ? to : collective_.root;
+  return {std::max(share.first, only), std::min(share.first + share.count, only + 1)};
+}
+
+const std::byte* Exchange::Input(const Segment& segment, const Contribution& from, int64_t to) const {
+  const int64_t element = segment.begin + (splits_ ? to * segment.length : 0);
+  return from[segment.operand].input + Size(element) * segment.each;
+}
+
+std::byte* Exchange::Output(const Segment& segment, int64_t from, int64_t to) const {
+  const int64_t element = segment.begin + (joins_ ? from * segment.length : 0);
+  return Local(to)[segment.operand].output + Size(element) * segment.each;
+}
+
+void Exchange::Take(const Segment& segment, int64_t from, int64_t to, std::byte* out) const {
+  if (!Reduces(collective_)) return Copy(out, Input(segment, Local(from), to), segment.bytes());
+  const int64_t left = Local(from)[segment.operand].count - (splits_ ? to * segment.length : 0);
+  const int64_t count = std::clamp<int64_t>(left - segment.begin, 0, segment.end - segment.begin);
+  const std::size_t bytes = Size(count) * segment.travelling;
+  if (keeps_) {
+    Copy(out, Input(segment, Local(from), to), bytes);
+  } else {
+    static thread_local std::vector<const std::byte*> inputs;  // Reused: there are many small collectives.
+    inputs.clear();
+    for (const Contribution& one : local_) inputs.push_back(Input(segment, one, to));
+    (SendsItself() ? ReducePart : Reduce)(segment.type, collective_.reduction, inputs, count, out);
+  }
+  std::memset(out + bytes, 0, segment.bytes() - bytes);
+}
+
+void Exchange::Spread(const Segment& segment, int64_t from, int64_t to, const std::byte* data) const {
+  const int64_t end = splits_ || keeps_ ? to + 1 : shares_[own_].first + shares_[own_].count;
+  for (; to < end; ++to) Copy(Output(segment, from, to), data, Size(segment.end - segment.begin) * segment.each);
+}
+
+std::size_t Exchange::Bytes(const Chunk& chunk, std::size_t from, std::size_t to) const {
+  std::size_t copies = 0;
+  const Ranks destinations = Destinations(to);
+  for (int64_t rank = destinations.first; rank < destinations.last; ++rank) {
+    const Ranks sources = Sources(shares_[from], rank);
+    copies += Size(std::max<int64_t>(0, sources.last - sources.first));
+  }
+  std::size_t bytes = 0;
+  ForEachSegment(chunk, [&](const Segment& segment) { bytes += copies * segment.bytes(); });
+  return bytes;
+}
+
+void Exchange::Pack(const Chunk& chunk, std::size_t to_share, std::byte* message) const {
+  const Ranks destinations = Destinations(to_share);
+  ForEachSegment(chunk, [&](const Segment& segment) {
+    for (int64_t to = destinations.first; to < destinations.last; ++to) {
+      const Ranks sources = Sources(shares_[own_], to);
+      for (int64_t from = sources.first; from < sources.last; ++from, message += segment.bytes()) {
+        if (chunk.reduced) {
+          Copy(message, Output(segment, from, from), segment.bytes());
+        } else {
+          Take(segment, from, to, message);
+        }
+      }
+    }
+  });
+}
+
+void Exchange::Unpack(const Chunk& chunk, const Ranks& destinations, std::vector<const std::byte*> messages) const {
+  ForEachSegment(chunk, [&](const Segment& segment) {
+    const auto next = [&](std::size_t share) {
+      return std::exchange(messages[share], messages[share] + segment.bytes());
+    };
+    for (int64_t to = destinations.first; to < destinations.last; ++to) {
+      if (chunk.reduced) {
+        Spread(segment, to, to, next(Size(chunk.part)));
+      } else if (Reduces(collective_)) {
+        std::byte* const out = Output(segment, to, to);
+        if (SendsItself()) {
+          ReduceParts(segment.type, collective_.reduction, messages, segment.end - segment.begin, size_, out);
+          for (std::size_t share = 0; share < shares_.size(); ++share) next(share);
+        } else {
+          Take(segment, to, to, out);
+        }
+        Spread(segment, to, to, out);
+      } else {
+        for (std::size_t share = 0; share < shares_.size(); ++share) {
+          const Ranks sources = Sources(shares_[share], to);
+          for (int64_t from = sources.first; from < sources.last; ++from) {
+            Spread(segment, from, to, share == own_ ? Input(segment, Local(from), to) : next(share));
+          }
+        }
+      }
+    }
+  });
+}
+
+bool Exchange::InHalves(const Chunk& chunk) const {
+  return SendsItself() && !splits_ && shares_.size() > 2 && Bytes(chunk, own_, own_) >= kHalvedBytes;
+}
+
+LocalExchange::LocalExchange(const Collective& collective, std::vector<Contribution> contributions)
+    : bytes_(BytesOf(contributions.front()) * contributions.size()),
+      exchange_(collective, std::move(contributions), {}, 0, kPieceBytes),
+      ranks_(exchange_.Destinations(0).last) {}
+
+bool LocalExchange::DoSome() {
   const int64_t all = pieces();
   if (all == 0) return begun_.fetch_add(1) == 0;
   int64_t did = 0;
   for (int64_t piece = begun_.fetch_add(1); piece < all; piece = begun_.fetch_add(1)) {
-    Do(pieces_[piece]);
+    const int64_t rank = piece % ranks_;
+    exchange_.Unpack({piece / ranks_}, {rank, rank + 1}, {});
     ++did;
   }
   // The thread that counts last sees all writes.
   return did > 0 && done_.fetch_add(did) + did == all;
-}
-
-void Exchange::Do(const Piece& piece) const {
-  constexpr void (Exchange::* kByKind[])(const Piece&) const = {
-      &Exchange::AllReduce, &Exchange::AllGather, &Exchange::ReduceScatter, &Exchange::AllToAll, &Exchange::Broadcast};
-  (this->*kByKind[static_cast<std::size_t>(collective_.kind)])(piece);
-}
-
-void Exchange::AllReduce(const Piece& piece) const {
-  const std::size_t bytes = SizeOf(contributions_[0][piece.operand].type);
-  const std::size_t offset = static_cast<std::size_t>(piece.begin) * bytes;
-  const int64_t count = piece.end - piece.begin;
-  if (collective_.reduction == Reduction::kLocal) {
-    for (std::size_t rank = 0; rank < contributions_.size(); ++rank) {
-      ReduceInto(contributions_[rank][piece.operand].output + offset, piece.operand, piece.begin, count, rank);
-    }
-    return;
-  }
-  const std::byte* const reduced = contributions_[0][piece.operand].output + offset;
-  ReduceInto(contributions_[0][piece.operand].output + offset, piece.operand, piece.begin, count, 0);
-  for (std::size_t rank = 1; rank < contributions_.size(); ++rank) {
-    Copy(contributions_[rank][piece.operand].output + offset, reduced, static_cast<std::size_t>(count) * bytes);
-  }
-}
-
-void Exchange::AllGather(const Piece& piece) const {
-  const Operand& from = contributions_[piece.part][piece.operand];
-  const std::size_t bytes = SizeOf(from.type);
-  const std::size_t offset = static_cast<std::size_t>(piece.begin) * bytes;
-  const std::size_t to_offset = static_cast<std::size_t>(piece.part * from.count) * bytes + offset;
-  for (const Contribution& to : contributions_) {
-    Copy(to[piece.operand].output + to_offset, from.input + offset,
-         static_cast<std::size_t>(piece.end - piece.begin) * bytes);
-  }
-}
-
-void Exchange::ReduceScatter(const Piece& piece) const {
-  const Operand& to = contributions_[piece.part][piece.operand];
-  const std::size_t bytes = SizeOf(to.type);
-  std::byte* const out = to.output + static_cast<std::size_t>(piece.begin) * bytes;
-  const int64_t begin = std::min(piece.part * to.output_count + piece.begin, to.count);
-  const int64_t end = std::min(piece.part * to.output_count + piece.end, to.count);
-  ReduceInto(out, piece.operand, begin, end - begin, static_cast<std::size_t>(piece.part));
-  const int64_t padding = (piece.end - piece.begin) - (end - begin);
-  std::memset(out + static_cast<std::size_t>(end - begin) * bytes, 0, static_cast<std::size_t>(padding) * bytes);
-}
-
-void Exchange::AllToAll(const Piece& piece) const {
-  const Operand& from = contributions_[piece.part][piece.operand];
-  const std::size_t bytes = SizeOf(from.type);
-  const int64_t length = from.count / static_cast<int64_t>(contributions_.size());
-  const std::size_t to_offset = static_cast<std::size_t>(piece.part * length + piece.begin) * bytes;
-  for (std::size_t rank = 0; rank < contributions_.size(); ++rank) {
-    const std::size_t from_offset = static_cast<std::size_t>(static_cast<int64_t>(rank) * length + piece.begin) * bytes;
-    Copy(contributions_[rank][piece.operand].output + to_offset, from.input + from_offset,
-         static_cast<std::size_t>(piece.end - piece.begin) * bytes);
-  }
-}
-
-void Exchange::Broadcast(const Piece& piece) const {
-  const Operand& from = contributions_[collective_.root][piece.operand];
-  const std::size_t bytes = SizeOf(from.type);
-  const std::size_t offset = static_cast<std::size_t>(piece.begin) * bytes;
-  for (const Contribution& to : contributions_) {
-    Copy(to[piece.operand].output + offset, from.input + offset,
-         static_cast<std::size_t>(piece.end - piece.begin) * bytes);
-  }
-}
-
-void Exchange::ReduceInto(std::byte* out, std::size_t operand, int64_t begin, int64_t count, std::size_t own) const {
-  const DataType type = contributions_[0][operand].type;
-  const std::size_t bytes = SizeOf(type);
-  const std::size_t offset = static_cast<std::size_t>(begin) * bytes;
-  if (contributions_.size() == 1 || collective_.reduction == Reduction::kLocal) {
-    Copy(out, contributions_[own][operand].input + offset, static_cast<std::size_t>(count) * bytes);
-    return;
-  }
-  static thread_local std::vector<const std::byte*> inputs;  // Reused: there are many small collectives.
-  inputs.clear();
-  for (const Contribution& from : contributions_) inputs.push_back(from[operand].input + offset);
-  Reduce(type, collective_.reduction, inputs, count, out);
 }
 
 }  // namespace tensorflow_ipu::core

@@ -204,7 +204,7 @@ struct Work {
         callbacks(std::move(callbacks_by_rank)),
         run_time(std::move(time)) {}
 
-  Exchange exchange;
+  LocalExchange exchange;
   std::vector<Callback> callbacks;  // Of the thread that does the last piece.
   const std::shared_ptr<RunningMedian> run_time;
 };
@@ -234,12 +234,6 @@ std::string Described(const Contribution& contribution) {
     words += (words.empty() ? "" : ", ") + std::to_string(operand.count) + " x " + NameOf(operand.type);
   }
   return words;
-}
-
-std::size_t BytesOf(const Contribution& contribution) {
-  std::size_t bytes = 0;
-  for (const Operand& operand : contribution) bytes += static_cast<std::size_t>(operand.count) * SizeOf(operand.type);
-  return bytes;
 }
 
 const Counter collectives("Collectives"), collective_bytes("CollectiveBytes");
@@ -318,7 +312,7 @@ void CallSite::Cross(const std::shared_ptr<DistributedRun>& distributed_run, con
   std::vector<Share> shares = SharesOf(pending.group, local);
   const std::size_t own =
       static_cast<std::size_t>(std::find(shares.begin(), shares.end(), pending.share) - shares.begin());
-  distributed_run->Cross(Called(), key, Packer(collective, std::move(pending.contributions), std::move(shares), own),
+  distributed_run->Cross(Called(), key, Exchange(collective, std::move(pending.contributions), std::move(shares), own),
                          std::move(done));
 }
 
@@ -333,7 +327,9 @@ Status CallSite::PerformAlone(const Collective& collective, Contribution contrib
     if (!status.ok()) return {status.code, "In " + Called() + ", " + status.message};
   }
   NoteCollective(BytesOf(contribution));
-  Exchange(collective, {std::move(contribution)}).DoSome();
+  std::vector<Contribution> alone;
+  alone.push_back(std::move(contribution));
+  LocalExchange(collective, std::move(alone)).DoSome();
   return Status::Ok();
 }
 

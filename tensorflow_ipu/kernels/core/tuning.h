@@ -72,7 +72,7 @@ constexpr std::chrono::nanoseconds kLongestTaskSpin{500000};
 
 // Bytes of a chunk, and chunks in flight.
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
-constexpr std::size_t kChunksInFlight = 4;
+constexpr int64_t kChunksInFlight = 4;
 
 // Bytes of a chunk from which on three workers or more reduce a part each and then exchange the results: twice the
 // bytes and a second round trip, but independent of the number of workers.

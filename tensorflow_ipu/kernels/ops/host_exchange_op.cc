@@ -17,7 +17,7 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/collectives/workers.h"
-#include "tensorflow_ipu/kernels/core/packer.h"
+#include "tensorflow_ipu/kernels/core/exchange.h"
 #include "tensorflow_ipu/kernels/core/reduction.h"
 #include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/host/status.h"
@@ -125,7 +125,7 @@ class HostExchangeOp : public tf::AsyncOpKernel {
   }
 
  private:
-  core::Packer PartOf(const tf::Tensor& own, const tf::Tensor& exchanged, int64_t worker) const {
+  core::Exchange PartOf(const tf::Tensor& own, const tf::Tensor& exchanged, int64_t worker) const {
     core::Operand operand{core::DataType::kU8, reinterpret_cast<const std::byte*>(own.data()),
                           reinterpret_cast<std::byte*>(exchanged.data()), static_cast<int64_t>(own.TotalBytes()),
                           static_cast<int64_t>(exchanged.TotalBytes())};
@@ -136,7 +136,7 @@ class HostExchangeOp : public tf::AsyncOpKernel {
     std::vector<core::Share> shares;
     for (const int64_t member : members_) shares.push_back({member, static_cast<int64_t>(shares.size()), 1});
     const auto place = std::find(members_.begin(), members_.end(), worker) - members_.begin();
-    return core::Packer(collective_, {{operand}}, std::move(shares), static_cast<std::size_t>(place));
+    return core::Exchange(collective_, {{operand}}, std::move(shares), static_cast<std::size_t>(place));
   }
 
   core::Collective collective_;
