@@ -102,7 +102,7 @@ Exchange::Exchange(const Collective& collective, std::vector<Contribution> local
   if (shares_.size() > 1) {
     copies_ = (splits_ ? most : 1) * (joins_ ? most : 1);
   } else if (joins_ && !splits_) {
-    copies_ = std::clamp<int64_t>(size_ / 2, 1, 2);  // Outputs are large.
+    copies_ = std::clamp<int64_t>(size_ / 2, 1, 2);  // Each replica writes all inputs.
   }
   int64_t extent = 0;
   for (const Operand& operand : local_.front()) {
@@ -171,8 +171,9 @@ Ranks Exchange::Sources(const Share& share, int64_t to) const {
 }
 
 const std::byte* Exchange::Input(const Segment& segment, const Contribution& from, int64_t to) const {
+  const Operand& operand = from[segment.operand];
   const int64_t element = segment.begin + (splits_ ? to * segment.length : 0);
-  return from[segment.operand].input + Size(element) * segment.each;
+  return operand.input + Size(std::min(element, operand.count)) * segment.each;
 }
 
 std::byte* Exchange::Output(const Segment& segment, int64_t from, int64_t to) const {

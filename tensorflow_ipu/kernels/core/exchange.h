@@ -74,9 +74,8 @@ struct Ranks {
 // One collective of a group, as one of its processes sees it, in chunks with disjoint outputs. The process has the
 // replicas of one share; the shares are numbered in the order of workers, and a group of one process has one alone.
 //
-// What a rank gets comes from sources: from each rank, from one, or, of a sum, from each share, which first reduces
-// what its replicas have, in the type that it accumulates in. Of several shares the sum is ((x0 + x1) + (x2 + x3)) +
-// ...
+// What a rank gets comes from sources: from each rank, or from one; or, of a sum, from each share, which first reduces
+// what its replicas have, in the type that it accumulates in: ((x0 + x1) + (x2 + x3)) + ... of two shares or more.
 //
 // Different threads may do different chunks. A share's own data is read where the replicas have it.
 class Exchange {
@@ -151,7 +150,7 @@ class Exchange {
   bool joins_;        // The output has a part of each rank.
   bool keeps_;        // Each rank gets its own.
   bool sums_;
-  int64_t copies_ = 1;  // Of an element in a message at most.
+  int64_t copies_ = 1;  // Of an element in a message at most; without messages, how much finer the cuts are.
   int64_t chunk_bytes_;
   int64_t chunks_ = 0;
 };
