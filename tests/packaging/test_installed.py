@@ -76,6 +76,7 @@ def test_tensorflow_and_keras_are_extras_of_the_release_that_the_last_number_of_
         "gpu",
         "keras",
         "keras2",
+        "mpi",
         "report",
         "test",
     }
