@@ -105,12 +105,12 @@ def check_resolver(
     workers = sum(map(len, addresses.values()))
     if workers == 0 or job == "evaluator":  # An evaluator works alone.
         return
-    if own is None or (own.workers == 1 and workers > 1):
-        if workers > 1:
-            raise ValueError(
-                f"{source} names {workers} workers, and MPI has not started this process: run `mpiexec -n {workers} python"
-                f" {sys.argv[0] or 'SCRIPT'}`, or unset it to work alone"
-            )
+    if workers > 1 and (own is None or own.workers == 1):
+        raise ValueError(
+            f"{source} names {workers} workers, and MPI has not started this process: run `mpiexec -n {workers} python"
+            f" {sys.argv[0] or 'SCRIPT'}`, or unset it to work alone"
+        )
+    if own is None:
         return
     task = task if isinstance(task, int) else 0
     worker = task + (len(addresses["chief"]) if job == "worker" else 0)

@@ -418,11 +418,9 @@ void MpiCommunicator::Stop() {
   if (!failure_.ok()) return;
   failure_ = Status::Cancelled("This process has left the workers.");
   mpi_.Cancel(&listening_);
-  for (Handle* const request : {&listening_}) {
-    int done = 0;
-    MpiLibrary::StatusBytes ignored;
-    while (done == 0 && mpi_.Test(request, &done, &ignored) == 0) sched_yield();
-  }
+  int done = 0;
+  MpiLibrary::StatusBytes ignored;
+  while (done == 0 && mpi_.Test(&listening_, &done, &ignored) == 0) sched_yield();
 }
 
 }  // namespace tensorflow_ipu::core
