@@ -43,13 +43,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         ("ipu_compiles", _FLAG, [_TEXT, _INT]),
         ("ipu_configure_devices", None, [ctypes.POINTER(_FLAG), ctypes.POINTER(_FLAG), _FLAG]),
         ("ipu_open_workers", _TEXT, [_TEXT, ctypes.c_uint64, _TEXT]),
-        ("ipu_worker_library", _TEXT, []),
-        ("ipu_worker", _INT, []),
-        ("ipu_workers", _INT, []),
-        ("ipu_workers_initialized", _FLAG, []),
-        ("ipu_join_workers", _TEXT, [ctypes.c_double, ctypes.c_double, ctypes.POINTER(_INT), _INT]),
-        ("ipu_worker_names", _TEXT, []),
-        ("ipu_leave_workers", None, []),
+        ("ipu_join_workers", _TEXT, [ctypes.c_double, ctypes.c_double]),
         (
             (
                 "ipu_embedding_drop ipu_host_function_drop ipu_infeed_drop ipu_random_drop"

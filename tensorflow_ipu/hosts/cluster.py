@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import ctypes
 import dataclasses
 import os
 import socket
@@ -51,12 +49,12 @@ class Cluster:
 
 _joining = threading.Lock()
 _joined: Cluster | None = None
-# A call that opens the MPI library: the thread, and its error in words or None. It is made once, as MPI is initialized once.
-_opening: tuple[threading.Thread, list[bytes | None]] | None = None
+# A call that opens the MPI library: the thread, and its answer in words. It is made once, as MPI is initialized once.
+_opening: tuple[threading.Thread, list[bytes]] | None = None
 
 
 def joined() -> Cluster | None:
-    """Returns the cluster that this process has joined, of two workers or more; None if it works alone."""
+    """Returns the cluster that this process has joined; None if it has joined none."""
     return _joined
 
 
@@ -88,79 +86,77 @@ def join(
         own = Identity(_joined.worker, _joined.workers)
     check_resolver(cluster_resolver, own)
     seconds = _checked_timeout(timeout)
-    if own is None or own.workers == 1:
+    if own is None or (communicator is None and own.workers == 1):
         return Cluster(0, 1, (_own_name(),), seconds)
     with _joining:
-        if _joined is not None:
-            if (own.worker, own.workers) != (_joined.worker, _joined.workers):
-                raise ValueError(
-                    f"this process is worker {_joined.worker} of {_joined.workers} already, and cannot be worker"
-                    f" {own.worker} of {own.workers}: a process joins one cluster"
-                )
-            return _joined
-        _joined = _join(own, seconds, communicator)
+        if _joined is None:
+            alone = own.workers == 1
+            names = (_own_name(),) if alone else _join(own, seconds, 0 if communicator is None else communicator.handle)
+            _joined = Cluster(own.worker, own.workers, names, seconds)
+        elif (own.worker, own.workers) != (_joined.worker, _joined.workers):
+            raise ValueError(
+                f"this process is worker {_joined.worker} of {_joined.workers} already, and cannot be worker"
+                f" {own.worker} of {own.workers}: a process joins one cluster"
+            )
         return _joined
 
 
-def _join(own: Identity, seconds: float, communicator: mpi.Communicator | None) -> Cluster:
+def _join(own: Identity, seconds: float, handle: int) -> tuple[str, ...]:
+    """Joins the processes of the communicator that has this handle, or all if it is 0, and returns their names."""
     # Rank 0 knows who is missing, so the others wait a little longer for its end.
     deadline = time.monotonic() + seconds + (2.0 if own.worker else 0.0)
-    _open(own, 0 if communicator is None else communicator.handle, seconds, deadline)
-    if (native.ipu_worker(), native.ipu_workers()) != (own.worker, own.workers):
+    library, *numbers = _open(own, handle, seconds, deadline).split("\n")
+    if numbers != [str(own.worker), str(own.workers)]:
         raise ClusterError(
-            f"this process was started as worker {own.worker} of {own.workers}, and for the MPI library"
-            f" `{native.ipu_worker_library().decode()}` it is {native.ipu_worker()} of {native.ipu_workers()}: start it by the"
-            " `mpiexec` of that library; with Slurm, by `srun --mpi=pmi2` or `srun --mpi=pmix`"
+            f"this process was started as worker {own.worker} of {own.workers}, and for the MPI library `{library}` it is"
+            f" {numbers[0]} of {numbers[1]}: start it by the `mpiexec` of that library; with Slurm, by `srun --mpi=pmi2` or"
+            " `srun --mpi=pmix`"
         )
-    missing = (ctypes.c_int64 * 9)()
     while True:
         # In parts, so that Ctrl-C ends it.
-        error = native.ipu_join_workers(0.05, seconds, missing, len(missing))
-        if error is not None:
-            raise ClusterError(f"the workers could not join: {error.decode()}")
-        if missing[0] < 0:
-            break
+        answer = native.ipu_join_workers(0.05, seconds).decode()
+        if answer[0] == "!":
+            raise ClusterError(f"the workers could not join: {answer[1:]}")
+        if answer[0] != "?":
+            return tuple(answer.split("\n"))
         if time.monotonic() >= deadline:
-            ranks = ", ".join(map(str, missing[1 : 1 + min(missing[0], 8)]))
-            more = f" and {missing[0] - 8} more" if missing[0] > 8 else ""
-            raise ClusterError(_describe_missing(f"worker {ranks}{more}", seconds))
-    if not native.ipu_workers_initialized():
-        # Who has initialized MPI ends it, by a handler that was registered before this one and so runs later.
-        atexit.register(native.ipu_leave_workers)
-    names = native.ipu_worker_names().decode().split("\n")
-    return Cluster(own.worker, own.workers, tuple(names), seconds)
+            ranks = answer[1:].split()
+            more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
+            raise ClusterError(_describe_missing(", ".join(ranks[:8]) + more, own, seconds))
 
 
-def _open(own: Identity, handle: int, seconds: float, deadline: float) -> None:
+def _open(own: Identity, handle: int, seconds: float, deadline: float) -> str:
     """Initializes MPI on a thread, since `MPI_Init_thread` waits without a limit until all workers have called it."""
     global _opening  # noqa: PLW0603  (`_joining` guards it.)
     if _opening is None:
-        errors: list[bytes | None] = []
+        answers: list[bytes] = []
         candidates = "\n".join(f"{interface} {path}" for interface, path in mpi.libraries())
         arguments = candidates.encode(), handle, _own_name().encode()
         thread = threading.Thread(
-            target=lambda: errors.append(native.ipu_open_workers(*arguments)), name="ipu-mpi-init", daemon=True
+            target=lambda: answers.append(native.ipu_open_workers(*arguments)), name="ipu-mpi-init", daemon=True
         )
-        _opening = thread, errors
+        _opening = thread, answers
         thread.start()
-    thread, errors = _opening
+    thread, answers = _opening
     while thread.is_alive():
         if time.monotonic() >= deadline:
-            name = f"worker {1 - own.worker}" if own.workers == 2 else f"a worker, of {own.workers},"
-            raise ClusterError(_describe_missing(name, seconds))
+            raise ClusterError(_describe_missing(str(1 - own.worker) if own.workers == 2 else "", own, seconds))
         thread.join(0.05)  # In parts, so that Ctrl-C ends it.
     _opening = None
-    if errors[0] is not None:
-        raise ClusterError(errors[0].decode() or mpi.describe_missing_library(own))
+    answer = answers[0].decode()
+    if answer[0] == "!":
+        raise ClusterError(answer[1:] or mpi.describe_missing_library(own))
+    return answer
 
 
 def _own_name() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _describe_missing(workers: str, seconds: float) -> str:
+def _describe_missing(ranks: str, own: Identity, seconds: float) -> str:
+    missing = f"worker {ranks}" if ranks else f"a worker, of {own.workers},"
     return (
-        f"{workers} did not join within {seconds:g} s: have all workers create an"
+        f"{missing} did not join within {seconds:g} s: have all workers create an"
         " `IPUMultiWorkerStrategy` or call `popdist.init()`, or raise the `timeout`"
     )
 

@@ -56,7 +56,7 @@ TEST(a_worker_that_does_not_come_is_told_at_the_limit) {
 
 TEST(a_worker_that_has_not_begun_is_told_at_the_limit) {
   DistributedRuns distributed_run(2, 1, milliseconds(200));
-  distributed_run.Begin(0, "next run", {"a sum", "another sum"});
+  distributed_run.Begin(0);
   const auto arrival = distributed_run.ArriveAt(0, {1});
   CHECK(arrival->EndsWith(Code::kDeadlineExceeded));
   CHECK(arrival->Says("worker 1 (host1) did not begin this run"));
@@ -66,19 +66,16 @@ TEST(a_worker_that_has_not_begun_is_told_at_the_limit) {
 TEST(a_worker_that_waits_in_an_exchange_of_the_host_is_told_before_the_limit) {
   for (const bool left : {false, true}) {
     DistributedRuns distributed_run(2, 1, left ? milliseconds(200) : milliseconds(100000));
-    distributed_run.Begin(0, "next run", {"a sum", "another sum"}, left ? 7 : 6);
+    const auto theirs = distributed_run.BeginExchange(1, "a mean (what is printed)");
+    if (left) distributed_run.BeginExchange(0, "a mean (what is printed)")->End(Status::Cancelled("Enough."));
+    distributed_run.Begin(0, {"a sum", "another sum"}, true);
     const auto arrival = distributed_run.ArriveAt(0, {1});
-    const auto calls = distributed_run.here[1].communicator->NewCalls();
-    const auto message = MessageOf(ExchangeNotice::Of("a mean (what is printed)"));
-    distributed_run.here[1].communicator->Send(calls, 0, ExchangeNotice::Key("next run", 7), message,
-                                               [](const Status&) {});
     CHECK(arrival->EndsWith(left ? Code::kDeadlineExceeded : Code::kUnavailable));
     CHECK(arrival->Says("worker 1 (host1) did not begin this run"));
     CHECK_EQ(arrival->Says("it does something else, hangs, or was stopped"), left);
     CHECK_EQ(arrival->Says("of `train`: it waits for all workers to exchange a mean (what is printed), while worker 0 "
                            "waits for it in the collective `first`"),
              !left);
-    calls->Cancel();
   }
 }
 
@@ -95,8 +92,7 @@ TEST(another_program_is_told_by_what_differs) {
   for (const Case& each : cases) {
     DistributedRuns distributed_run(2, 1);
     for (const int64_t worker : {0, 1}) {
-      distributed_run.Begin(worker, "next run",
-                            worker == 1 ? each.collectives : std::vector<std::string>{"a sum", "another sum"});
+      distributed_run.Begin(worker, worker == 1 ? each.collectives : std::vector<std::string>{"a sum", "another sum"});
     }
     const auto ours = distributed_run.ArriveAt(0, {1});
     const auto theirs = distributed_run.ArriveAt(1, {1});
@@ -139,7 +135,7 @@ TEST(the_next_run_goes_on_after_a_failed_one) {
   distributed_run.runs[1]->End(Status::OutOfRange("The data end."));
   CHECK(failed->EndsWith(Code::kUnavailable));
   distributed_run.runs[0]->End(failed->status);
-  for (const int64_t worker : {0, 1}) distributed_run.Begin(worker, "next run", {"a sum", "another sum"});
+  for (const int64_t worker : {0, 1}) distributed_run.Begin(worker);
   const auto first = distributed_run.ArriveAt(0, {1});
   const auto second = distributed_run.ArriveAt(1, {2});
   CHECK(first->Gives({3}) && second->Gives({3}));

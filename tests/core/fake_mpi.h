@@ -48,9 +48,6 @@ class FakeMpi {
   MpiLibrary Of(int rank) {
     MpiLibrary mpi;
     mpi.world = reinterpret_cast<MpiLibrary::Handle>(&members_[static_cast<std::size_t>(rank)]);
-    mpi.Initialized = [](int* yes) { return *yes = 1, 0; };
-    mpi.Finalized = [](int* yes) { return *yes = 0, 0; };
-    mpi.Query_thread = [](int* level) { return *level = 3, 0; };
     mpi.Error_string = [](int, char* text, int*) { return std::strcpy(text, "a lost process"), 0; };
     mpi.Comm_rank = [](MpiLibrary::Handle of, int* rank) { return *rank = MemberOf(of).rank, 0; };
     mpi.Comm_size = [](MpiLibrary::Handle of, int* size) { return *size = MemberOf(of).world->size_, 0; };
@@ -71,6 +68,16 @@ class FakeMpi {
     };
     mpi.Ibarrier = [](MpiLibrary::Handle of, MpiLibrary::Handle* request) {
       return MemberOf(of).world->EndAtOnce(request);
+    };
+    mpi.Ibcast = [](void* data, int bytes, MpiLibrary::Handle, int root, MpiLibrary::Handle of,
+                    MpiLibrary::Handle* request) {
+      const Member& own = MemberOf(of);
+      if (own.rank != root)
+        return own.world->Add({false, root, own.rank, -1, static_cast<char*>(data), bytes}, request);
+      for (int to = 0; to < own.world->size_; ++to) {
+        if (to != root) own.world->Add({true, root, to, -1, static_cast<char*>(data), bytes}, request);
+      }
+      return own.world->EndAtOnce(request);
     };
     mpi.Test = [](MpiLibrary::Handle* request, int* done, MpiLibrary::StatusBytes*) {
       return Use(request, done, false);
@@ -160,11 +167,12 @@ class FakeMpi {
 };
 
 // The communicators of all ranks, which have joined.
-inline std::vector<std::shared_ptr<MpiCommunicator>> JoinedCommunicators(FakeMpi& world, int64_t size) {
-  std::vector<std::unique_ptr<MpiJoin>> joins(static_cast<std::size_t>(size));
+inline std::vector<std::shared_ptr<MpiCommunicator>> JoinedCommunicators(
+    FakeMpi& world, const std::vector<Communicator::Answer>& answers) {
+  std::vector<std::unique_ptr<MpiJoin>> joins(answers.size());
   for (std::size_t rank = 0; rank < joins.size(); ++rank) {
-    const Status status =
-        MpiJoin::Open(world.Of(static_cast<int>(rank)), 0, "process " + std::to_string(rank), &joins[rank]);
+    const MpiLibrary library = world.Of(static_cast<int>(rank));
+    const Status status = MpiJoin::Begin(library, library.world, "process " + std::to_string(rank), &joins[rank]);
     if (!status.ok()) return {};
   }
   std::vector<std::shared_ptr<MpiCommunicator>> made;
@@ -176,9 +184,9 @@ inline std::vector<std::shared_ptr<MpiCommunicator>> JoinedCommunicators(FakeMpi
       joined_ranks += joined ? 1 : 0;
     }
   }
-  for (const auto& join : joins) {
+  for (std::size_t rank = 0; rank < joins.size(); ++rank) {
     Status status;
-    made.push_back(MpiCommunicator::Make(*join, &status));
+    made.push_back(MpiCommunicator::Make(*joins[rank], answers[rank], &status));
   }
   return made;
 }

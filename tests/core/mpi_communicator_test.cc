@@ -20,7 +20,7 @@ using namespace tensorflow_ipu::core;
 // Two ranks, and what became of their calls.
 struct Pair {
   ~Pair() {
-    for (const auto& communicator : ranks) communicator->Stop();
+    for (const auto& communicator : ranks) communicator->Leave();
   }
 
   struct Call {
@@ -44,8 +44,11 @@ struct Pair {
 
   static Communicator::Done Ends(const Call& call) { return NoteIn(call.ending); }
 
+  // Answers with the bytes of the question.
+  static std::shared_ptr<const Message> Answer(const Key& question, std::size_t) { return MessageOf(question); }
+
   FakeMpi world{2};
-  std::vector<std::shared_ptr<MpiCommunicator>> ranks = JoinedCommunicators(world, 2);
+  std::vector<std::shared_ptr<MpiCommunicator>> ranks = JoinedCommunicators(world, {Answer, Answer});
   std::vector<std::shared_ptr<Communicator::Calls>> calls = {ranks[0]->NewCalls(), ranks[1]->NewCalls()};
 };
 
@@ -112,12 +115,37 @@ TEST(failure_of_mpi_ends_all_calls_and_later_ones) {
   }
 }
 
+TEST(questions_are_answered_without_a_call_of_the_other_worker) {
+  const Pair pair;
+  Pair::Call asked{std::make_shared<Message>(sizeof(Key))};
+  pair.ranks[0]->Ask(pair.calls[0], 1, std::string("question"), asked.message, Pair::Ends(asked));
+  CHECK(asked.ending->Await() && asked.ending->status.ok());
+  CHECK(ValueOf<Key>(*asked.message) == Key("question"));
+}
+
+TEST(calls_that_cannot_be_served_are_refused) {
+  const Pair pair;
+  pair.Send(0, "key", "text");
+  CHECK(pair.Send(0, "key", "text").ending->EndsWith(Code::kFailedPrecondition));
+  CHECK(pair.Receive(0, "large", Communicator::kMostBytes + 1).ending->EndsWith(Code::kInvalidArgument));
+}
+
+TEST(leaving_ends_open_calls_and_later_ones) {
+  const Pair pair;
+  const auto offered = pair.Send(0, "nobody", "text");
+  const auto awaited = pair.Receive(0, "never", 4);
+  for (const auto& communicator : pair.ranks) communicator->Leave();
+  for (const auto& call : {offered, awaited, pair.Receive(0, "later", 4)}) {
+    CHECK(call.ending->EndsWith(Code::kCancelled));
+  }
+}
+
 TEST(nothing_is_left_of_calls_that_are_done) {
   Pair pair;
   const auto received = pair.Receive(1, "key", 4);
   pair.Send(0, "key", "text");
   CHECK(received.ending->Await() && received.ending->status.ok());
-  for (const auto& communicator : pair.ranks) communicator->AwaitAll();
+  for (const auto& communicator : pair.ranks) communicator->Leave();
   CHECK_EQ(pair.world.open(), std::size_t{0});
 }
 

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -26,14 +25,16 @@ namespace check {
 
 using tensorflow_ipu::core::Communicator;
 using tensorflow_ipu::core::DistributedRun;
+using tensorflow_ipu::core::Key;
 using tensorflow_ipu::core::Message;
 using tensorflow_ipu::core::Program;
+using tensorflow_ipu::core::Runs;
 using tensorflow_ipu::core::Workers;
 
 // The messages of all workers. Calls end on other threads, as with MPI.
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  using Place = std::pair<std::pair<int64_t, int64_t>, std::string>;
+  using Place = std::pair<std::pair<int64_t, int64_t>, Key>;
 
   struct Call {
     std::shared_ptr<Message> to;
@@ -75,6 +76,24 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     End(sender.done, Status::Ok());
   }
 
+  // Has a worker answer a question.
+  void Ask(int64_t worker, const Key& question, const Call& call) {
+    Communicator::Answer answer;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (cancelled_.count(call.calls) > 0) return End(call.done, Status::Cancelled("cancelled"));
+      if (gone_.count(worker) > 0) return End(call.done, Status::Unavailable("reset"));
+      answer = answers_[worker];
+    }
+    std::memcpy(call.to->data(), answer(question, call.to->bytes())->data(), call.to->bytes());
+    End(call.done, Status::Ok());
+  }
+
+  void SetAnswer(int64_t worker, Communicator::Answer answer) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    answers_[worker] = std::move(answer);
+  }
+
   void Cancel(const void* calls) {
     std::lock_guard<std::mutex> lock(mutex_);
     cancelled_.insert(calls);
@@ -96,7 +115,6 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   }
 
   static void End(const Communicator::Done& done, const Status& status) {
-    if (done == nullptr) return;
     tensorflow_ipu::core::Executor::Global().Run([done, status](const Status&) { done(status); });
   }
 
@@ -116,6 +134,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   std::multimap<Place, Call> calls_;
   std::set<const void*> cancelled_;
   std::set<int64_t> gone_;
+  std::map<int64_t, Communicator::Answer> answers_;
 };
 
 class MemoryCommunicator : public Communicator {
@@ -141,19 +160,19 @@ class MemoryCommunicator : public Communicator {
     return calls_.back();
   }
 
-  void Send(const std::shared_ptr<Calls>& calls, int64_t to, const std::string& key,
-            std::shared_ptr<const Message> message, Done done) override {
+  void Send(const std::shared_ptr<Calls>& calls, int64_t to, const Key& key, std::shared_ptr<const Message> message,
+            Done done) override {
     exchange_->Meet({{worker_, to}, key}, {nullptr, std::move(message), std::move(done), calls.get()});
   }
 
-  void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const std::string& key,
-               std::shared_ptr<Message> message, Done done) override {
+  void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const Key& key, std::shared_ptr<Message> message,
+               Done done) override {
     exchange_->Meet({{from, worker_}, key}, {std::move(message), nullptr, std::move(done), calls.get()});
   }
 
-  // Fails what waits for any worker.
-  void Abort(int) override {
-    for (int64_t worker = 0; worker < workers_; ++worker) exchange_->Kill(worker);
+  void Ask(const std::shared_ptr<Calls>& calls, int64_t of, const Key& question, std::shared_ptr<Message> answer,
+           Done done) override {
+    exchange_->Ask(of, question, {std::move(answer), nullptr, std::move(done), calls.get()});
   }
 
  private:
@@ -168,9 +187,16 @@ class MemoryCommunicator : public Communicator {
 struct DistributedRuns {
   DistributedRuns(int64_t workers, int64_t replicas, std::chrono::nanoseconds limit = kDeadline, bool over_mpi = false)
       : local(replicas), all(workers * replicas) {
+    std::vector<Communicator::Answer> answers;
+    for (int64_t worker = 0; worker < workers; ++worker) {
+      begun.push_back(std::make_shared<Runs>());
+      answers.push_back(
+          [&own = *begun.back()](const Key& question, std::size_t bytes) { return own.Answer(question, bytes); });
+      exchange->SetAnswer(worker, answers.back());
+    }
     if (over_mpi) {
       mpi = std::make_unique<FakeMpi>(static_cast<int>(workers));
-      communicators = JoinedCommunicators(*mpi, workers);
+      communicators = JoinedCommunicators(*mpi, answers);
     }
     std::vector<std::string> names;
     for (int64_t worker = 0; worker < workers; ++worker) names.push_back("host" + std::to_string(worker));
@@ -183,22 +209,25 @@ struct DistributedRuns {
       others.push_back(std::make_shared<CallSite>("second", replica_groups.back(), "another sum"));
     }
     runs.resize(here.size());
-    for (int64_t worker = 0; worker < workers; ++worker) Begin(worker, "run", {"a sum", "another sum"});
+    for (int64_t worker = 0; worker < workers; ++worker) Begin(worker);
   }
 
   ~DistributedRuns() {
     for (const auto& run : runs) run->End(Status::Ok());
-    runs.clear();
-    for (const auto& communicator : communicators) communicator->Stop();
+    for (const auto& communicator : communicators) communicator->Leave();
   }
 
-  void Begin(int64_t worker, const std::string& name, std::vector<std::string> collectives,
-             std::optional<int64_t> host_exchanges = std::nullopt) {
+  // Begins the worker's next run. The worker's main thread `waits` for it.
+  void Begin(int64_t worker, std::vector<std::string> collectives = {"a sum", "another sum"}, bool waits = false) {
     const auto at = static_cast<std::size_t>(worker);
-    runs[at] = std::make_shared<DistributedRun>(here[at], name, Program{"train", std::move(collectives), local, 0},
-                                                host_exchanges);
-    runs[at]->Begin();
+    runs[at] = begun[at]->Begin(here[at], "ipu:0", Program{"train", std::move(collectives), local, 0}, waits);
     replica_groups[at]->Begin(local, worker, static_cast<int64_t>(here.size()), runs[at], {sites[at], others[at]});
+  }
+
+  // Begins an exchange of the worker's main thread.
+  std::shared_ptr<DistributedRun> BeginExchange(int64_t worker, const std::string& words) const {
+    const auto at = static_cast<std::size_t>(worker);
+    return begun[at]->Begin(here[at], Runs::kMainThread, Program::OfExchange(words, 0), false);
   }
 
   CallSite& SiteOf(int64_t replica) const { return *sites[static_cast<std::size_t>(replica / local)]; }
@@ -214,6 +243,7 @@ struct DistributedRuns {
   const int64_t all;
   const std::shared_ptr<Exchange> exchange = std::make_shared<Exchange>();
   std::vector<Workers> here;
+  std::vector<std::shared_ptr<Runs>> begun;
   std::vector<std::shared_ptr<ReplicaGroup>> replica_groups;
   std::vector<std::shared_ptr<CallSite>> sites;
   std::vector<std::shared_ptr<CallSite>> others;

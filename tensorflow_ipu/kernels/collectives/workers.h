@@ -1,4 +1,4 @@
-// The workers that run programs together with this process, and what it does together with them.
+// The workers that run programs together with this process.
 #pragma once
 
 #include <chrono>
@@ -14,28 +14,22 @@
 
 namespace tensorflow_ipu {
 
-// Begins to join the processes of a communicator of the first of these libraries that can be used, or of all that MPI
-// has started if it is 0; a second call does nothing. Where this initializes MPI, it ends MPI at the exit of the
-// process: with status 0 when all workers have come to their ends, and at once, with all workers, with another status.
-core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
-                         const std::string& name);
-
-// This process among those of the communicator.
+// This process among those of an MPI communicator.
 struct Rank {
   std::string library;
   int rank = 0;
   int size = 1;
-  bool initialized_here = false;
 };
-Rank OpenedRank();
 
-// Waits for the others for so long. `joined` says whether all have come, and `missing` has those that have not; see
+// Begins to join the processes of a communicator of the first of these libraries that can be used, or of all that MPI
+// has started if it is 0; a second call only fills `rank`. Where this initializes MPI, it ends MPI at the exit of the
+// process: at once, with all workers, unless the status is 0. `MPI_Finalize` waits until all workers have come there.
+core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
+                         const std::string& name, Rank* rank);
+
+// Waits for the others for so long. Then they have joined, or `missing` has those that have not; see
 // `MpiJoin::Missing`. `limit` is for later waits.
-core::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, bool* joined,
-                         std::vector<int>* missing);
-
-// Ends this process's part, before somebody else ends MPI.
-void LeaveWorkers();
+core::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, std::vector<int>* missing);
 
 // Null: this process is alone, as at first.
 std::shared_ptr<const core::Workers> CurrentWorkers();
@@ -44,21 +38,9 @@ std::shared_ptr<const core::Workers> CurrentWorkers();
 std::shared_ptr<core::DistributedRun> NewDistributedRun(const core::Workers& workers, int64_t device,
                                                         core::Program program);
 
-// The next exchange of a sequence, numbered alike on all workers. The empty name is the sequence of Python's main
-// thread: other workers that wait in a run learn of its exchanges.
-class HostExchange {
- public:
-  HostExchange(const core::Workers& workers, const std::string& sequence, const std::string& words);
-  ~HostExchange();
-
-  HostExchange(const HostExchange&) = delete;
-  HostExchange& operator=(const HostExchange&) = delete;
-
-  core::DistributedRun& run() const { return *run_; }
-
- private:
-  std::shared_ptr<core::DistributedRun> run_;
-  std::shared_ptr<core::Communicator::Calls> announced_;
-};
+// Begins the next exchange of a sequence, numbered alike on all workers. The empty name is the sequence of Python's
+// main thread.
+std::shared_ptr<core::DistributedRun> NewHostExchange(const core::Workers& workers, const std::string& sequence,
+                                                      const std::string& words);
 
 }  // namespace tensorflow_ipu

@@ -216,56 +216,37 @@ void ipu_random_reset(int64_t device, uint64_t seed, int32_t identical) {
 void ipu_random_forget() { ForgetSeeds(); }
 
 // Begins to join the processes of an MPI communicator, or of all if it is 0. `libraries` has a line for each that may
-// be used: a number of `MpiInterface` and the path. Returns an error in words, empty if there is no library; else null.
-// Texts stay until the thread's next call.
+// be used: a number of `MpiInterface` and the path. Returns three lines, the library, this process's rank and how many
+// processes there are; or an error behind "!", empty if there is no library. Texts stay until the thread's next call.
 const char* ipu_open_workers(const char* libraries, uint64_t communicator, const char* name) {
   static thread_local std::string text;
   std::vector<core::MpiLibrary::Candidate> candidates;
   for (const absl::string_view line : absl::StrSplit(libraries, '\n')) {
     candidates.push_back({std::string(line.substr(2)), static_cast<core::MpiInterface>(line[0] - '0')});
   }
-  const core::Status status = OpenWorkers(candidates, communicator, name);
-  text = status.code == core::Code::kNotFound ? "" : status.message;
-  return status.ok() ? nullptr : text.c_str();
-}
-
-// This process in the opened communicator: the library, its rank, how many there are, and whether MPI was initialized
-// there.
-const char* ipu_worker_library() {
-  static thread_local std::string text;
-  text = OpenedRank().library;
+  Rank rank;
+  const core::Status status = OpenWorkers(candidates, communicator, name, &rank);
+  text = status.ok() ? absl::StrCat(rank.library, "\n", rank.rank, "\n", rank.size)
+                     : absl::StrCat("!", status.code == core::Code::kNotFound ? "" : status.message);
   return text.c_str();
 }
-int64_t ipu_worker() { return OpenedRank().rank; }
-int64_t ipu_workers() { return OpenedRank().size; }
-int32_t ipu_workers_initialized() { return OpenedRank().initialized_here ? 1 : 0; }
 
-// Waits up to `wait` seconds until all have joined; `limit` is how many seconds one later waits for another. Returns an
-// error in words, or null; then the number of missing processes is in `missing`, followed by as many of them as fit in
-// `count` places, or -1 if all have joined.
-const char* ipu_join_workers(double wait, double limit, int64_t* missing, int64_t count) {
+// Waits up to `wait` seconds until all have joined; `limit` is how many seconds one later waits for another. Returns
+// the names of all, a line each; or the ranks of those that are known to be missing, with blanks, behind "?"; or an
+// error behind "!".
+const char* ipu_join_workers(double wait, double limit) {
   static thread_local std::string text;
   const auto nanoseconds = [](double seconds) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
   };
-  bool joined = false;
-  std::vector<int> ranks;
-  const core::Status status = JoinWorkers(nanoseconds(wait), nanoseconds(limit), &joined, &ranks);
-  missing[0] = joined ? -1 : static_cast<int64_t>(ranks.size());
-  const int64_t shown = std::min(count - 1, static_cast<int64_t>(ranks.size()));
-  std::copy(ranks.begin(), ranks.begin() + shown, missing + 1);
-  text = status.message;
-  return status.ok() ? nullptr : text.c_str();
-}
-
-// The names of all workers that have joined, with a line for each.
-const char* ipu_worker_names() {
-  static thread_local std::string text;
-  text = absl::StrJoin(CurrentWorkers()->names, "\n");
+  std::vector<int> missing;
+  const core::Status status = JoinWorkers(nanoseconds(wait), nanoseconds(limit), &missing);
+  const std::shared_ptr<const core::Workers> workers = CurrentWorkers();
+  text = !status.ok()         ? absl::StrCat("!", status.message)
+         : workers == nullptr ? absl::StrCat("?", absl::StrJoin(missing, " "))
+                              : absl::StrJoin(workers->names, "\n");
   return text.c_str();
 }
-
-void ipu_leave_workers() { LeaveWorkers(); }
 
 // The runs that wait for their turn on a device.
 int64_t ipu_runs_waiting(int64_t device) { return TurnsOf(device).waiting(); }

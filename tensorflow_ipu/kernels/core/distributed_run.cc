@@ -35,15 +35,10 @@ Program Program::OfText(const std::string& text) {
   return program;
 }
 
-// FNV-1a.
 uint64_t Program::Digest() const {
   Program nameless = *this;
   nameless.name.clear();
-  uint64_t digest = 0xcbf29ce484222325ull;
-  for (const char letter : nameless.Text()) {
-    digest = (digest ^ static_cast<unsigned char>(letter)) * 0x100000001b3ull;
-  }
-  return digest;
+  return Key(nameless.Text()).digest[0];
 }
 
 std::optional<std::string> Difference(const Program& ours, const Program& theirs, const std::string& worker) {
@@ -76,22 +71,6 @@ std::optional<std::string> Difference(const Program& ours, const Program& theirs
   return std::nullopt;
 }
 
-Report Report::Of(const Status& how, int64_t crossed) {
-  Report report{static_cast<int64_t>(how.code), crossed, {}};
-  how.message.copy(report.words, kWords - 1);
-  return report;
-}
-
-ExchangeNotice ExchangeNotice::Of(const std::string& words) {
-  ExchangeNotice exchange{};
-  words.copy(exchange.words, kWords - 1);
-  return exchange;
-}
-
-std::string ExchangeNotice::Key(const std::string& run, int64_t number) {
-  return run + ":host:" + std::to_string(number);
-}
-
 std::shared_ptr<Message> MessageOfText(const std::string& text) {
   auto message = std::make_shared<Message>(text.size());
   std::memcpy(message->data(), text.data(), text.size());
@@ -104,24 +83,23 @@ std::string TextOf(const Message& message) {
 
 namespace {
 
-constexpr char kGreeting[] = "greeting";
-constexpr char kText[] = "text";
-constexpr char kEnd[] = "end";
+// Runs of a sequence about which a late worker may still ask.
+constexpr std::size_t kKept = 4;
 
 std::string Seconds(std::chrono::nanoseconds time) {
   const int64_t tenths = time / std::chrono::milliseconds(100);
   return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
 }
 
-std::string DescribeEnd(const Report& report, const std::string& worker, const Program& run, const std::string& where) {
-  if (run.IsExchange()) return worker + " gave up " + where + ": " + report.words;
-  const std::string& program = run.name;
-  const std::string crossed = Counted(static_cast<std::size_t>(report.crossed), "collective");
-  if (static_cast<Code>(report.code) == Code::kOk) {
-    return worker + " ended its run of `" + program + "` after " + crossed + ", and this worker waits for it in " +
+std::string DescribeEnd(const RunState& state, const std::string& worker, const Program& run,
+                        const std::string& where) {
+  if (run.IsExchange()) return worker + " gave up " + where + ": " + state.words;
+  const std::string crossed = Counted(static_cast<std::size_t>(state.crossed), "collective");
+  if (static_cast<Code>(state.fate) == Code::kOk) {
+    return worker + " ended its run of `" + run.name + "` after " + crossed + ", and this worker waits for it in " +
            where + ". Have all workers run equally many steps, and take the same branches.";
   }
-  return worker + " failed in its run of `" + program + "`, after " + crossed + ": " + report.words;
+  return worker + " failed in its run of `" + run.name + "`, after " + crossed + ": " + state.words;
 }
 
 std::string DescribeExchange(const std::string& exchange, const std::string& worker, const std::string& program,
@@ -140,27 +118,11 @@ DistributedRun::DistributedRun(Workers workers, std::string name, Program progra
       program_(std::move(program)),
       host_exchanges_(host_exchanges),
       data_(name_ + ":" + std::to_string(program_.Digest())),
-      calls_(workers_.communicator->NewCalls()),
-      reports_(workers_.communicator->NewCalls()) {}
+      question_(name_),
+      text_question_(name_ + ":text"),
+      calls_(workers_.communicator->NewCalls()) {}
 
-DistributedRun::~DistributedRun() {
-  calls_->Cancel();
-  reports_->Cancel();
-}
-
-void DistributedRun::Begin() {
-  const std::shared_ptr<const Message> text = MessageOfText(program_.Text());
-  const std::shared_ptr<const Message> greeting = MessageOf(Greeting{program_.Digest(), text->bytes()});
-  for (int64_t worker = 0; worker < workers_.count(); ++worker) {
-    if (worker == workers_.worker()) continue;
-    Post(worker, kGreeting, greeting);
-    Post(worker, kText, text);
-  }
-}
-
-void DistributedRun::Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message) {
-  workers_.communicator->Send(reports_, to, name_ + ":" + what, message, nullptr);
-}
+DistributedRun::~DistributedRun() { calls_->Cancel(); }
 
 void DistributedRun::Cross(const std::string& name, const std::string& key, Exchange exchange,
                            std::function<void(Status)> done) {
@@ -203,19 +165,31 @@ void DistributedRun::Abort(Status why) {
 }
 
 void DistributedRun::End(const Status& how) {
-  int64_t crossed = 0;
   {
     const Lock lock(mutex_);
-    if (ended_) return;
-    ended_ = true;
-    crossed = crossed_;
+    if (end_.has_value()) return;
+    end_ = how;
   }
   Abort(Status::Cancelled("The run has ended."));
   calls_->Cancel();
-  const std::shared_ptr<const Message> report = MessageOf(Report::Of(how, crossed));
-  for (int64_t worker = 0; worker < workers_.count(); ++worker) {
-    if (worker != workers_.worker()) Post(worker, kEnd, report);
-  }
+}
+
+std::shared_ptr<const Message> DistributedRun::Answer(const Key& question) const {
+  if (question == text_question_) return MessageOfText(program_.Text());
+  if (!(question == question_)) return nullptr;
+  RunState state;
+  state.digest = program_.Digest();
+  state.text_bytes = program_.Text().size();
+  const Lock lock(mutex_);
+  state.fate = end_.has_value() ? static_cast<int64_t>(end_->code) : RunState::kRuns;
+  state.crossed = crossed_;
+  if (end_.has_value()) state.Say(end_->message);
+  return MessageOf(state);
+}
+
+void DistributedRun::SayWhere(RunState* state) const {
+  const Lock lock(mutex_);
+  if (!end_.has_value()) state->Say(program_.collectives.front());
 }
 
 void DistributedRun::OnMessageFailed(int64_t worker, const std::string& where, const Status& why) {
@@ -273,21 +247,28 @@ void DistributedRun::CheckPeers() {
   for (const int64_t worker : to_ask) Ask(worker);
 }
 
+bool DistributedRun::IsElsewhere(const RunState& state) const {
+  // The exchange that follows those of this worker cannot end before this run, since this worker would have to take
+  // part.
+  return state.fate == RunState::kNotBegun && state.words[0] != 0 && host_exchanges_.has_value() &&
+         state.exchange > *host_exchanges_;
+}
+
 std::optional<Status> DistributedRun::Overdue(const CrossHostCollective& collective,
                                               const std::vector<int64_t>& awaited) const {
   const auto now = Clock::now();
   for (const int64_t worker : awaited) {
     const auto peer = peers_.find(worker);
-    if (peer == peers_.end()) continue;
-    const Peer& known = peer->second;
-    const bool elsewhere = known.elsewhere.has_value() && !known.begun;
-    if (!known.ended.has_value() && !elsewhere) continue;
+    if (peer == peers_.end() || !peer->second.state.has_value()) continue;
+    const RunState& state = *peer->second.state;
     // Its earlier messages may still be in flight.
-    if (now - known.reported_at < CheckInterval() / 2) continue;
+    if (now - peer->second.since < CheckInterval() / 2) continue;
     const std::string who = workers_.Name(worker);
-    return Status::Unavailable(
-        elsewhere ? DescribeExchange(*known.elsewhere, who, program_.name, collective.name(), workers_.worker())
-                  : DescribeEnd(*known.ended, who, program_, collective.name()));
+    if (state.fate >= 0) return Status::Unavailable(DescribeEnd(state, who, program_, collective.name()));
+    if (IsElsewhere(state)) {
+      return Status::Unavailable(
+          DescribeExchange(state.words, who, program_.name, collective.name(), workers_.worker()));
+    }
   }
   if (workers_.limit.count() == 0 || now - collective.since() < workers_.limit || awaited.empty()) return std::nullopt;
   std::string words;
@@ -301,7 +282,7 @@ std::optional<Status> DistributedRun::Overdue(const CrossHostCollective& collect
 std::string DistributedRun::DescribeLate(int64_t worker) const {
   const std::string who = workers_.Name(worker);
   const auto known = peers_.find(worker);
-  if (known != peers_.end() && known->second.begun) {
+  if (known != peers_.end() && known->second.state.has_value() && known->second.state->fate != RunState::kNotBegun) {
     return who + " runs the same program and did not come there";
   }
   return who + (program_.IsExchange() ? " did not come" : " did not begin this run") +
@@ -309,52 +290,71 @@ std::string DistributedRun::DescribeLate(int64_t worker) const {
 }
 
 void DistributedRun::Ask(int64_t worker) {
-  const auto greeting = std::make_shared<Message>(sizeof(Greeting));
-  workers_.communicator->Receive(calls_, worker, name_ + ":" + kGreeting, greeting,
-                                 [weak = weak_from_this(), worker, greeting](const Status& status) {
-                                   const auto self = weak.lock();
-                                   if (self == nullptr || status.code == Code::kCancelled) return;
-                                   if (!status.ok()) return self->OnMessageFailed(worker, "a collective", status);
-                                   self->OnGreeting(worker, *greeting);
-                                 });
-  AskFor<Report>(worker, name_ + ":" + kEnd, [](Peer& peer, const Report& report) { peer.ended = report; });
-  if (!host_exchanges_.has_value()) return;
-  // The next one cannot begin before this run has ended, since this worker would have to take part.
-  AskFor<ExchangeNotice>(worker, ExchangeNotice::Key(name_, *host_exchanges_ + 1),
-                         [](Peer& peer, const ExchangeNotice& exchange) { peer.elsewhere = exchange.words; });
+  const auto answer = std::make_shared<Message>(sizeof(RunState));
+  workers_.communicator->Ask(calls_, worker, question_, answer,
+                             [weak = weak_from_this(), worker, answer](const Status& status) {
+                               const auto self = weak.lock();
+                               if (self == nullptr || status.code == Code::kCancelled) return;
+                               if (!status.ok()) return self->OnMessageFailed(worker, "a collective", status);
+                               self->OnState(worker, ValueOf<RunState>(*answer));
+                             });
 }
 
-// Receives what a worker may report later.
-template <typename T, typename Note>
-void DistributedRun::AskFor(int64_t worker, const std::string& key, Note note) {
-  const auto report = std::make_shared<Message>(sizeof(T));
-  workers_.communicator->Receive(calls_, worker, key, report,
-                                 [weak = weak_from_this(), worker, report, note](const Status& status) {
-                                   const auto self = weak.lock();
-                                   if (self == nullptr || !status.ok()) return;
-                                   const Lock lock(self->mutex_);
-                                   Peer& peer = self->peers_[worker];
-                                   note(peer, ValueOf<T>(*report));
-                                   peer.reported_at = Clock::now();
-                                 });
-}
-
-void DistributedRun::OnGreeting(int64_t worker, const Message& message) {
-  const auto greeting = ValueOf<Greeting>(message);
+void DistributedRun::OnState(int64_t worker, const RunState& state) {
   {
     const Lock lock(mutex_);
-    peers_[worker].begun = true;
+    Peer& peer = peers_[worker];
+    peer.asked = false;
+    if (!peer.state.has_value() || peer.state->fate != state.fate) peer.since = Clock::now();
+    peer.state = state;
   }
-  if (greeting.digest == program_.Digest()) return;
-  const auto text = std::make_shared<Message>(greeting.text_bytes);
-  workers_.communicator->Receive(
-      calls_, worker, name_ + ":" + kText, text, [weak = weak_from_this(), worker, text](const Status& status) {
+  if (state.fate != RunState::kNotBegun && state.digest != program_.Digest()) Compare(worker, state.text_bytes);
+}
+
+void DistributedRun::Compare(int64_t worker, std::size_t text_bytes) {
+  const auto text = std::make_shared<Message>(text_bytes);
+  workers_.communicator->Ask(
+      calls_, worker, text_question_, text, [weak = weak_from_this(), worker, text](const Status& status) {
         const auto self = weak.lock();
         if (self == nullptr || !status.ok()) return;
-        const auto difference = Difference(self->program_, Program::OfText(TextOf(*text)), self->workers_.Name(worker));
-        self->Abort(
-            Status::InvalidArgument(difference.value_or(self->workers_.Name(worker) + " runs another program.")));
+        const std::string who = self->workers_.Name(worker);
+        const auto difference = Difference(self->program_, Program::OfText(TextOf(*text)), who);
+        self->Abort(Status::InvalidArgument(difference.value_or(who + " runs another program.")));
       });
+}
+
+std::shared_ptr<DistributedRun> Runs::Begin(const Workers& workers, const std::string& sequence, Program program,
+                                            bool waits) {
+  std::shared_ptr<DistributedRun> old;  // Destroyed without the lock.
+  const Lock lock(mutex_);
+  const auto exchanges = waits ? std::optional(sequences_[kMainThread].begun) : std::nullopt;
+  Sequence& runs = sequences_[sequence];
+  const std::string name = sequence + ":" + std::to_string(++runs.begun);
+  runs.kept.push_back(std::make_shared<DistributedRun>(workers, name, std::move(program), exchanges));
+  if (runs.kept.size() > kKept) {
+    old = std::move(runs.kept.front());
+    runs.kept.pop_front();
+  }
+  return runs.kept.back();
+}
+
+std::shared_ptr<const Message> Runs::Answer(const Key& question, std::size_t bytes) const {
+  const Lock lock(mutex_);
+  for (const auto& [name, sequence] : sequences_) {
+    for (const auto& run : sequence.kept) {
+      const std::shared_ptr<const Message> answer = run->Answer(question);
+      if (answer != nullptr && answer->bytes() == bytes) return answer;
+    }
+  }
+  RunState state;
+  const auto main_thread = sequences_.find(kMainThread);
+  if (main_thread != sequences_.end()) {
+    state.exchange = main_thread->second.begun;
+    main_thread->second.kept.back()->SayWhere(&state);
+  }
+  std::string text(reinterpret_cast<const char*>(&state), sizeof(state));
+  text.resize(bytes);
+  return MessageOfText(text);
 }
 
 }  // namespace tensorflow_ipu::core

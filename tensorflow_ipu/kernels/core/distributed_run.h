@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -39,34 +40,20 @@ struct Program {
 // How the programs differ, if they do.
 std::optional<std::string> Difference(const Program& ours, const Program& theirs, const std::string& worker);
 
-// The first message.
-struct Greeting {
-  uint64_t digest;
-  uint64_t text_bytes;
-};
-
-// How a worker's part of a run ended.
-struct Report {
+// What a worker says of its part of a run.
+struct RunState {
   static constexpr std::size_t kWords = 1000;
+  static constexpr int64_t kNotBegun = -2;
+  static constexpr int64_t kRuns = -1;
 
-  int64_t code;
-  int64_t crossed;  // Collectives that it took part in.
-  char words[kWords];
+  int64_t fate = kNotBegun;  // Or the code of the status that it ended with.
+  int64_t crossed = 0;       // Collectives that it took part in.
+  int64_t exchange = 0;      // Without a run: the number of the exchange in which the main thread waits.
+  uint64_t digest = 0;       // Of the program,
+  uint64_t text_bytes = 0;   // whose text is the answer to another question.
+  char words[kWords] = {};   // Why the run failed, or what is exchanged.
 
-  static Report Of(const Status& how, int64_t crossed);
-};
-
-// What a worker exchanges with all others outside of programs.
-struct ExchangeNotice {
-  static constexpr std::size_t kWords = 400;
-
-  char words[kWords];
-
-  static ExchangeNotice Of(const std::string& words);
-
-  // Exchanges of the host are numbered alike on all workers. The name of the run keeps messages from a run that has
-  // ended.
-  static std::string Key(const std::string& run, int64_t number);
+  void Say(const std::string& text) { text.copy(words, kWords - 1); }
 };
 
 std::shared_ptr<Message> MessageOfText(const std::string& text);
@@ -85,9 +72,8 @@ T ValueOf(const Message& message) {
 }
 
 // Workers identify a collective by numbers: of the run, of the call site, and of the use of the site. They exchange
-// data alone as long as all is well. Each worker offers two reports: what it runs, and how that ended. A worker that
-// waits for long asks for them, and so finds another program or an early end. MPI ends all
-// processes when one is lost.
+// data alone as long as all is well. A worker that waits for long asks the others what they run and how that ended, and
+// so finds another program or an early end. MPI ends all processes when one is lost.
 //
 // The first failure is the run's: all of its collectives fail. Thread-safe; lives in a shared_ptr.
 class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
@@ -98,11 +84,7 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
                  std::optional<int64_t> host_exchanges = std::nullopt);
   ~DistributedRun();
 
-  const Workers& workers() const { return workers_; }
-
   std::string ExchangeName() const { return "the exchange of " + program_.collectives.front(); }
-
-  void Begin();
 
   // Performs a collective; see CrossHostCollective. `key` identifies it, `name` is for messages.
   void Cross(const std::string& name, const std::string& key, Exchange exchange, std::function<void(Status)> done)
@@ -111,18 +93,22 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   // Fails all collectives of the run, open ones and later ones.
   void Abort(Status why) IPU_EXCLUDES(mutex_);
 
-  // Ends this worker's part. Others may ask for the report as long as this object lives.
+  // Ends this worker's part.
   void End(const Status& how) IPU_EXCLUDES(mutex_);
+
+  // Answers another worker: a `RunState`, or the program's text; null if the question is about another run.
+  std::shared_ptr<const Message> Answer(const Key& question) const IPU_EXCLUDES(mutex_);
+
+  // Says in the state, of a worker that has not begun another run, that it waits in this exchange, if it does.
+  void SayWhere(RunState* state) const IPU_EXCLUDES(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   struct Peer {
-    bool asked = false;
-    bool begun = false;
-    std::optional<Report> ended;
-    std::optional<std::string> elsewhere;  // The exchange of the host in which it waits.
-    Clock::time_point reported_at;
+    bool asked = false;  // The answer is on its way.
+    std::optional<RunState> state;
+    Clock::time_point since;  // When the first answer with this fate came.
   };
 
   void OnMessageFailed(int64_t worker, const std::string& where, const Status& why);
@@ -131,12 +117,11 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   std::optional<Status> Overdue(const CrossHostCollective& collective, const std::vector<int64_t>& awaited) const
       IPU_REQUIRES(mutex_);
   std::string DescribeLate(int64_t worker) const IPU_REQUIRES(mutex_);
+  bool IsElsewhere(const RunState& state) const;
 
   void Ask(int64_t worker) IPU_EXCLUDES(mutex_);
-  template <typename T, typename Note>
-  void AskFor(int64_t worker, const std::string& key, Note note) IPU_EXCLUDES(mutex_);
-  void OnGreeting(int64_t worker, const Message& greeting) IPU_EXCLUDES(mutex_);
-  void Post(int64_t to, const char* what, const std::shared_ptr<const Message>& message);
+  void OnState(int64_t worker, const RunState& state) IPU_EXCLUDES(mutex_);
+  void Compare(int64_t worker, std::size_t text_bytes);
 
   std::chrono::nanoseconds CheckInterval() const;
 
@@ -145,8 +130,9 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   const Program program_;
   const std::optional<int64_t> host_exchanges_;
   const std::string data_;  // The prefix of data keys. Workers whose programs differ exchange no data.
+  const Key question_;      // What others do.
+  const Key text_question_;
   const std::shared_ptr<Communicator::Calls> calls_;
-  const std::shared_ptr<Communicator::Calls> reports_;
 
   mutable Mutex mutex_;
   std::set<std::shared_ptr<CrossHostCollective>> open_ IPU_GUARDED_BY(mutex_);
@@ -154,7 +140,31 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   std::optional<Status> failure_ IPU_GUARDED_BY(mutex_);
   int64_t crossed_ IPU_GUARDED_BY(mutex_) = 0;
   bool checking_ IPU_GUARDED_BY(mutex_) = false;
-  bool ended_ IPU_GUARDED_BY(mutex_) = false;
+  std::optional<Status> end_ IPU_GUARDED_BY(mutex_);
+};
+
+// The runs that a process has begun, by which it answers the questions of other workers. Workers number the runs of a
+// sequence alike. Thread-safe.
+class Runs {
+ public:
+  // The sequence of exchanges that Python's main thread begins.
+  static constexpr char kMainThread[] = "host:";
+
+  // Begins the next run of a sequence. The main thread begins no exchange during the run if it `waits`.
+  std::shared_ptr<DistributedRun> Begin(const Workers& workers, const std::string& sequence, Program program,
+                                        bool waits) IPU_EXCLUDES(mutex_);
+
+  // See `Communicator::Answer`.
+  std::shared_ptr<const Message> Answer(const Key& question, std::size_t bytes) const IPU_EXCLUDES(mutex_);
+
+ private:
+  struct Sequence {
+    int64_t begun = 0;
+    std::deque<std::shared_ptr<DistributedRun>> kept;  // A late worker may still ask about them.
+  };
+
+  mutable Mutex mutex_;
+  std::map<std::string, Sequence> sequences_ IPU_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu::core

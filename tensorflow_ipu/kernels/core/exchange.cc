@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "tensorflow_ipu/kernels/core/communicator.h"
 #include "tensorflow_ipu/kernels/core/tuning.h"
 
 namespace tensorflow_ipu::core {
@@ -79,7 +80,7 @@ void SetChunkBytes(std::size_t bytes) { set_chunk_bytes = bytes; }
 
 std::size_t ChunkBytes() {
   const std::size_t bytes = set_chunk_bytes;
-  return bytes == 0 ? kChunkBytes : bytes;
+  return bytes == 0 ? kChunkBytes : std::min(bytes, Communicator::kMostBytes);
 }
 
 Exchange::Exchange(const Collective& collective, std::vector<Contribution> local, std::vector<Share> shares,

@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <iterator>
 #include <utility>
@@ -22,54 +23,43 @@ constexpr int32_t kNotes = 0;
 
 }  // namespace
 
-Status MpiJoin::Open(const MpiLibrary& library, MpiLibrary::Handle communicator, const std::string& name,
-                     std::unique_ptr<MpiJoin>* join) {
+Status MpiJoin::Begin(const MpiLibrary& library, MpiLibrary::Handle communicator, const std::string& name,
+                      std::unique_ptr<MpiJoin>* join) {
   auto made = std::make_unique<MpiJoin>();
   made->library_ = library;
-  made->original_ = communicator == 0 ? library.world : communicator;
-  int initialized = 0;
-  int finalized = 0;
-  int level = 0;
-  library.Initialized(&initialized);
-  library.Finalized(&finalized);
-  if (finalized != 0) return Status::FailedPrecondition("MPI was finalized in this process.");
-  if (initialized == 0) {
-    library.Init_thread(nullptr, nullptr, library.thread_multiple, &level);
-    made->initialized_here_ = true;
-  } else {
-    library.Query_thread(&level);
+  made->original_ = communicator;
+  library.Comm_rank(communicator, &made->rank_);
+  library.Comm_size(communicator, &made->size_);
+  made->table_.assign(static_cast<std::size_t>(made->size_) * kNameBytes, '\0');
+  name.copy(made->NameOf(made->rank_), kNameBytes - 1);
+  const auto bytes = static_cast<int>(kNameBytes);
+  Status status;
+  if (made->rank_ > 0) {
+    status = library.StatusOf(library.Isend(made->NameOf(made->rank_), bytes, library.bytes, 0, kLastTag, communicator,
+                                            &made->requests_[made->size_]),
+                              "MPI_Isend");
+    if (status.ok()) status = made->Share();
   }
-  if (level < library.thread_multiple) {
-    return Status::FailedPrecondition(
-        "MPI was initialized without support for several threads. Initialize it with `MPI_THREAD_MULTIPLE`, which is "
-        "the default of mpi4py.");
+  for (int other = 1; made->rank_ == 0 && other < made->size_ && status.ok(); ++other) {
+    status = library.StatusOf(library.Irecv(made->NameOf(other), bytes, library.bytes, other, kLastTag, communicator,
+                                            &made->requests_[other]),
+                              "MPI_Irecv");
   }
-  library.Comm_rank(made->original_, &made->rank_);
-  library.Comm_size(made->original_, &made->size_);
-  Status status = made->Begin(name);
   if (status.ok()) *join = std::move(made);
   return status;
 }
 
-Status MpiJoin::Begin(const std::string& name) {
-  table_.assign(static_cast<std::size_t>(size_) * kNameBytes, '\0');
-  name.copy(table_.data() + static_cast<std::size_t>(rank_) * kNameBytes, kNameBytes - 1);
-  const auto bytes = static_cast<int>(kNameBytes);
-  if (rank_ > 0) {
-    const char* const own = table_.data() + static_cast<std::size_t>(rank_) * kNameBytes;
-    return library_.StatusOf(library_.Isend(own, bytes, library_.bytes, 0, kLastTag, original_, &requests_[0]),
-                             "MPI_Isend");
-  }
-  for (int other = 1; other < size_; ++other) {
-    char* const at = table_.data() + static_cast<std::size_t>(other) * kNameBytes;
-    Status status = library_.StatusOf(
-        library_.Irecv(at, bytes, library_.bytes, other, kLastTag, original_, &requests_[other]), "MPI_Irecv");
-    if (!status.ok()) return status;
-  }
-  return Status::Ok();
+Status MpiJoin::Share() {
+  shares_ = true;
+  Status status = library_.StatusOf(library_.Ibcast(table_.data(), static_cast<int>(table_.size()), library_.bytes, 0,
+                                                    original_, &requests_[rank_ == 0 ? size_ : 0]),
+                                    "MPI_Ibcast");
+  if (!status.ok()) return status;
+  return library_.StatusOf(library_.Comm_idup(original_, &duplicate_, &requests_[size_ + 1]), "MPI_Comm_idup");
 }
 
-Status MpiJoin::TestAll(bool* done) {
+Status MpiJoin::Advance(bool* joined) {
+  *joined = false;
   for (auto request = requests_.begin(); request != requests_.end();) {
     int completed = 0;
     MpiLibrary::StatusBytes ignored;
@@ -77,50 +67,24 @@ Status MpiJoin::TestAll(bool* done) {
     if (!status.ok()) return status;
     request = completed != 0 ? requests_.erase(request) : std::next(request);
   }
-  *done = requests_.empty();
-  return Status::Ok();
-}
-
-Status MpiJoin::Advance(bool* joined) {
-  *joined = stage_ == Stage::kJoined;
-  bool done = false;
-  Status status = TestAll(&done);
-  if (!status.ok() || !done) return status;
-  const auto bytes = static_cast<int>(table_.size());
-  switch (stage_) {
-    case Stage::kNames:
-      stage_ = Stage::kTable;
-      if (rank_ > 0) {
-        return library_.StatusOf(
-            library_.Irecv(table_.data(), bytes, library_.bytes, 0, kLastTag, original_, &requests_[0]), "MPI_Irecv");
-      }
-      for (int other = 1; other < size_ && status.ok(); ++other) {
-        status = library_.StatusOf(
-            library_.Isend(table_.data(), bytes, library_.bytes, other, kLastTag, original_, &requests_[other]),
-            "MPI_Isend");
-      }
-      return status;
-    case Stage::kTable:
-      stage_ = Stage::kDuplicate;
-      for (int rank = 0; rank < size_; ++rank) {
-        names_.emplace_back(table_.data() + static_cast<std::size_t>(rank) * kNameBytes);
-      }
-      return library_.StatusOf(library_.Comm_idup(original_, &duplicate_, &requests_[0]), "MPI_Comm_idup");
-    case Stage::kDuplicate:
-      stage_ = Stage::kJoined;
-      *joined = true;
-      return library_.StatusOf(library_.Comm_set_errhandler(duplicate_, library_.errors_return),
-                               "MPI_Comm_set_errhandler");
-    case Stage::kJoined:
-      break;
-  }
-  return status;
+  if (!requests_.empty()) return Status::Ok();
+  if (!shares_) return Share();
+  *joined = true;
+  return library_.StatusOf(library_.Comm_set_errhandler(duplicate_, library_.errors_return), "MPI_Comm_set_errhandler");
 }
 
 std::vector<int> MpiJoin::Missing() const {
   std::vector<int> ranks;
-  for (const auto& [rank, request] : requests_) ranks.push_back(rank);
+  for (const auto& [rank, request] : requests_) {
+    if (rank < size_) ranks.push_back(rank);
+  }
   return ranks;
+}
+
+std::vector<std::string> MpiJoin::Names() const {
+  std::vector<std::string> names;
+  for (std::size_t at = 0; at < table_.size(); at += kNameBytes) names.emplace_back(table_.data() + at);
+  return names;
 }
 
 class MpiCommunicator::MpiCalls : public Calls {
@@ -139,14 +103,18 @@ class MpiCommunicator::MpiCalls : public Calls {
   std::atomic<bool> cancelled_{false};
 };
 
-std::shared_ptr<MpiCommunicator> MpiCommunicator::Make(const MpiJoin& join, Status* status) {
-  const std::shared_ptr<MpiCommunicator> made(
-      new MpiCommunicator(join.library(), join.communicator(), join.rank(), join.size()));
+std::shared_ptr<MpiCommunicator> MpiCommunicator::Make(const MpiJoin& join, Answer answer, Status* status) {
+  const std::shared_ptr<MpiCommunicator> made(new MpiCommunicator(join, std::move(answer)));
   {
     const Lock lock(made->mutex_);
     made->Listen();
   }
-  *status = StartThread("ipu-mpi", [made] { made->Poll(); });
+  *status = StartThread("ipu-mpi", [made] {
+    made->Serve([&communicator = *made]() IPU_REQUIRES(communicator.mutex_) { return communicator.stops_; });
+    const Lock lock(made->mutex_);
+    made->stopped_ = true;
+    made->changed_.NotifyAll();
+  });
   return status->ok() ? made : nullptr;
 }
 
@@ -154,63 +122,71 @@ std::shared_ptr<Communicator::Calls> MpiCommunicator::NewCalls() {
   return std::make_shared<MpiCalls>(weak_from_this());
 }
 
-// FNV-1a with two offsets: equal digests of two keys are less likely than a failure of the machine.
-MpiCommunicator::Digest MpiCommunicator::DigestOf(const std::string& key) {
-  Digest digest = {0xcbf29ce484222325ull, 0x6c62272e07bb0142ull};
-  for (const char letter : key) {
-    for (uint64_t& half : digest) half = (half ^ static_cast<unsigned char>(letter)) * 0x100000001b3ull;
-    digest[1] = (digest[1] << 7) | (digest[1] >> 57);
-  }
-  return digest;
-}
-
-void MpiCommunicator::Send(const std::shared_ptr<Calls>& calls, int64_t to, const std::string& key,
+void MpiCommunicator::Send(const std::shared_ptr<Calls>& calls, int64_t to, const Key& key,
                            std::shared_ptr<const Message> message, Done done) {
   std::vector<Ended> ended;
   {
     const Lock lock(mutex_);
-    const Place place{to, DigestOf(key)};
+    Status refusal = Refusal(*calls, message->bytes());
     Offer offer{calls.get(), std::move(message), std::move(done)};
-    const auto request = requests_.find(place);
-    if (static_cast<MpiCalls&>(*calls).cancelled()) {
-      ended.push_back({std::move(offer.done), Status::Cancelled("The message was cancelled.")});
-    } else if (!failure_.ok()) {
-      ended.push_back({std::move(offer.done), failure_});
-    } else if (request == requests_.end()) {
-      offers_.emplace(place, std::move(offer));
-    } else {
-      const Request asked = request->second;
+    const auto request = requests_.find({to, key});
+    if (!refusal.ok()) {
+      ended.push_back({std::move(offer.done), std::move(refusal)});
+    } else if (request != requests_.end()) {
+      const Note asked = request->second;
       requests_.erase(request);
-      Answer(place, asked, std::move(offer), ended);
+      Deliver(asked, std::move(offer), ended);
+    } else if (offers_.count({to, key}) > 0) {
+      ended.push_back({std::move(offer.done), Status::FailedPrecondition("The key of the message is in use.")});
+    } else {
+      offers_.emplace(Place(to, key), std::move(offer));
     }
   }
   End(ended);
 }
 
-void MpiCommunicator::Receive(const std::shared_ptr<Calls>& calls, int64_t from, const std::string& key,
+void MpiCommunicator::Receive(const std::shared_ptr<Calls>& calls, int64_t from, const Key& key,
+                              std::shared_ptr<Message> message, Done done) {
+  Request(Note::kRequest, calls, {from, key}, std::move(message), std::move(done));
+}
+
+void MpiCommunicator::Ask(const std::shared_ptr<Calls>& calls, int64_t of, const Key& question,
+                          std::shared_ptr<Message> answer, Done done) {
+  Request(Note::kQuestion, calls, {of, question}, std::move(answer), std::move(done));
+}
+
+void MpiCommunicator::Request(Note::Kind kind, const std::shared_ptr<Calls>& calls, const Place& place,
                               std::shared_ptr<Message> message, Done done) {
   std::vector<Ended> ended;
   {
     const Lock lock(mutex_);
-    if (static_cast<MpiCalls&>(*calls).cancelled()) {
-      ended.push_back({std::move(done), Status::Cancelled("The message was cancelled.")});
-    } else if (!failure_.ok()) {
-      ended.push_back({std::move(done), failure_});
+    Status refusal = Refusal(*calls, message->bytes());
+    if (refusal.ok() && awaited_.size() >= kLastTag) {
+      refusal = {Code::kResourceExhausted, "This process awaits " + std::to_string(kLastTag) + " messages already."};
+    }
+    if (!refusal.ok()) {
+      ended.push_back({std::move(done), std::move(refusal)});
     } else {
       do {
-        last_tag_ = last_tag_ % (kLastTag - 1) + 1;
+        last_tag_ = last_tag_ % kLastTag + 1;
       } while (awaited_.count(last_tag_) > 0);
-      const Place place{from, DigestOf(key)};
       Awaited& awaited = awaited_[last_tag_];
       awaited = {calls.get(), place, std::move(message), std::move(done), 0};
       Fail(mpi_.Irecv(awaited.message->data(), static_cast<int>(awaited.message->bytes()), mpi_.bytes,
-                      static_cast<int>(from), last_tag_, communicator_, &awaited.request),
+                      static_cast<int>(place.first), last_tag_, communicator_, &awaited.request),
            "MPI_Irecv");
-      Post(from, {Note::kAsk, last_tag_, rank_, place.second, awaited.message->bytes()});
-      Progress(ended);  // The other worker may have asked meanwhile, and the thread may sleep.
+      Post(place.first, {kind, last_tag_, rank_, place.second, awaited.message->bytes()});
+      Progress(ended);  // The other worker may have sent meanwhile, and the thread may sleep.
     }
   }
   End(ended);
+}
+
+Status MpiCommunicator::Refusal(const Calls& calls, std::size_t bytes) const {
+  if (static_cast<const MpiCalls&>(calls).cancelled()) return Status::Cancelled("The message was cancelled.");
+  if (bytes <= kMostBytes) return failure_;
+  return Status::InvalidArgument("A message of " + std::to_string(bytes) +
+                                 " bytes is too large: " + std::to_string(kMostBytes) + " bytes are the most.");
 }
 
 void MpiCommunicator::Post(int64_t to, const Note& note) {
@@ -221,20 +197,20 @@ void MpiCommunicator::Post(int64_t to, const Note& note) {
   Wake();
 }
 
-void MpiCommunicator::SendData(int64_t to, int32_t tag, std::shared_ptr<const Message> message, Done done) {
+void MpiCommunicator::SendData(const Note& request, std::shared_ptr<const Message> message, Done done) {
   sent_.push_back({std::move(message), nullptr, std::move(done), 0});
   Sent& sent = sent_.back();
-  Fail(mpi_.Isend(sent.message->data(), static_cast<int>(sent.message->bytes()), mpi_.bytes, static_cast<int>(to), tag,
-                  communicator_, &sent.request),
+  Fail(mpi_.Isend(sent.message->data(), static_cast<int>(sent.message->bytes()), mpi_.bytes,
+                  static_cast<int>(request.from), request.tag, communicator_, &sent.request),
        "MPI_Isend");
   Wake();
 }
 
-void MpiCommunicator::Answer(const Place& place, const Request& request, Offer offer, std::vector<Ended>& ended) {
+void MpiCommunicator::Deliver(const Note& request, Offer offer, std::vector<Ended>& ended) {
   if (offer.message->bytes() == request.bytes) {
-    return SendData(place.first, request.tag, std::move(offer.message), std::move(offer.done));
+    return SendData(request, std::move(offer.message), std::move(offer.done));
   }
-  Post(place.first, {Note::kOtherSize, request.tag, rank_, place.second, offer.message->bytes()});
+  Post(request.from, {Note::kOtherSize, request.tag, rank_, request.key, offer.message->bytes()});
   ended.push_back({std::move(offer.done), Status::Ok()});
 }
 
@@ -250,6 +226,19 @@ bool MpiCommunicator::IsDone(Handle* request) {
   return done != 0;
 }
 
+template <typename Requests, typename RequestOf>
+bool MpiCommunicator::EndDone(Requests& requests, RequestOf request_of, std::vector<Ended>& ended) {
+  bool some = false;
+  for (auto each = requests.begin(); each != requests.end() && failure_.ok();) {
+    auto& call = request_of(*each);
+    const bool done = IsDone(&call.request);
+    if (done) ended.push_back({std::move(call.done), Status::Ok()});
+    each = done ? requests.erase(each) : std::next(each);
+    some = some || done;
+  }
+  return some;
+}
+
 // Returns whether something has happened.
 bool MpiCommunicator::Progress(std::vector<Ended>& ended) {
   bool some = false;
@@ -259,50 +248,36 @@ bool MpiCommunicator::Progress(std::vector<Ended>& ended) {
     Listen();
     Take(note, ended);
   }
-  for (auto awaited = awaited_.begin(); awaited != awaited_.end() && failure_.ok();) {
-    const bool done = IsDone(&awaited->second.request);
-    if (done && awaited->second.done != nullptr) ended.push_back({std::move(awaited->second.done), Status::Ok()});
-    awaited = done ? awaited_.erase(awaited) : std::next(awaited);
-    some = some || done;
-  }
-  for (auto sent = sent_.begin(); sent != sent_.end() && failure_.ok();) {
-    const bool done = IsDone(&sent->request);
-    if (done && sent->done != nullptr) ended.push_back({std::move(sent->done), Status::Ok()});
-    sent = done ? sent_.erase(sent) : std::next(sent);
-    some = some || done;
-  }
-  if (barrier_ != 0 && failure_.ok() && !all_are_here_ && IsDone(&barrier_)) {
-    all_are_here_ = some = true;
-    changed_.NotifyAll();
-  }
-  if (!failure_.ok()) {
-    // MPI may still hold the messages, so they stay until the process ends.
-    for (auto& [tag, awaited] : awaited_) {
-      if (awaited.done != nullptr) ended.push_back({std::exchange(awaited.done, nullptr), failure_});
-    }
-    for (Sent& sent : sent_) {
-      if (sent.done != nullptr) ended.push_back({std::exchange(sent.done, nullptr), failure_});
-    }
-    for (auto& [place, offer] : offers_) ended.push_back({std::move(offer.done), failure_});
-    offers_.clear();
-  }
+  some |= EndDone(awaited_, [](auto& entry) -> Awaited& { return entry.second; }, ended);
+  some |= EndDone(sent_, [](Sent& sent) -> Sent& { return sent; }, ended);
+  if (barrier_ != 0 && failure_.ok() && !all_are_here_ && IsDone(&barrier_)) all_are_here_ = some = true;
+  if (!failure_.ok()) EndCalls(ended);
   return some;
+}
+
+// MPI may still hold the messages, so they stay until the process ends.
+void MpiCommunicator::EndCalls(std::vector<Ended>& ended) {
+  for (auto& [tag, awaited] : awaited_) ended.push_back({std::exchange(awaited.done, nullptr), failure_});
+  for (Sent& sent : sent_) ended.push_back({std::exchange(sent.done, nullptr), failure_});
+  for (auto& [place, offer] : offers_) ended.push_back({std::move(offer.done), failure_});
+  offers_.clear();
 }
 
 void MpiCommunicator::Take(const Note& note, std::vector<Ended>& ended) {
   const Place place{note.from, note.key};
   switch (note.kind) {
-    case Note::kAsk: {
-      const Request request{note.tag, note.bytes};
+    case Note::kRequest: {
       const auto offer = offers_.find(place);
       if (offer == offers_.end()) {
-        requests_[place] = request;
+        requests_[place] = note;
         return;
       }
       Offer found = std::move(offer->second);
       offers_.erase(offer);
-      return Answer(place, request, std::move(found), ended);
+      return Deliver(note, std::move(found), ended);
     }
+    case Note::kQuestion:
+      return SendData(note, answer_(note.key, note.bytes), nullptr);
     case Note::kWithdraw: {
       const auto request = requests_.find(place);
       if (request == requests_.end() || request->second.tag != note.tag) return;  // The data are on their way.
@@ -313,11 +288,9 @@ void MpiCommunicator::Take(const Note& note, std::vector<Ended>& ended) {
     case Note::kWithdrawn: {
       const auto awaited = awaited_.find(note.tag);
       if (awaited == awaited_.end()) return;
-      if (awaited->second.done != nullptr) {
-        ended.push_back({std::exchange(awaited->second.done, nullptr),
-                         Status::InvalidArgument(std::to_string(note.bytes) + " bytes, and here they take " +
-                                                 std::to_string(awaited->second.message->bytes()) + ".")});
-      }
+      ended.push_back({std::exchange(awaited->second.done, nullptr),
+                       Status::InvalidArgument(std::to_string(note.bytes) + " bytes, and here they take " +
+                                               std::to_string(awaited->second.message->bytes()) + ".")});
       Fail(mpi_.Cancel(&awaited->second.request), "MPI_Cancel");  // Its test returns true from now on.
       return;
     }
@@ -360,7 +333,8 @@ void MpiCommunicator::End(std::vector<Ended>& ended) {
   }
 }
 
-void MpiCommunicator::Poll() {
+void MpiCommunicator::Serve(const std::function<bool()>& ends) {
+  using Clock = std::chrono::steady_clock;
   prctl(PR_SET_TIMERSLACK, 1000);  // Nanoseconds. The default would add 50 us to each sleep.
   Clock::time_point since = Clock::now();
   while (true) {
@@ -368,19 +342,14 @@ void MpiCommunicator::Poll() {
     bool some = false;
     {
       Lock lock(mutex_);
-      if (stops_) {
-        stopped_ = true;
-        changed_.NotifyAll();
-        return;
-      }
+      if (ends()) return;
       const bool posted = std::exchange(posted_, false);
       some = Progress(ended) || posted;
       const std::chrono::nanoseconds idle = Clock::now() - since;
-      if (!some && !IsAwaited()) {
-        changed_.WaitFor(lock, kMpiSleep, [this]() IPU_REQUIRES(mutex_) { return posted_ || stops_; });
-      } else if (!some && idle > kMpiSpin) {
-        changed_.WaitFor(lock, std::clamp(idle / kMpiSleepShare, kMpiSpin / 4, kMpiSleep),
-                         [this]() IPU_REQUIRES(mutex_) { return posted_ || stops_; });
+      const std::chrono::nanoseconds sleep =
+          IsAwaited() ? std::clamp(idle / kMpiSleepShare, kMpiSpin / 4, kMpiSleep) : kMpiSleep;
+      if (!some && (idle > kMpiSpin || !IsAwaited())) {
+        changed_.WaitFor(lock, sleep, [this, &ends]() IPU_REQUIRES(mutex_) { return posted_ || ends(); });
       }
     }
     End(ended);
@@ -394,33 +363,32 @@ void MpiCommunicator::Poll() {
 
 // Returns whether somebody waits for a message of this worker, or this worker waits for one.
 bool MpiCommunicator::IsAwaited() const {
-  return !awaited_.empty() || !sent_.empty() || (barrier_ != 0 && !all_are_here_) ||
-         std::any_of(offers_.begin(), offers_.end(), [](const auto& offer) { return offer.second.done != nullptr; });
+  return !awaited_.empty() || !sent_.empty() || !offers_.empty() || (barrier_ != 0 && !all_are_here_);
 }
 
-void MpiCommunicator::Abort(int code) { mpi_.Abort(communicator_, code); }
-
-void MpiCommunicator::AwaitAll() {
+void MpiCommunicator::Leave() {
   {
     Lock lock(mutex_);
+    stops_ = true;
+    changed_.NotifyAll();
+    changed_.Wait(lock, [this]() IPU_REQUIRES(mutex_) { return stopped_; });
     if (failure_.ok()) Fail(mpi_.Ibarrier(communicator_, &barrier_), "MPI_Ibarrier");
-    Wake();
-    changed_.Wait(lock, [this]() IPU_REQUIRES(mutex_) { return all_are_here_ || !failure_.ok() || stopped_; });
   }
-  Stop();
-}
-
-void MpiCommunicator::Stop() {
-  Lock lock(mutex_);
-  stops_ = true;
-  changed_.NotifyAll();
-  changed_.Wait(lock, [this]() IPU_REQUIRES(mutex_) { return stopped_; });
-  if (!failure_.ok()) return;
-  failure_ = Status::Cancelled("This process has left the workers.");
-  mpi_.Cancel(&listening_);
-  int done = 0;
-  MpiLibrary::StatusBytes ignored;
-  while (done == 0 && mpi_.Test(&listening_, &done, &ignored) == 0) sched_yield();
+  // On this thread, as MPI may be ending.
+  Serve([this]() IPU_REQUIRES(mutex_) { return !failure_.ok() || (all_are_here_ && sent_.empty()); });
+  std::vector<Ended> ended;
+  {
+    const Lock lock(mutex_);
+    if (failure_.ok()) {
+      failure_ = Status::Cancelled("This process has left the workers.");
+      mpi_.Cancel(&listening_);
+      int done = 0;
+      MpiLibrary::StatusBytes ignored;
+      while (done == 0 && mpi_.Test(&listening_, &done, &ignored) == 0) sched_yield();
+    }
+    EndCalls(ended);
+  }
+  End(ended);
 }
 
 }  // namespace tensorflow_ipu::core

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <utility>
+
 namespace tensorflow_ipu::core {
 
 template <typename Function>
@@ -11,21 +13,39 @@ void MpiLibrary::Find(void* loaded, const char* name, Function** function, std::
 }
 
 Status MpiLibrary::LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library) {
-  for (const Candidate& candidate : candidates) {
-    MpiLibrary loaded;
-    int initialized = 0;
-    if (!Load(candidate, RTLD_NOLOAD, &loaded).ok()) continue;
-    loaded.Initialized(&initialized);
-    if (initialized == 0) continue;
-    *library = loaded;
-    return Status::Ok();
-  }
   Status status = Status::NotFound("");
-  for (const Candidate& candidate : candidates) {
-    status = Load(candidate, 0, library);
-    if (status.ok()) break;
+  for (const auto& [flags, is_initialized] : {std::pair{RTLD_NOLOAD, true}, {RTLD_NOLOAD, false}, {0, false}}) {
+    for (const Candidate& candidate : candidates) {
+      MpiLibrary loaded;
+      status = Load(candidate, flags, &loaded);
+      if (!status.ok()) continue;
+      int initialized = 0;
+      loaded.Initialized(&initialized);
+      if (is_initialized && initialized == 0) continue;
+      *library = loaded;
+      return status;
+    }
   }
   return status;
+}
+
+Status MpiLibrary::Initialize(bool* initialized_here) const {
+  int initialized = 0;
+  int finalized = 0;
+  int level = 0;
+  Initialized(&initialized);
+  Finalized(&finalized);
+  *initialized_here = initialized == 0;
+  if (finalized != 0) return Status::FailedPrecondition("MPI was finalized in this process.");
+  if (initialized == 0) {
+    Init_thread(nullptr, nullptr, thread_multiple, &level);
+  } else {
+    Query_thread(&level);
+  }
+  if (level >= thread_multiple) return Status::Ok();
+  return Status::FailedPrecondition(
+      "MPI was initialized without support for several threads. Initialize it with `MPI_THREAD_MULTIPLE`, which is the "
+      "default of mpi4py.");
 }
 
 Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary* library) {
@@ -48,10 +68,13 @@ Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary* libra
   found.Find(loaded, "MPI_Comm_rank", &found.Comm_rank, &missing);
   found.Find(loaded, "MPI_Comm_size", &found.Comm_size, &missing);
   found.Find(loaded, "MPI_Comm_idup", &found.Comm_idup, &missing);
+  found.Find(loaded, "MPI_Comm_create_keyval", &found.Comm_create_keyval, &missing);
+  found.Find(loaded, "MPI_Comm_set_attr", &found.Comm_set_attr, &missing);
   found.Find(loaded, "MPI_Comm_set_errhandler", &found.Comm_set_errhandler, &missing);
   found.Find(loaded, "MPI_Isend", &found.Isend, &missing);
   found.Find(loaded, "MPI_Irecv", &found.Irecv, &missing);
   found.Find(loaded, "MPI_Ibarrier", &found.Ibarrier, &missing);
+  found.Find(loaded, "MPI_Ibcast", &found.Ibcast, &missing);
   found.Find(loaded, "MPI_Test", &found.Test, &missing);
   found.Find(loaded, "MPI_Cancel", &found.Cancel, &missing);
   const auto object = [&](const char* name) {
@@ -62,18 +85,21 @@ Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary* libra
   switch (candidate.interface) {
     case MpiInterface::kStandard:  // MPI 5.0, appendix A.
       found.world = 0x101;
+      found.self = 0x102;
       found.bytes = 0x247;
       found.errors_return = 0x143;
       found.thread_multiple = 4096;
       break;
     case MpiInterface::kMpich:  // `mpi.h`; the MPICH ABI Compatibility Initiative keeps it.
       found.world = 0x44000000;
+      found.self = 0x44000001;
       found.bytes = 0x4c00010d;
       found.errors_return = 0x54000001;
       found.any_source = -2;
       break;
     case MpiInterface::kOpenMpi:  // `mpi.h`: handles are addresses of objects of the library.
       found.world = object("ompi_mpi_comm_world");
+      found.self = object("ompi_mpi_comm_self");
       found.bytes = object("ompi_mpi_byte");
       found.errors_return = object("ompi_mpi_errors_return");
       break;

@@ -32,15 +32,19 @@ class MpiLibrary {
     MpiInterface interface;
   };
 
-  // Takes the first library that is loaded and initialized, else the first that can be loaded, and keeps it. kNotFound:
-  // there is none.
+  // Takes the first library that is loaded and initialized, else the first that is loaded, else the first that can be,
+  // and keeps it. kNotFound: there is none.
   static Status LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library);
+
+  // Initializes MPI, unless that was done, for use by several threads.
+  Status Initialize(bool* initialized_here) const;
 
   // An error of a call in words.
   Status StatusOf(int error, const char* what) const;
 
   std::string path;
   Handle world = 0;
+  Handle self = 0;
   Handle bytes = 0;  // The type of one byte.
   Handle errors_return = 0;
   int any_source = -1;
@@ -56,10 +60,14 @@ class MpiLibrary {
   int (*Comm_rank)(Handle, int*) = nullptr;
   int (*Comm_size)(Handle, int*) = nullptr;
   int (*Comm_idup)(Handle, Handle*, Handle*) = nullptr;
+  int (*Comm_create_keyval)(int (*)(Handle, int, void*, void*, void*, int*), int (*)(Handle, int, void*, void*), int*,
+                            void*) = nullptr;
+  int (*Comm_set_attr)(Handle, int, void*) = nullptr;
   int (*Comm_set_errhandler)(Handle, Handle) = nullptr;
   int (*Isend)(const void*, int, Handle, int, int, Handle, Handle*) = nullptr;
   int (*Irecv)(void*, int, Handle, int, int, Handle, Handle*) = nullptr;
   int (*Ibarrier)(Handle, Handle*) = nullptr;
+  int (*Ibcast)(void*, int, Handle, int, Handle, Handle*) = nullptr;
   int (*Test)(Handle*, int*, StatusBytes*) = nullptr;
   int (*Cancel)(Handle*) = nullptr;
 

@@ -29,7 +29,7 @@ namespace tf = tensorflow;
 
 // `kind` is "sum", "mean", "gather", which concatenates along the first axis, or "broadcast" of the tensor of worker
 // `root`. All workers in `members`, in order, take part with tensors of the same shape. `sequence` is that of a
-// `HostExchange`. `words` are for messages, with {} for the shape. `limit` is in seconds.
+// `NewHostExchange`. `words` are for messages, with {} for the shape. `limit` is in seconds.
 REGISTER_OP("IpuHostExchange")
     .Input("own: T")
     .Output("exchanged: T")
@@ -104,24 +104,23 @@ class HostExchangeOp : public tf::AsyncOpKernel {
     core::Workers workers = *joined;
     workers.limit = limit_;
     const std::vector<std::string> around = absl::StrSplit(words_, absl::MaxSplits("{}", 1));
-    const auto exchange = std::make_shared<HostExchange>(
+    const std::shared_ptr<core::DistributedRun> run = NewHostExchange(
         workers, sequence_,
         absl::StrCat(around.front(), "[", absl::StrJoin(own.shape().dim_sizes(), ", "), "]", around.back()));
     tf::CancellationManager* const manager = context->cancellation_manager();
     const tf::CancellationToken token = manager == nullptr ? 0 : manager->get_cancellation_token();
-    if (manager != nullptr && !manager->RegisterCallback(token, [weak = std::weak_ptr<HostExchange>(exchange)] {
-          if (const auto self = weak.lock()) self->run().Abort(core::Status::Cancelled("The step was cancelled."));
-        })) {
-      exchange->run().Abort(core::Status::Cancelled("The step was cancelled."));
-    }
-    exchange->run().Cross(exchange->run().ExchangeName(), "0", PartOf(own, *exchanged, workers.worker()),
-                          [exchange, context, manager, token, own, exchanged = *exchanged,
-                           done = std::move(done)](const core::Status& status) {
-                            exchange->run().End(status);
-                            if (manager != nullptr) manager->DeregisterCallback(token);
-                            if (!status.ok()) context->SetStatus(ToAbsl(status));
-                            done();
-                          });
+    const auto abort = [weak = std::weak_ptr<core::DistributedRun>(run)] {
+      if (const auto self = weak.lock()) self->Abort(core::Status::Cancelled("The step was cancelled."));
+    };
+    if (manager != nullptr && !manager->RegisterCallback(token, abort)) abort();
+    run->Cross(run->ExchangeName(), "0", PartOf(own, *exchanged, workers.worker()),
+               [run, context, manager, token, own, exchanged = *exchanged,
+                done = std::move(done)](const core::Status& status) {
+                 run->End(status);
+                 if (manager != nullptr) manager->DeregisterCallback(token);
+                 if (!status.ok()) context->SetStatus(ToAbsl(status));
+                 done();
+               });
   }
 
  private:
