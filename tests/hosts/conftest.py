@@ -26,7 +26,13 @@ class Run:
     """A script of this folder in the processes of one `mpiexec`; for a `count` of 0, in one process without it."""
 
     def __init__(
-        self, output: Path, count: int, script: str, *words: object, env: Mapping[str, str], pass_fds: Sequence[int] = ()
+        self,
+        output: Path,
+        count: int,
+        script: str,
+        *words: object,
+        env: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
     ) -> None:
         launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(count)] if count else []
         self._output = output
