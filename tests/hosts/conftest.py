@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import select
 import signal
 import subprocess
@@ -54,6 +55,19 @@ class Run:
     def output(self) -> str:
         """What the processes have printed."""
         return self._output.read_text(errors="replace")
+
+    @property
+    def number(self) -> int:
+        """The number of the process of `mpiexec`."""
+        return self._process.pid
+
+    def wait_for(self, pattern: str, times: int) -> None:
+        """Waits until the processes have printed a pattern so often."""
+        end = time.monotonic() + LIMIT
+        while len(re.findall(pattern, self.output)) < times:
+            assert self._process.poll() is None, self.output
+            assert time.monotonic() < end, self.output
+            time.sleep(0.05)
 
     def end(self) -> int:
         """Waits for the end of all processes, and returns the status of `mpiexec`."""

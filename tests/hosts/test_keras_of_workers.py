@@ -54,10 +54,14 @@ def test_data_of_other_sizes_and_shapes_is_told():
     strategy = ipu.IPUMultiWorkerStrategy()
     worker, other = strategy.cluster.worker, 1 - strategy.cluster.worker
 
-    def told(kind: type[Exception], rows: int, inputs: int, batch: int) -> str:
-        with strategy.scope(), pytest.raises(kind) as raised:
+    def fit(rows: int, inputs: int, batch: int) -> None:
+        with strategy.scope():
             model = one_layer(strategy, inputs=inputs)
             model.fit(np.zeros([rows, inputs], "float32"), np.zeros([rows, 1], "float32"), batch, verbose=0)
+
+    def told(kind: type[Exception], *args: int) -> str:
+        with pytest.raises(kind) as raised:
+            fit(*args)
         return str(raised.value)
 
     said = told(ValueError, [4, 6][worker], 1, 1)
