@@ -40,31 +40,6 @@ def steps(end: Callable[[], object], timeout: float = 60.0) -> None:
     strategy.run(step)
 
 
-def killed() -> None:
-    steps(lambda: os.kill(os.getpid(), signal.SIGKILL))
-
-
-def stopped() -> None:
-    steps(lambda: os.kill(os.getpid(), signal.SIGSTOP), 3.0)
-
-
-def raising() -> None:
-    steps(lambda: {}["the data are bad"])
-
-
-def exiting() -> None:
-    steps(lambda: sys.exit(3))
-
-
-def absent() -> None:
-    steps(signal.pause, 3.0)
-
-
-def waiting() -> None:
-    """Waits until a signal ends all: worker 1 in Python, and the others for it."""
-    steps(signal.pause, 600.0)
-
-
 def late() -> None:
     """Worker 1 never joins."""
     if os.environ["PMI_RANK"] == "1":
@@ -131,4 +106,15 @@ def trained(folder: str = "", epochs: str = "2", killed_behind: str = "") -> Non
         show([history.epoch, [weight.tolist() for weight in model.get_weights()]])
 
 
-globals()[sys.argv[1]](*sys.argv[2:])
+ENDS: dict[str, Callable[..., None]] = {
+    "killed": lambda: steps(lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    "stopped": lambda: steps(lambda: os.kill(os.getpid(), signal.SIGSTOP), 3.0),
+    "raising": lambda: steps(lambda: {}["the data are bad"]),
+    "exiting": lambda: steps(lambda: sys.exit(3)),
+    "absent": lambda: steps(signal.pause, 3.0),
+    "waiting": lambda: steps(
+        signal.pause, 600.0
+    ),  # Until a signal ends all: worker 1 in Python, and the others for it.
+    **{function.__name__: function for function in (late, alone, finished, split, trained)},
+}
+ENDS[sys.argv[1]](*sys.argv[2:])

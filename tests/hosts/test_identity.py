@@ -16,6 +16,7 @@ from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, identity, mpi
 
 WORKERS = ["a:1", "b:2", "[::1]:3"]
+OPEN_MPI = "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LOCAL_SIZE=2"
 SLURM = {"PROCID": "1", "STEP_NODELIST": "node[1-2]", "STEP_TASKS_PER_NODE": "1(x2)", "STEP_NUM_TASKS": "2"}
 
 
@@ -32,10 +33,7 @@ def config_of(workers: object, index: object = 1, job: str = "worker", **jobs: o
         ("SLURM_PROCID=0 SLURM_NTASKS=4", None),  # A script of `sbatch`, outside of a step.
         ("PMI_RANK=1", None),
         (f"TF_CONFIG={config_of(WORKERS)}".replace(" ", ""), None),
-        (
-            "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LOCAL_SIZE=2",
-            Identity(5, 8, 3, 2),
-        ),
+        (OPEN_MPI, Identity(5, 8, 3, 2)),
     ],
 )
 def test_launchers_say_which_worker_a_process_is(variables, found):
@@ -51,10 +49,7 @@ def test_malformed_variables_of_launchers_are_refused(refused):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            config_of(WORKERS),
-            "`TF_CONFIG` names 3 workers, and MPI has not .*: run `mpiexec -n 3 python .*`, or unset it",
-        ),
+        (config_of(WORKERS), "`TF_CONFIG` names 3 workers, and MPI has not .*: run `mpiexec -n 3 python .*`, or unset"),
         (config_of(WORKERS, 0, "chief", chief=["c:4"]), "names 4 workers.* `mpiexec -n 4 python"),
         ("{", "`TF_CONFIG={` is no JSON"),
         ("[1]", r"`TF_CONFIG=\[1\]` is no JSON object"),
@@ -69,12 +64,11 @@ def test_tf_config_of_several_workers_is_refused_outside_of_mpi(monkeypatch, tex
         hosts.join()
 
 
-def test_resolvers_of_several_workers_are_refused_outside_of_mpi():
+def test_resolvers_of_several_workers_are_refused_outside_of_mpi(refused):
     spec = tf.train.ClusterSpec({"worker": WORKERS})
     simple = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=2)
     words = r"`cluster_resolver` \(SimpleClusterResolver\) names 3 workers.*`mpiexec -n 3 python"
-    with pytest.raises(ValueError, match=words):
-        ipu.IPUMultiWorkerStrategy(simple)
+    refused(ValueError, words, ipu.IPUMultiWorkerStrategy, simple)
 
 
 @pytest.mark.parametrize(

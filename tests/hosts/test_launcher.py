@@ -48,28 +48,19 @@ _MARK = r"\[[^][]*,(\d+)\]<std(?:out|err)>: "
 @pytest.fixture
 def start(tmp_path):
     """`start(code, *options)` has the launcher run code as two workers, with `_HEAD` above it."""
+    processes = []
 
     def begin(code: str, *options: object) -> subprocess.Popen[str]:
         for worker in range(2):
             os.mkfifo(tmp_path / str(worker))
-        words = [_HEAD + textwrap.dedent(code), "-n", 2, *options]
-        return subprocess.Popen(
-            [sys.executable, "-c", _LAUNCH, *map(str, words)], cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True
-        )
+        words = [sys.executable, "-c", _LAUNCH, _HEAD + textwrap.dedent(code), "-n", "2", *map(str, options)]
+        processes.append(subprocess.Popen(words, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True))
+        return processes[-1]
 
-    return begin
-
-
-@pytest.fixture
-def launch(start):
-    """`launch(code, *options)` is the same, and gives status, lines of output, errors at the end."""
-
-    def run(code: str, *options: object) -> tuple[int, list[str], str]:
-        with start(code, *options) as process:
-            out, err = process.communicate(timeout=300)
-        return process.returncode, out.splitlines(), err
-
-    return run
+    yield begin
+    for process in processes:
+        process.kill()  # Which ends `mpiexec` too.
+        process.communicate()
 
 
 @pytest.fixture
@@ -210,7 +201,7 @@ def test_worker_that_failed_first_is_found(capfd, said, code, status, report):
     assert ("Exit codes" in err, "worker" in err) == (False, bool(report))
 
 
-def test_lines_of_workers_are_whole_and_the_last_ones_of_one_that_fails_are_shown_again(launch):
+def test_lines_of_workers_are_whole_and_the_last_ones_of_one_that_fails_are_shown_again(start):
     code = """
         print("begun", os.environ["TENSORFLOW_IPU_REPLICAS"], sys.stdout.write_through)
         for line in range(50):
@@ -221,17 +212,18 @@ def test_lines_of_workers_are_whole_and_the_last_ones_of_one_that_fails_are_show
             os.kill(os.getpid(), signal.SIGSEGV)
         signal.pause()
     """
-    status, out, err = launch(code, "--replicas", 4)
-    assert status == 128 + signal.SIGSEGV
+    process = start(code, "--replicas", 4)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGSEGV
     for worker in range(2):
-        own = [line for line in out if line.startswith(f"[{worker}]")]
+        own = [line for line in out.splitlines() if line.startswith(f"[{worker}]")]
         assert own == [f"[{worker}] begun 2 True", *[f"[{worker}] {worker} {line}" for line in range(50)]]
     last = "\n".join(f"  1 {line}" for line in range(30, 50))
     assert f"worker 1 was ended by SIGSEGV; its last lines:\n{last}\n" in err
 
 
 # Hydra let all wait in `MPI_Init` for a worker that had ended before it.
-def test_script_that_ends_with_a_status_before_it_joins_ends_the_other_workers(launch):
+def test_script_that_ends_with_a_status_before_it_joins_ends_the_other_workers(start):
     code = """
 def script():
     meet()
@@ -241,8 +233,9 @@ def script():
 
 sys.exit(run_script._as_worker(script))
 """
-    status, out, err = launch(_DRIVER + code, "--only-output-from-instance", 0)
-    assert (status, out) == (3, [])
+    process = start(_DRIVER + code, "--only-output-from-instance", 0)
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, out) == (3, "")
     assert err == "worker 1 ended with status 3; its last lines:\n  the script ended with status 3\n"
 
 
@@ -259,14 +252,14 @@ def test_signals_end_all_workers(start, number, times):
         while True:
             signal.pause()
     """
-    with start(code) as process:
-        numbers = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
+    process = start(code)
+    numbers = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
+    process.send_signal(number)
+    caught = sorted(process.stdout.readline() for _ in range(2))
+    assert caught == [f"[{worker}] caught {int(number)}\n" for worker in range(2)]
+    if times == 2:
         process.send_signal(number)
-        caught = sorted(process.stdout.readline() for _ in range(2))
-        assert caught == [f"[{worker}] caught {int(number)}\n" for worker in range(2)]
-        if times == 2:
-            process.send_signal(number)
-        process.communicate(timeout=240)
+    process.communicate(timeout=240)
     assert process.returncode == 128 + number
     limit = time.monotonic() + 120
     while any(os.path.exists(f"/proc/{each}") for each in numbers):
