@@ -123,7 +123,8 @@ class Workers:
             connection.close()
 
     def _fail(self, *words: str) -> NoReturn:
-        pytest.fail("\n".join([*words, "--- The output of all tests of these workers:", self._run.output]))
+        printed = "--- The output of all tests of these workers:", self._run.output
+        pytest.fail("\n".join([*words, *printed]), pytrace=False)
 
 
 @pytest.fixture
