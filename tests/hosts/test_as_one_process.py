@@ -98,7 +98,7 @@ def in_loops(replicas: int) -> Any:
             total *= 2.0
         return total, replication_ops.replication_index()
 
-    total, index = strategy.run(program, (tf.constant(12),))
+    total, index = ipu.IPUStrategy().run(program, (tf.constant(12),))  # Any strategy, once the process has joined.
     assert int(index) == strategy.cluster.worker * replicas
     return total, ()
 
