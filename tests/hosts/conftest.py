@@ -1,185 +1,174 @@
-"""Two sets of worker processes, which serve many tests: they are sent functions to run."""
+"""Scripts under `mpiexec`, and sets of worker processes that serve many tests.
+
+A test with the mark `workers(2)` runs in each of two workers, where its assertions hold.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import os
+import re
 import select
-import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-LIMIT = 240.0  # Seconds. A set imports the package, and compiles, beside whatever else the machine does.
-_GRACE = 60.0
+LIMIT = 240  # Seconds. Processes import the package, and compile, beside whatever else the machine does.
 
 
-@dataclass(frozen=True)
-class Each:
-    """Stands among a case's arguments for one that differs: worker `i` gets `values[i]`."""
+class Run:
+    """A script of this folder in the processes of one `mpiexec`; for a `count` of 0, in one process without it."""
 
-    values: Sequence[Any]
+    def __init__(
+        self,
+        output: Path,
+        count: int,
+        script: str,
+        *words: object,
+        env: Mapping[str, str],
+        pass_fds: Sequence[int] = (),
+    ) -> None:
+        launcher = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(count)] if count else []
+        self._output = output
+        self._alive, held = os.pipe()  # All processes hold the other end: it is closed when the last one ends.
+        with output.open("wb") as file:
+            self._process = subprocess.Popen(
+                [*launcher, sys.executable, Path(__file__).with_name(script), *map(str, words)],
+                env={**os.environ, **env, "PYTHONUNBUFFERED": "1"},
+                cwd=output.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+                pass_fds=[held, *pass_fds],
+            )
+        os.close(held)
 
+    @property
+    def output(self) -> str:
+        """What the processes have printed."""
+        return self._output.read_text(errors="replace")
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a case in one worker."""
+    @property
+    def number(self) -> int:
+        """The number of the process of `mpiexec`."""
+        return self._process.pid
 
-    value: Any = None  # What the function returned; tensors and variables are arrays.
-    kinds: tuple[str, ...] = ()  # Classes of what it raised, the nearest first; `Killed` if the process ended.
-    message: str = ""
-    trace: str = ""
+    def wait_for(self, pattern: str, times: int) -> None:
+        """Waits until the processes have printed a pattern so often."""
+        end = time.monotonic() + LIMIT
+        while len(re.findall(pattern, self.output)) < times:
+            assert self._process.poll() is None, self.output
+            assert time.monotonic() < end, self.output
+            time.sleep(0.05)
+
+    def end(self) -> int:
+        """Waits for the end of all processes, and returns the status of `mpiexec`."""
+        if not select.select([self._alive], [], [], LIMIT)[0]:
+            pytest.fail(f"processes were not done after {LIMIT} s; they printed:\n{self.output}")
+        return self._process.wait()
+
+    def close(self) -> None:
+        """Kills the processes that are left, and waits for their end."""
+        if not select.select([self._alive], [], [], 0)[0]:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self.end()
+        os.close(self._alive)
 
 
 class Workers:
-    """Processes that one `mpiexec` has started."""
+    """Processes of `worker.py`, which are sent functions to run."""
 
-    each = Each  # Tests import nothing from this file.
+    def __init__(self, output: Path, count: int, env: Mapping[str, str]) -> None:
+        pipes = [Pipe() for _ in range(count)]
+        ends = [theirs.fileno() for _, theirs in pipes]
+        self._connections = [ours for ours, _ in pipes]
+        self._run = Run(output, count, "worker.py", LIMIT, *ends, env=env, pass_fds=ends)
+        for _, theirs in pipes:
+            theirs.close()
+        self.usable = True
 
-    def __init__(self, count: int, env: Mapping[str, str]) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="ipu"))  # Short: the path of a socket has 107 letters at most.
-        self._connections: dict[int, Connection] = {}
-        self._numbers: dict[int, int] = {}
-        self._busy: set[int] = set()
-        self._alive, held = os.pipe()  # All processes hold the other end: it is closed when the last one ends.
-        script = Path(__file__).with_name("worker.py")
-        with socket.socket(socket.AF_UNIX) as listener, (self._folder / "output").open("wb") as output:
-            listener.bind(str(self._folder / "socket"))
-            listener.listen()
-            self._launcher = subprocess.Popen(
-                [Path(sys.executable).with_name("mpiexec"), "-n", str(count), sys.executable, script, self._folder],
-                env={**os.environ, **env, "PYTHONUNBUFFERED": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                pass_fds=[held],
-            )
-            os.close(held)
+    def call(self, function: Callable[..., object], *args: object, **kwargs: object) -> list[Any]:
+        """Runs a function of a module in all workers, and returns its results; fails if it raises in any.
+
+        Tensors and variables are arrays in results.
+        """
+        self.usable = False
+        for connection in self._connections:
+            connection.send((inspect.getsourcefile(function), function.__name__, args, kwargs))
+        end = time.monotonic() + LIMIT + 60  # Workers print their stacks before.
+        answers = []
+        for connection in self._connections:
+            if not connection.poll(max(0.0, end - time.monotonic())):
+                self._fail(f"workers were not done after {LIMIT} s")
             try:
-                self._meet(listener, count)
-            except BaseException:
-                self.close()
-                raise
-        host = socket.gethostname()
-        self.names = [f"worker {worker} (process {self._numbers[worker]} on {host})" for worker in range(count)]
-
-    def _meet(self, listener: socket.socket, count: int) -> None:
-        end = time.monotonic() + _GRACE
-        while len(self._connections) < count:
-            if not select.select([listener], [], [], 0.2)[0]:
-                if time.monotonic() > end or self._launcher.poll() is not None:
-                    self._fail(f"of {count} workers, {sorted(self._connections)} came")
-                continue
-            connection = Connection(listener.accept()[0].detach())
-            worker, self._numbers[worker] = connection.recv()
-            self._connections[worker] = connection
-
-    @property
-    def whole(self) -> bool:
-        """True if all run, and wait for a case."""
-        return len(self._connections) == len(self._numbers) and not self._busy
-
-    def outcomes(self, case: Callable[..., object], *args: object, **kwargs: object) -> list[Outcome]:
-        """Runs a case, a function at the top of a module, in all workers, and returns what became of it in each."""
-        assert "<" not in case.__qualname__, f"`{case.__qualname__}` is not at the top of a module, and cannot be sent"
-
-        def of(worker: int, arg: Any) -> Any:
-            return arg.values[worker] if isinstance(arg, Each) else arg
-
-        self._busy = set(self._connections)
-        for worker, connection in self._connections.items():
-            own = [of(worker, arg) for arg in args], {name: of(worker, arg) for name, arg in kwargs.items()}
-            connection.send((inspect.getsourcefile(case), case.__qualname__, *own))
-        found: dict[int, Outcome] = {}
-        end = time.monotonic() + LIMIT
-        while self._busy:
-            waiting = {self._connections[worker]: worker for worker in self._busy}
-            ready = wait(list(waiting), max(0.0, end - time.monotonic()))
-            if not ready:
-                self._fail(f"workers {sorted(self._busy)} were not done after {LIMIT:g} s")
-            for connection in ready:
-                worker = waiting[connection]  # pyright: ignore[reportArgumentType]
-                found[worker] = self._outcome(worker)
-        return [found[worker] for worker in sorted(found)]
-
-    def call(self, case: Callable[..., object], *args: object, **kwargs: object) -> list[Any]:
-        """Runs a case in all workers, and returns what it returns in each; fails if it raises in any."""
-        found = self.outcomes(case, *args, **kwargs)
-        if any(outcome.kinds for outcome in found):
-            fates = [outcome.trace or f"{outcome.kinds[0]}" if outcome.kinds else "returned" for outcome in found]
-            pytest.fail(self._described(f"`{case.__qualname__}` failed", *fates))
-        return [outcome.value for outcome in found]
+                answers.append(connection.recv())
+            except (EOFError, ConnectionResetError):
+                self._fail("a worker ended")
+        self.usable = True
+        if errors := [error for _, error in answers if error]:
+            self._fail(*errors)
+        return [value for value, _ in answers]
 
     def close(self) -> None:
-        """Kills all processes, and waits until none is left."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._launcher.pid, signal.SIGKILL)
-        self._launcher.wait()
-        assert select.select([self._alive], [], [], _GRACE)[0], f"workers outlive `mpiexec`: {self._numbers}"
-        os.close(self._alive)
-        for connection in self._connections.values():
+        self._run.close()
+        for connection in self._connections:
             connection.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _outcome(self, worker: int) -> Outcome:
-        self._busy.discard(worker)
-        try:
-            return Outcome(*self._connections[worker].recv())
-        except (EOFError, ConnectionResetError):
-            self._connections.pop(worker).close()
-            return Outcome(None, ("Killed",))
-
-    def _fail(self, why: str) -> NoReturn:
-        """Reports the stacks of all threads of the workers."""
-        for number in self._numbers.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(number, signal.SIGUSR1)
-        end = time.monotonic() + _GRACE
-        while time.monotonic() < end and self._described("").count("Current thread") < len(self._numbers):
-            time.sleep(0.05)
-        pytest.fail(self._described(why))
-
-    def _described(self, *words: str) -> str:
-        outputs = [f"--- {file.name}:\n{file.read_text(errors='replace')}" for file in self._folder.glob("output*")]
-        return "\n".join([*words, *sorted(outputs)])
+    def _fail(self, *words: str) -> NoReturn:
+        printed = "--- The output of all tests of these workers:", self._run.output
+        pytest.fail("\n".join([*words, *printed]), pytrace=False)
 
 
-@pytest.fixture(scope="session")
-def set_of(quick_imports: dict[str, str]) -> Iterator[Callable[[int], Workers]]:
-    """`set_of(2)` is the set of so many workers."""
+@pytest.fixture
+def mpiexec(tmp_path: Path, quick_imports: dict[str, str]) -> Iterator[Callable[..., Run]]:
+    """`mpiexec(2, "ends.py", "killed")` starts this script in so many processes, none of which outlives the test."""
+    runs: list[Run] = []
+
+    def start(*words: Any) -> Run:
+        runs.append(Run(tmp_path / f"output{len(runs)}", *words, env=quick_imports))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def set_of(
+    quick_imports: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[int], Workers]]:
+    """`set_of(2)` is the set of so many workers. A test that breaks one costs seconds, and no other test fails."""
     sets: dict[int, Workers] = {}
 
-    def whole(count: int) -> Workers:
-        if count in sets and not sets[count].whole:
+    def usable(count: int) -> Workers:
+        if count in sets and not sets[count].usable:
             sets.pop(count).close()
         if count not in sets:
-            sets[count] = Workers(count, quick_imports)
+            sets[count] = Workers(tmp_path_factory.mktemp("workers") / "output", count, quick_imports)
         return sets[count]
 
-    yield whole
-    for one in sets.values():
-        one.close()
+    yield usable
+    for each in sets.values():
+        each.close()
 
 
-@pytest.fixture
-def workers(set_of: Callable[[int], Workers]) -> Workers:
-    """Two workers that serve many tests. A test that breaks them costs seconds, and no other test fails."""
-    return set_of(2)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "workers(count): run the test in each of so many workers")
 
 
-@pytest.fixture
-def three_workers(set_of: Callable[[int], Workers]) -> Workers:
-    """Three of them."""
-    return set_of(3)
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    mark = pyfuncitem.get_closest_marker("workers")
+    if mark is None:
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    pyfuncitem.funcargs["set_of"](*mark.args).call(pyfuncitem.obj, **arguments)
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from tensorflow_ipu.errors import ClusterError
 from tensorflow_ipu.hosts import Identity, identity, mpi
 
 WORKERS = ["a:1", "b:2", "[::1]:3"]
+OPEN_MPI = "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=3 OMPI_COMM_WORLD_LOCAL_SIZE=2"
 SLURM = {"PROCID": "1", "STEP_NODELIST": "node[1-2]", "STEP_TASKS_PER_NODE": "1(x2)", "STEP_NUM_TASKS": "2"}
 
 
@@ -22,55 +24,32 @@ def config_of(workers: object, index: object = 1, job: str = "worker", **jobs: o
     return json.dumps({"cluster": {"worker": workers, **jobs}, "task": {"type": job, "index": index}})
 
 
-def slurms() -> Any:
-    resolver: Any = tf.distribute.cluster_resolver.SlurmClusterResolver
-    return resolver(port_base=4000, gpus_per_node=1, gpus_per_task=1, auto_set_gpu=False)
-
-
 @pytest.mark.parametrize(
-    ("environ", "found"),
+    ("variables", "found"),
     [
-        ({}, None),
-        (
-            {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"},
-            Identity(3, 4, 1, 2),
-        ),
-        (
-            {
-                f"OMPI_COMM_WORLD_{name}": value
-                for name, value in zip(("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"), "5832", strict=True)
-            },
-            Identity(5, 8, 3, 2),
-        ),
-        ({"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}, Identity(2, 4, 1)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # A script of `sbatch`, outside of a step.
-        ({"PMI_RANK": "1"}, None),
-        ({"TF_CONFIG": config_of(WORKERS)}, None),
+        ("", None),
+        ("PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2", Identity(3, 4, 1, 2)),
+        ("SLURM_PROCID=2 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1", Identity(2, 4, 1)),
+        ("SLURM_PROCID=0 SLURM_NTASKS=4", None),  # A script of `sbatch`, outside of a step.
+        ("PMI_RANK=1", None),
+        (f"TF_CONFIG={config_of(WORKERS)}".replace(" ", ""), None),
+        (OPEN_MPI, Identity(5, 8, 3, 2)),
     ],
 )
-def test_launchers_say_which_worker_a_process_is(environ, found):
-    assert identity(environ) == found
+def test_launchers_say_which_worker_a_process_is(variables, found):
+    assert identity(dict(each.split("=") for each in variables.split())) == found
 
 
-@pytest.mark.parametrize(
-    ("environ", "message"),
-    [
-        ({"PMI_RANK": "x", "PMI_SIZE": "2"}, "`PMI_RANK=x` is no number from 0: unset it, or start .* `mpiexec`"),
-        ({"PMI_RANK": "2", "PMI_SIZE": "2"}, "`PMI_RANK=2` must be below `PMI_SIZE=2`"),
-    ],
-)
-def test_malformed_variables_of_launchers_are_refused(environ, message):
-    with pytest.raises(ValueError, match=message):
-        identity(environ)
+def test_malformed_variables_of_launchers_are_refused(refused):
+    words = "`PMI_RANK=x` is no number from 0: unset it, or start .* `mpiexec`"
+    refused(ValueError, words, identity, {"PMI_RANK": "x", "PMI_SIZE": "2"})
+    refused(ValueError, "`PMI_RANK=2` must be below `PMI_SIZE=2`", identity, {"PMI_RANK": "2", "PMI_SIZE": "2"})
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            config_of(WORKERS),
-            "`TF_CONFIG` names 3 workers, and MPI has not .*: run `mpiexec -n 3 python .*`, or unset it",
-        ),
+        (config_of(WORKERS), "`TF_CONFIG` names 3 workers, and MPI has not .*: run `mpiexec -n 3 python .*`, or unset"),
         (config_of(WORKERS, 0, "chief", chief=["c:4"]), "names 4 workers.* `mpiexec -n 4 python"),
         ("{", "`TF_CONFIG={` is no JSON"),
         ("[1]", r"`TF_CONFIG=\[1\]` is no JSON object"),
@@ -85,12 +64,11 @@ def test_tf_config_of_several_workers_is_refused_outside_of_mpi(monkeypatch, tex
         hosts.join()
 
 
-def test_resolvers_of_several_workers_are_refused_outside_of_mpi():
+def test_resolvers_of_several_workers_are_refused_outside_of_mpi(refused):
     spec = tf.train.ClusterSpec({"worker": WORKERS})
     simple = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=2)
     words = r"`cluster_resolver` \(SimpleClusterResolver\) names 3 workers.*`mpiexec -n 3 python"
-    with pytest.raises(ValueError, match=words):
-        ipu.IPUMultiWorkerStrategy(simple)
+    refused(ValueError, words, ipu.IPUMultiWorkerStrategy, simple)
 
 
 @pytest.mark.parametrize(
@@ -105,44 +83,35 @@ def test_one_worker_joins_nobody_and_neither_does_an_evaluator(monkeypatch, text
     assert hosts.joined() is None
 
 
-def test_mpi_that_is_asked_for_and_not_there_is_told(monkeypatch):
+def test_mpi_that_is_asked_for_and_not_there_is_told(monkeypatch, refused):
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.setattr(mpi, "libraries", lambda: [(0, "libmissing.so.1")])
-    with pytest.raises(
-        ClusterError, match="started as worker 0 of 2, and no MPI library is found.*`pip install mpich`"
-    ):
-        hosts.join()
+    refused(ClusterError, "started as worker 0 of 2, and no MPI library is found.*`pip install mpich`", hosts.join)
 
 
-# What the workers run.
-
-
-def joined_by_resolvers() -> Any:
-    """Whether `TF_CONFIG` and Slurm's resolver that agree with MPI are taken, and what is said of others."""
+@pytest.mark.workers(2)
+def test_inside_of_mpi_resolvers_are_checked_against_rank_and_size():
     first = hosts.join()
-    worker, workers = first.worker, first.workers
-    said = []
+    worker = first.worker
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TF_CONFIG", config_of(WORKERS[:workers], worker))
-        agreed = hosts.join() is first
-        for text in (config_of(WORKERS[:workers], 1 - worker), config_of(WORKERS, worker)):
+        patch.setenv("TF_CONFIG", config_of(WORKERS[:2], worker))
+        assert hosts.join() is first
+        for text, other in (
+            (config_of(WORKERS[:2], 1 - worker), f"{1 - worker} of 2"),
+            (config_of(WORKERS, worker), f"{worker} of 3"),
+        ):
             patch.setenv("TF_CONFIG", text)
-            with pytest.raises(ValueError, match="leave it out, since MPI's launcher says it") as raised:
+            words = f"^`TF_CONFIG` says that this process is worker {other}, and MPI says {worker} of 2: leave it out, since"
+            with pytest.raises(ValueError, match=words):
                 hosts.join()
-            said.append(str(raised.value))
         patch.delenv("TF_CONFIG")
         for name, value in {**SLURM, "PROCID": str(worker)}.items():
             patch.setenv(f"SLURM_{name}", value)
-        strategy = ipu.IPUMultiWorkerStrategy(slurms())
-    total = strategy.reduce("SUM", tf.constant(worker + 1.0), axis=None)
+        kind: Any = tf.distribute.cluster_resolver.SlurmClusterResolver
+        resolver = kind(port_base=4000, gpus_per_node=1, gpus_per_task=1, auto_set_gpu=False)
+        strategy: Any = ipu.IPUMultiWorkerStrategy(resolver)
     assert strategy.cluster is first is hosts.joined()
-    return agreed, said, strategy.cluster_resolver.task_id, total, first.names
-
-
-def test_inside_of_mpi_resolvers_are_checked_against_rank_and_size(workers):
-    for worker, (agreed, said, task, total, names) in enumerate(workers.call(joined_by_resolvers)):
-        assert (agreed, task, total) == (True, worker, 3.0)
-        assert [f"worker {each} ({name})" for each, name in enumerate(names)] == workers.names
-        for words, other in zip(said, (f"{1 - worker} of 2", f"{worker} of 3"), strict=True):
-            assert words.startswith(f"`TF_CONFIG` says that this process is worker {other}, and MPI says {worker} of 2")
+    assert strategy.cluster_resolver.task_id == worker
+    assert first.names[worker] == f"process {os.getpid()} on {socket.gethostname()}"
+    assert strategy.reduce("SUM", tf.constant(worker + 1.0), axis=None).numpy() == 3.0

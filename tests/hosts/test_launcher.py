@@ -6,13 +6,13 @@ import os
 import re
 import shlex
 import signal
-import stat
 import subprocess
 import sys
 import textwrap
 import time
 from io import BytesIO
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -33,46 +33,34 @@ options = run.parser().parse_args(sys.argv[2:])
 line, mark = run._line(options, [sys.executable, "-c", sys.argv[1]])
 sys.exit(run.execute(line, run.Output(mark, options.only_output_from_instance)))
 """
+# `meet()` returns when both workers have called it: each opens a pipe of its own to read, and that of the other to write.
 _HEAD = """
-import os, signal, sys, time
+import os, signal, sys
 worker = int(os.environ["PMI_RANK"])
 
-def arrive():
-    open(f"{worker} is there", "x").close()
-
-def wait_for(*others):
-    while not all(os.path.exists(f"{other} is there") for other in others):
-        time.sleep(0.01)
+def meet():
+    for at in (0, 1):
+        open(str(at), "r" if at == worker else "w").close()
 """
 _MARK = r"\[[^][]*,(\d+)\]<std(?:out|err)>: "
 
 
 @pytest.fixture
 def start(tmp_path):
-    """`start(code, *options)` has the launcher run code; `arrive()` and `wait_for(0, 2)` in it are those of `_HEAD`."""
+    """`start(code, *options)` has the launcher run code as two workers, with `_HEAD` above it."""
+    processes = []
 
     def begin(code: str, *options: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-c", _LAUNCH, _HEAD + textwrap.dedent(code), *map(str, options)],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        for worker in range(2):
+            os.mkfifo(tmp_path / str(worker))
+        words = [sys.executable, "-c", _LAUNCH, _HEAD + textwrap.dedent(code), "-n", "2", *map(str, options)]
+        processes.append(subprocess.Popen(words, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True))
+        return processes[-1]
 
-    return begin
-
-
-@pytest.fixture
-def launch(start):
-    """`launch(code, *options)` is the same, and gives status, lines of output, errors at the end."""
-
-    def run(code: str, *options: object) -> tuple[int, list[str], str]:
-        with start(code, *options) as process:
-            out, err = process.communicate(timeout=300)
-        return process.returncode, out.splitlines(), err
-
-    return run
+    yield begin
+    for process in processes:
+        process.kill()  # Which ends `mpiexec` too.
+        process.communicate()
 
 
 @pytest.fixture
@@ -90,37 +78,15 @@ def here(capfd):
     return run
 
 
-@pytest.fixture
-def mpi(tmp_path, monkeypatch):
-    """`mpi("Open MPI 5")` puts an `mpiexec` on PATH that says that it is this one."""
-
-    def put(version: str) -> Path:
-        path = tmp_path / "bin" / "mpiexec"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(f"#!/bin/sh\necho '{version}'\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-        monkeypatch.setenv("PATH", f"{path.parent}{os.pathsep}{os.environ['PATH']}")
-        monkeypatch.chdir(tmp_path)
-        (tmp_path / "train.py").touch()
-        (tmp_path / "hosts").touch()
-        return path
-
-    return put
-
-
 _HYDRA = "-prepend-pattern '[1,%r]<stdout>: ' -print-all-exitcodes"
-_SCRIPT = f"{sys.executable} -m tensorflow_ipu run-script train.py --x 'a b'"
+_OPEN_MPI = "mpirun (Open MPI) 5.0.1"
 
 
 @pytest.mark.parametrize(
     ("version", "options", "line"),
     [
         ("HYDRA build details:", "-n 2", f"{_HYDRA} --bind-to none -genv PYTHONUNBUFFERED=1 -n 2"),
-        (
-            "mpirun (Open MPI) 5.0.1",
-            "-n 2",
-            "--tag-output --oversubscribe --bind-to none -x PYTHONUNBUFFERED=1 -n 2",
-        ),
+        (_OPEN_MPI, "-n 2", "--tag-output --oversubscribe --bind-to none -x PYTHONUNBUFFERED=1 -n 2"),
         (
             "Intel(R) MPI Library for Linux* OS, Version 2021.13",
             "--host a,b[1-2] --instances 6 --replicas=480 --ipus-per-replica 2 --timeout 5 --numa-aware yes",
@@ -139,49 +105,52 @@ _SCRIPT = f"{sys.executable} -m tensorflow_ipu run-script train.py --x 'a b'"
         ),
         ("HYDRA", "--hostfile hosts -n 3", f"{_HYDRA} --hostfile hosts --bind-to none -genv PYTHONUNBUFFERED=1 -n 3"),
         (
-            "mpirun (Open MPI) 5.0.1",
+            _OPEN_MPI,
             "--hostfile hosts -n 3 --mpi-global-args '--bind-to core'",
             "--tag-output --hostfile hosts -x PYTHONUNBUFFERED=1 --bind-to core -n 3",
         ),
     ],
 )
-def test_options_become_one_line_of_either_mpi(here, mpi, monkeypatch, version, options, line):
+def test_options_become_one_line_of_either_mpi(here, tmp_path, monkeypatch, version, options, line):
+    for name in ("train.py", "hosts"):
+        (tmp_path / name).touch()
+    path = tmp_path / "mpiexec"
+    path.write_text(f"#!/bin/sh\necho '{version}'\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("B", "of mine")
     monkeypatch.setenv("TENSORFLOW_IPU_COUNT", "64")
-    path = mpi(version)
+    monkeypatch.chdir(tmp_path)
+    script = f"{sys.executable} -m tensorflow_ipu run-script train.py --x 'a b'"
     status, out, err = here("run", *shlex.split(options), "--dry-run", "train.py", "--x", "a b")
-    assert (status, out, err) == (0, f"{path} --wdir {os.getcwd()} {line} {_SCRIPT}\n", "")
+    assert (status, out, err) == (0, f"{path} --wdir {tmp_path} {line} {script}\n", "")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    ("options", "message"),
     [
-        (["--instances", "0", __file__], "`--instances=0` is no number from 1 to 99999"),
-        (["--instances", "two", __file__], "argument --instances/--num-instances/-n: invalid int value: 'two'"),
-        (["--instances", "2"], "name the script to run"),
-        (["--instances", "2", "none.py"], "`none.py` does not exist; name a Python file"),
+        ("--instances 0 S", "`--instances=0` is no number from 1 to 99999"),
+        ("--instances two S", "argument --instances/--num-instances/-n: invalid int value: 'two'"),
+        ("--instances 2", "name the script to run"),
+        ("--instances 2 none.py", "`none.py` does not exist; name a Python file"),
+        ("--instances 3 --replicas 4 S", "`--replicas=4` cannot be divided evenly among 3 instances"),
+        # More workers than replicas.
         (
-            ["--instances", "3", "--replicas", "4", __file__],
-            "`--replicas=4` cannot be divided evenly among 3 instances",
+            "--instances 4 --replicas 3 S",
+            "`--replicas=3` cannot be divided evenly among 4 instances; choose a multiple",
         ),
-        (
-            ["--instances", "2", "--timeout", "-1", __file__],
-            "`TENSORFLOW_IPU_TIMEOUT=-1` is no number of seconds above 0",
-        ),
-        (["--hosts", "a,b", "--instances", "3", __file__], "`--instances=3` cannot be divided evenly among 2 hosts"),
-        (["--hosts", "a:1,b", __file__], "`--hosts` has `a:1` twice, or it is no host"),
-        (["--hosts", "a,b[0-]", __file__], "`--hosts` has `b[0-]` twice, or it is no host"),
-        (["--hosts", "a,a", __file__], "`--hosts` has `a` twice"),
-        (["--hostfile", "none", "-n", "2", __file__], "`--hostfile=none` must name a file, with `--instances`"),
-        (
-            ["-n", "2", "--only-output-from-instance", "2", __file__],
-            "`--only-output-from-instance=2` must be from 0 to 1",
-        ),
-        (["-n", "2", "--port", "1", __file__], "unrecognized arguments: --port"),
+        ("--instances 2 --timeout -1 S", "`TENSORFLOW_IPU_TIMEOUT=-1` is no number of seconds above 0"),
+        ("--hosts a,b --instances 3 S", "`--instances=3` cannot be divided evenly among 2 hosts"),
+        ("--hosts a:1,b S", "`--hosts` has `a:1` twice, or it is no host"),
+        ("--hosts a,b[0-] S", "`--hosts` has `b[0-]` twice, or it is no host"),
+        ("--hosts a,a S", "`--hosts` has `a` twice"),
+        ("--hostfile none -n 2 S", "`--hostfile=none` must name a file, with `--instances`"),
+        ("-n 2 --only-output-from-instance 2 S", "`--only-output-from-instance=2` must be from 0 to 1"),
+        ("-n 2 --port 1 S", "unrecognized arguments: --port"),
     ],
 )
-def test_wrong_words_are_refused(here, words, message):
-    status, out, err = here("run", *words)
+def test_wrong_words_are_refused(here, options, message):
+    status, out, err = here("run", *(__file__ if word == "S" else word for word in options.split()))
     assert (status, out) == (2, "")
     assert message in err
 
@@ -197,17 +166,17 @@ def test_machine_without_mpi_is_told_what_to_install(here, monkeypatch):
 # Hydra puts its marks in front of each piece that a worker writes, also within a line of another worker.
 def test_torn_lines_are_put_together_and_shown_as_they_were_last_overwritten(capfd):
     target, output = BytesIO(), Output(_MARK)
-    for piece in (
-        b"[1,0]<stdout>: half[1,1]<std",
-        b"out>: 1/3\r2/3\r",
-        b"[1,0]<stdout>:  line\nown\n[1,1]<stdout>: 3/3\r\n",
-    ):
-        output.feed(target, piece)
+    output.feed(target, b"[1,0]<stdout>: half[1,1]<std")
+    output.feed(target, b"out>: 1/3\r2/3\r")
+    output.feed(target, b"[1,0]<stdout>:  line\nown\n[1,1]<stdout>: 3/3\r\n")
     assert target.getvalue() == b"[0] half line\n[1] 3/3\n"
     output.feed(target, b"[1,0]<stdout>: [1] no mark[1,1]<stdout>: end")
     output.feed(target, b"")
     assert target.getvalue() == b"[0] half line\n[1] 3/3\n[1] end\n[0] [1] no mark\n"
     assert capfd.readouterr().err == "own\n"
+
+
+_LOST = "prterun noticed that process rank 2 with PID 6 on node h exited on\n"
 
 
 @pytest.mark.parametrize(
@@ -218,12 +187,7 @@ def test_torn_lines_are_put_together_and_shown_as_they_were_last_overwritten(cap
         ("[mpiexec@h] Exit codes: [a] 9,0\n[b] 0,139\n", 11, 139, "worker 3 was ended by SIGSEGV"),
         ("[1,2]<stdout>: the script ended with status 4\n", 4, 4, "worker 2 ended with status 4"),
         ("  Process name: [prterun-h-7@1,3]\n", 5, 5, "worker 3 ended with status 5"),
-        (
-            "prterun noticed that process rank 2 with PID 6 on node h exited on\n",
-            137,
-            137,
-            "worker 2 was ended by SIGKILL",
-        ),
+        (_LOST, 137, 137, "worker 2 was ended by SIGKILL"),
         ("no host a\n", -signal.SIGKILL, 137, ""),
         ("[mpiexec@h] Exit codes: [a] 0,0\n", 0, 0, ""),
     ],
@@ -237,86 +201,76 @@ def test_worker_that_failed_first_is_found(capfd, said, code, status, report):
     assert ("Exit codes" in err, "worker" in err) == (False, bool(report))
 
 
-def test_lines_of_workers_are_whole_and_the_last_ones_of_one_that_fails_are_shown_again(launch):
-    status, out, err = launch(
-        """
+def test_lines_of_workers_are_whole_and_the_last_ones_of_one_that_fails_are_shown_again(start):
+    code = """
         print("begun", os.environ["TENSORFLOW_IPU_REPLICAS"], sys.stdout.write_through)
         for line in range(50):
             for letter in f"{worker} {line}\\n":  # A system call each.
                 os.write(1, letter.encode())
-        arrive()
-        wait_for(0, 1)
+        meet()
         if worker == 1:
             os.kill(os.getpid(), signal.SIGSEGV)
-        time.sleep(1000)
-        """,
-        *("-n", 2, "--replicas", 4),
-    )
-    assert status == 128 + signal.SIGSEGV
+        signal.pause()
+    """
+    process = start(code, "--replicas", 4)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 128 + signal.SIGSEGV
     for worker in range(2):
-        own = [line for line in out if line.startswith(f"[{worker}]")]
+        own = [line for line in out.splitlines() if line.startswith(f"[{worker}]")]
         assert own == [f"[{worker}] begun 2 True", *[f"[{worker}] {worker} {line}" for line in range(50)]]
     last = "\n".join(f"  1 {line}" for line in range(30, 50))
     assert f"worker 1 was ended by SIGSEGV; its last lines:\n{last}\n" in err
 
 
 # Hydra let all wait in `MPI_Init` for a worker that had ended before it.
-def test_script_that_ends_with_a_status_before_it_joins_ends_the_other_workers(launch):
-    status, out, err = launch(
-        f"{textwrap.indent(_DRIVER, ' ' * 8)}"
-        """
-        def script():
-            arrive()
-            wait_for(0, 1)
-            if worker == 1:
-                sys.exit(3)
-            time.sleep(1000)
-        sys.exit(run_script._as_worker(script))
-        """,
-        *("-n", 2, "--only-output-from-instance", 0),
-    )
-    assert (status, out) == (3, [])
+def test_script_that_ends_with_a_status_before_it_joins_ends_the_other_workers(start):
+    code = """
+def script():
+    meet()
+    if worker == 1:
+        sys.exit(3)
+    signal.pause()
+
+sys.exit(run_script._as_worker(script))
+"""
+    process = start(_DRIVER + code, "--only-output-from-instance", 0)
+    out, err = process.communicate(timeout=300)
+    assert (process.returncode, out) == (3, "")
     assert err == "worker 1 ended with status 3; its last lines:\n  the script ended with status 3\n"
 
 
-@pytest.mark.parametrize(("first", "second"), [(signal.SIGTERM, None), (signal.SIGINT, signal.SIGINT)])
-def test_signals_end_all_workers(start, tmp_path, first, second):
-    with start(
-        f"""
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
+def test_signals_end_all_workers(start, number, times):
+    """One that a worker heeds, or the second one."""
+    code = f"""
         def caught(number, frame):
             print("caught", number, flush=True)
-            {"pass" if second else "sys.exit(1)"}
-        signal.signal({int(first)}, caught)
+            if {times} == 1:
+                sys.exit(1)
+        signal.signal({int(number)}, caught)
         print("number", os.getpid(), flush=True)
         while True:
-            time.sleep(0.1)
-        """,
-        *("-n", 2),
-    ) as process:
-        assert process.stdout is not None
-        numbers = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
-        process.send_signal(first)
-        caught = sorted(process.stdout.readline() for _ in range(2))
-        assert caught == [f"[{worker}] caught {int(first)}\n" for worker in range(2)]
-        if second:
-            process.send_signal(second)
-        process.communicate(timeout=240)
-    assert process.returncode == 128 + first
+            signal.pause()
+    """
+    process = start(code)
+    numbers = [int(process.stdout.readline().split()[-1]) for _ in range(2)]
+    process.send_signal(number)
+    caught = sorted(process.stdout.readline() for _ in range(2))
+    assert caught == [f"[{worker}] caught {int(number)}\n" for worker in range(2)]
+    if times == 2:
+        process.send_signal(number)
+    process.communicate(timeout=240)
+    assert process.returncode == 128 + number
     limit = time.monotonic() + 120
-    while any(os.path.exists(f"/proc/{number}") for number in numbers):
+    while any(os.path.exists(f"/proc/{each}") for each in numbers):
         assert time.monotonic() < limit
+        time.sleep(0.01)
 
 
 def test_help_is_there_and_loads_no_tensorflow(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "tensorflow_ipu", "run", "--help"],
-        cwd=tmp_path,
-        env={**os.environ, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
+    command = [sys.executable, "-X", "importtime", "-m", "tensorflow_ipu", "run", "--help"]
+    env = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=240, check=True)
     assert "--instances" in done.stdout
     assert "Ctrl-C is handed on" in done.stdout
     assert not re.search(r"\| +tensorflow$", done.stderr, re.MULTILINE)

@@ -7,123 +7,93 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import tensorflow as tf  # isort: skip
 
-WAIT = 100.0  # Seconds that nobody waits for to the end.
 
-
-def joined(timeout=60.0, **more):
+def joined(timeout: float = 60.0, **more: Any) -> Any:
     import tensorflow_ipu as ipu
 
     strategy = ipu.IPUMultiWorkerStrategy(timeout=timeout, **more)
-
-    @tf.function(jit_compile=True)
-    def step():
-        return ipu.ops.cross_replica_ops.cross_replica_sum(1.0)
-
+    step = tf.function(lambda: ipu.ops.cross_replica_ops.cross_replica_sum(1.0), jit_compile=True)
     for _ in range(3):
         assert float(strategy.run(step)) == strategy.cluster.workers
     return strategy, step
 
 
-def steps(end, timeout=60.0):
+def show(value: object) -> None:
+    # In one write, since lines of several workers are in one file.
+    os.write(1, f"{value if isinstance(value, str) else json.dumps(value)}\n".encode())
+
+
+def steps(end: Callable[[], object], timeout: float = 60.0) -> None:
     """Runs steps. Worker 1 leaves out the fourth, and does something else."""
     strategy, step = joined(timeout)
-    print(f"worker {strategy.cluster.worker} is process {os.getpid()}.", flush=True)
+    show(f"worker {strategy.cluster.worker} is process {os.getpid()}.")
     if strategy.cluster.worker == 1:
         end()
-    try:
-        strategy.run(step)
-    finally:
-        print("the wait ended", flush=True)
+    strategy.run(step)
 
 
-def killed():
-    steps(lambda: os.kill(os.getpid(), signal.SIGKILL))
-
-
-def stopped():
-    steps(lambda: os.kill(os.getpid(), signal.SIGSTOP), 3.0)
-
-
-def raising():
-    def fail():
-        raise ValueError("the data are bad")
-
-    steps(fail)
-
-
-def exiting():
-    steps(lambda: sys.exit(3))
-
-
-def absent():
-    steps(lambda: time.sleep(WAIT), 3.0)
-
-
-def waiting():
-    """All wait, worker 1 in Python: until a signal ends them."""
-    steps(lambda: time.sleep(WAIT), WAIT)
-
-
-def late():
+def late() -> None:
     """Worker 1 never joins."""
     if os.environ["PMI_RANK"] == "1":
-        time.sleep(WAIT)
+        signal.pause()
     joined(3.0)
 
 
-def alone():
+def alone() -> None:
     """Makes no strategy of workers, but one of its own, or none."""
     if os.environ["PMI_RANK"] == "1":
         import tensorflow_ipu as ipu
 
         with ipu.IPUStrategy().scope():
             assert float(tf.Variable(2.0)) == 2.0
-    print("ran", flush=True)
+    show("ran")
 
 
-def finished():
+def finished() -> None:
     """All end with 0, worker 1 later."""
     strategy, _ = joined()
     if strategy.cluster.worker == 1:
         time.sleep(1.0)
-    print("ran", flush=True)
+    show("ran")
 
 
-def split():
+def split() -> None:
     """Workers 1 and 0 are a cluster in this order, and worker 2 is alone; MPI goes on to serve its owner."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     strategy, _ = joined(communicator=world.Split(world.rank == 2, -world.rank))
     total = strategy.reduce("SUM", tf.constant(float(world.rank)), axis=None)
-    row = strategy.cluster.worker, strategy.cluster.workers, float(total), os.getpid(), strategy.cluster.names
-    rows = world.gather(row)
-    if rows:
-        print(json.dumps(rows), flush=True)
+    rows = world.gather([strategy.cluster.worker, strategy.cluster.workers, float(total)])
+    processes = world.gather([os.getpid(), [name.split(" on ")[0] for name in strategy.cluster.names]])
+    if world.rank == 0:
+        show([rows, processes])
 
 
-def trained(folder="", epochs="2", killed_behind=""):
+def trained(folder: str = "", epochs: str = "2", killed_behind: str = "") -> None:
     """Trains a model, from a backup on where there is one. Worker 1 is killed behind an epoch."""
     import keras
 
     import tensorflow_ipu as ipu
 
-    strategy = ipu.IPUMultiWorkerStrategy()
+    strategy: Any = ipu.IPUMultiWorkerStrategy()
     worker = strategy.cluster.worker
     random = np.random.default_rng(3)
     x, y = random.normal(size=(32, 5)).astype("float32"), random.normal(size=(32, 1)).astype("float32")
 
-    def end(epoch, logs):
+    def end(epoch: int, logs: object) -> None:
         if str(epoch) == killed_behind and worker == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    callbacks = [keras.callbacks.LambdaCallback(on_epoch_end=end)]
+    callbacks: list[Any] = [keras.callbacks.LambdaCallback(on_epoch_end=end)]
     if folder:  # A machine of each worker's own: the folder of worker 1 is always empty.
         callbacks.insert(0, keras.callbacks.BackupAndRestore(str(Path(folder, f"{worker}"))))
     with strategy.scope():
@@ -131,10 +101,20 @@ def trained(folder="", epochs="2", killed_behind=""):
         parts = [keras.Input([5]), keras.layers.Dense(4, activation="tanh"), keras.layers.Dense(1)]
         model = keras.Sequential(parts)
         model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-        history = model.fit(x, y, 2, epochs=int(epochs), shuffle=False, verbose=0, callbacks=callbacks)
-    weights = [weight.tolist() for weight in model.get_weights()]
+        history: Any = model.fit(x, y, 2, epochs=int(epochs), shuffle=False, verbose=0, callbacks=callbacks)
     if worker == 0:
-        print(json.dumps({"epochs": history.epoch, "weights": weights}), flush=True)
+        show([history.epoch, [weight.tolist() for weight in model.get_weights()]])
 
 
-globals()[sys.argv[1]](*sys.argv[2:])
+ENDS: dict[str, Callable[..., None]] = {
+    "killed": lambda: steps(lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    "stopped": lambda: steps(lambda: os.kill(os.getpid(), signal.SIGSTOP), 3.0),
+    "raising": lambda: steps(lambda: {}["the data are bad"]),
+    "exiting": lambda: steps(lambda: sys.exit(3)),
+    "absent": lambda: steps(signal.pause, 3.0),
+    "waiting": lambda: steps(
+        signal.pause, 600.0
+    ),  # Until a signal ends all: worker 1 in Python, and the others for it.
+    **{function.__name__: function for function in (late, alone, finished, split, trained)},
+}
+ENDS[sys.argv[1]](*sys.argv[2:])
