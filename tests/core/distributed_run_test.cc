@@ -56,7 +56,7 @@ TEST(a_worker_that_does_not_come_is_told_at_the_limit) {
 
 TEST(a_worker_that_has_not_begun_is_told_at_the_limit) {
   DistributedRuns distributed_run(2, 1, milliseconds(200));
-  distributed_run.Begin(0);
+  for (const int64_t worker : {0, 1, 0}) distributed_run.Begin(worker, {"a sum", "another sum"}, true);
   const auto arrival = distributed_run.ArriveAt(0, {1});
   CHECK(arrival->EndsWith(Code::kDeadlineExceeded));
   CHECK(arrival->Says("worker 1 (host1) did not begin this run"));

@@ -19,11 +19,20 @@ import tensorflow as tf  # isort: skip
 def joined(timeout: float = 60.0, **more: Any) -> Any:
     import tensorflow_ipu as ipu
 
+    if timeout < 60.0:
+        meet()
     strategy = ipu.IPUMultiWorkerStrategy(timeout=timeout, **more)
     step = tf.function(lambda: ipu.ops.cross_replica_ops.cross_replica_sum(1.0), jit_compile=True)
     for _ in range(3):
         assert float(strategy.run(step)) == strategy.cluster.workers
     return strategy, step
+
+
+def meet() -> None:
+    """Waits until both workers have imported all, which takes one longer than the other."""
+    Path(f"here{os.environ['PMI_RANK']}").touch()
+    while not (Path("here0").exists() and Path("here1").exists()):
+        time.sleep(0.01)
 
 
 def show(value: object) -> None:
@@ -43,6 +52,7 @@ def steps(end: Callable[[], object], timeout: float = 60.0) -> None:
 def late() -> None:
     """Worker 1 never joins."""
     if os.environ["PMI_RANK"] == "1":
+        meet()
         signal.pause()
     joined(3.0)
 
@@ -66,7 +76,7 @@ def finished() -> None:
 
 
 def split() -> None:
-    """Workers 1 and 0 are a cluster in this order, and worker 2 is alone; MPI goes on to serve its owner."""
+    """Workers 1 and 0 are a cluster in this order, and worker 2 is alone; MPI goes on to serve its owner, who ends it."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -74,8 +84,15 @@ def split() -> None:
     total = strategy.reduce("SUM", tf.constant(float(world.rank)), axis=None)
     rows = world.gather([strategy.cluster.worker, strategy.cluster.workers, float(total)])
     processes = world.gather([os.getpid(), [name.split(" on ")[0] for name in strategy.cluster.names]])
-    if world.rank == 0:
-        show([rows, processes])
+    rank = world.rank
+    MPI.Finalize()
+    try:
+        strategy.reduce("SUM", tf.constant(1.0), axis=None)
+        end = ""
+    except tf.errors.OpError as exc:
+        end = str(exc)
+    if rank == 0:
+        show([rows, processes, end])
 
 
 def trained(folder: str = "", epochs: str = "2", killed_behind: str = "") -> None:
@@ -112,9 +129,8 @@ ENDS: dict[str, Callable[..., None]] = {
     "raising": lambda: steps(lambda: {}["the data are bad"]),
     "exiting": lambda: steps(lambda: sys.exit(3)),
     "absent": lambda: steps(signal.pause, 3.0),
-    "waiting": lambda: steps(
-        signal.pause, 600.0
-    ),  # Until a signal ends all: worker 1 in Python, and the others for it.
+    # Until a signal ends all: worker 1 waits in Python, and the others wait for it.
+    "waiting": lambda: steps(signal.pause, 600.0),
     **{function.__name__: function for function in (late, alone, finished, split, trained)},
 }
 ENDS[sys.argv[1]](*sys.argv[2:])

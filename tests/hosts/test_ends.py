@@ -61,6 +61,7 @@ def test_run_whose_worker_is_killed_resumes_to_the_same_weights(mpiexec, tmp_pat
 
 def test_strategy_takes_a_communicator_of_mpi4py(mpiexec):
     pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-    rows, ((zero, of_zero), (one, of_one), _) = found(mpiexec(3, "ends.py", "split"))
+    rows, ((zero, of_zero), (one, of_one), _), end = found(mpiexec(3, "ends.py", "split"))
     assert rows == [[1, 2, 1.0], [0, 2, 1.0], [0, 1, 2.0]]
     assert of_zero == of_one == [f"process {one}", f"process {zero}"]
+    assert "This process has left the workers." in end

@@ -348,7 +348,7 @@ std::shared_ptr<const Message> Runs::Answer(const Key& question, std::size_t byt
   }
   RunState state;
   const auto main_thread = sequences_.find(kMainThread);
-  if (main_thread != sequences_.end()) {
+  if (main_thread != sequences_.end() && !main_thread->second.kept.empty()) {
     state.exchange = main_thread->second.begun;
     main_thread->second.kept.back()->SayWhere(&state);
   }
