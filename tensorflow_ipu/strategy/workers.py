@@ -138,6 +138,10 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
     Variables begin with worker 0's values. Programs reduce over the replicas of all workers. `num_replicas_in_sync` counts
     them all, also for one worker, and Keras divides losses by it: w workers of r replicas compute what one worker of w
     times r does.
+
+    Attributes:
+      cluster: The workers, and which of them this process is.
+      bytes_per_pack: The most bytes of a message, as `communication_options` sets them; 0 for the configuration's.
     """
 
     def __init__(
@@ -194,22 +198,17 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
             self.bytes_per_pack, seconds = _checked_options(communication_options)
             timeout = seconds if timeout is None else timeout
         self._reduces = add_ipu_cross_replica_reductions
-        self._cluster = hosts.join(cluster_resolver, timeout, communicator)
-        self._cluster_resolver = _resolver(cluster_resolver, self._cluster)
+        self.cluster = hosts.join(cluster_resolver, timeout, communicator)
+        self._cluster_resolver = _resolver(cluster_resolver, self.cluster)
         super().__init__(
             ipu_device, cpu_device, enable_dataset_iterators, enable_keras_extensions, host_kernels=host_kernels
         )
         replicas.set_pack_bytes(self.bytes_per_pack)
-        _logger.debug("worker %d of %d", self._cluster.worker, self._cluster.workers)
+        _logger.debug("worker %d of %d", self.cluster.worker, self.cluster.workers)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
         of_device = (self, ordinal, cpu_ordinal, host_kernels)
-        return WorkerExtended(self._cluster, self._ipus_per_replica, self._reduces, *of_device)
-
-    @property
-    def cluster(self) -> hosts.Cluster:
-        """The workers, and which of them this process is."""
-        return self._cluster
+        return WorkerExtended(self.cluster, self._ipus_per_replica, self._reduces, *of_device)
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
@@ -228,7 +227,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         if not isinstance(dataset, tf.data.Dataset):
             return dataset  # What Keras hands on here is a share already.
         extended: Any = self.extended
-        return share_of(dataset, self._cluster, extended.replicas)
+        return share_of(dataset, self.cluster, extended.replicas)
 
     def distribute_datasets_from_function(
         self,
@@ -237,15 +236,15 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
     ) -> tf.data.Dataset:
         """Returns `dataset_fn(context)`, this worker's dataset; the context numbers its worker as `input_pipeline_id`."""
         del options
-        context = tf.distribute.InputContext(self._cluster.workers, self._cluster.worker, self.num_replicas_in_sync)
+        context = tf.distribute.InputContext(self.cluster.workers, self.cluster.worker, self.num_replicas_in_sync)
         return dataset_fn(context)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
     def update_ipu_config(self, config: IPUConfig) -> IPUConfig:
         """Sets in a configuration, to be applied later, how many workers there are and which this is; returns it."""
-        config.experimental.multi_replica_distribution.process_count = self._cluster.workers
-        config.experimental.multi_replica_distribution.process_index = self._cluster.worker
+        processes = config.experimental.multi_replica_distribution
+        processes.process_count, processes.process_index = self.cluster.workers, self.cluster.worker
         return config
 
 
@@ -278,13 +277,12 @@ def _resolver(resolver: object, cluster: Cluster) -> tf.distribute.cluster_resol
     if cluster.workers == 1:
         return resolver if isinstance(resolver, known.ClusterResolver) else known.TFConfigClusterResolver()
     # Nothing connects to these addresses.
-    addresses = [f"{host}:{worker}" for worker, host in enumerate(cluster.hosts)]
-    spec = tf.train.ClusterSpec({"worker": addresses})
+    spec = tf.train.ClusterSpec({"worker": [f"{host}:{worker}" for worker, host in enumerate(cluster.hosts)]})
     return known.SimpleClusterResolver(spec, task_type="worker", task_id=cluster.worker, rpc_layer="grpc")
 
 
 def _checked_options(options: object) -> tuple[int, float | None]:
-    """The bytes of a message and the seconds of the timeout of TensorFlow's options of collectives."""
+    """Returns the bytes of a message and the seconds of the timeout in TensorFlow's options of collectives."""
     kinds = tf.distribute.experimental
     if not isinstance(options, type(kinds.CommunicationOptions())):  # It makes an object of a class without a name.
         raise TypeError(
