@@ -128,7 +128,8 @@ def _as_worker(run: Callable[[], int]) -> int:
     def failed() -> bool:
         return status != 0 and os.getpid() == process  # A forked child is no worker.
 
-    # Hydra ends the others only if a worker fails that has initialized MPI. Handlers registered later run before this one.
+    # If a worker fails that has not initialized MPI, hydra lets the others wait for it forever. Handlers that are registered
+    # later run before this one.
     with suppress(KeyError, OSError, ValueError):
         pmi = os.dup(int(os.environ["PMI_FD"]))
         atexit.register(lambda: failed() and os.write(pmi, b"cmd=abort exitcode=%d\n" % status))
