@@ -123,19 +123,23 @@ def _as_worker(run: Callable[[], int]) -> int:
     """Runs a script. If it fails as a worker of MPI, its status is printed, and the other workers are ended."""
     if not {"PMI_RANK", "OMPI_COMM_WORLD_RANK"} & set(os.environ):
         return run()
-    status = 1
-    # Hydra ends the others only if a worker fails that has initialised MPI: they wait for another one forever. At exit,
-    # this is the last: what was registered later is done before.
+    process, status = os.getpid(), 1
+
+    def failed() -> bool:
+        return status != 0 and os.getpid() == process  # A forked child is no worker.
+
+    # If a worker fails that has not initialized MPI, hydra lets the others wait for it forever. Handlers that are registered
+    # later run before this one.
     with suppress(KeyError, OSError, ValueError):
         pmi = os.dup(int(os.environ["PMI_FD"]))
-        atexit.register(lambda: status and os.write(pmi, b"cmd=abort exitcode=%d\n" % status))
+        atexit.register(lambda: failed() and os.write(pmi, b"cmd=abort exitcode=%d\n" % status))
     try:
         status = run()
     except SystemExit as exc:
         status = exc.code & 255 if isinstance(exc.code, int) else int(exc.code is not None)
         raise
     finally:
-        if status:
+        if failed():
             _say(f"{FAILED}{status}")
     return status
 

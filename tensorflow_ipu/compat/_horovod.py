@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,6 +18,12 @@ from tensorflow_ipu.hosts.mpi import Communicator
 Average = 0
 Sum = 1
 
+shutdown = _popdist.finalizeBackend
+is_initialized = _popdist.isBackendInitialized
+rank = _popdist.getInstanceIndex
+size = _popdist.getNumInstances
+local_rank = _popdist.getLocalInstanceIndex
+
 
 def init(comm: Communicator | None = None) -> None:
     """Joins all instances, once, if there are several; with `comm`, those of a communicator of mpi4py."""
@@ -26,43 +33,15 @@ def init(comm: Communicator | None = None) -> None:
         hosts.join(communicator=comm)
 
 
-def shutdown() -> None:
-    """Does nothing: the end of the process ends its part."""
-
-
-def is_initialized() -> bool:
-    """Whether the instances have been joined; with one instance, there is nothing to join."""
-    return _popdist.isBackendInitialized()
-
-
-def rank() -> int:
-    """The number of this instance, from 0."""
-    return _popdist.getInstanceIndex()
-
-
-def size() -> int:
-    """How many instances there are."""
-    return _popdist.getNumInstances()
-
-
-def local_rank() -> int:
-    """The number of this instance among those of its host, from 0."""
-    return _popdist.getLocalInstanceIndex()
-
-
 def local_size() -> int:
     """Returns the number of instances of this one's host."""
-    identity = hosts.identity()
-    if identity is not None and identity.local_workers is not None:
-        return identity.local_workers
-    names = hosts.join().hosts
-    return names.count(names[rank()])
+    own = host_collectives.own_identity()
+    return own.local_workers or host_collectives.own_identity(hosts.join()).local_workers or 1
 
 
 def is_homogeneous() -> bool:
     """Returns True if each host has the same number of instances."""
-    names = hosts.join().hosts
-    return len({names.count(name) for name in names}) == 1
+    return len(set(Counter(hosts.join().hosts).values())) == 1
 
 
 def mpi_enabled() -> bool:
@@ -94,8 +73,9 @@ def allreduce(
     if isinstance(tensor, tf.IndexedSlices):
         values = host_collectives.gather_rows(_scaled(tensor.values, prescale_factor), name and f"{name}.values")
         indices = host_collectives.gather_rows(tensor.indices, name and f"{name}.indices")
-        values = _scaled(values / tf.cast(size(), values.dtype) if op == Average else values, postscale_factor)
-        return tf.IndexedSlices(values, indices, dense_shape=tensor.dense_shape)
+        if op == Average:
+            values /= tf.cast(len(host_collectives.participants()), values.dtype)
+        return tf.IndexedSlices(_scaled(values, postscale_factor), indices, dense_shape=tensor.dense_shape)
     done = distributed.allreduce(_scaled(tensor, prescale_factor), "MEAN" if op == Average else "SUM", name)
     return _scaled(done, postscale_factor)
 
@@ -106,7 +86,7 @@ def allgather(tensor: TensorLike, name: str | None = None) -> tf.Tensor:
 
 
 def broadcast(tensor: TensorLike, root_rank: int = 0, name: str | None = None) -> tf.Tensor:
-    """Gives all instances the tensor of one of them."""
+    """Returns the tensor of one instance on all of them."""
     return distributed.broadcast(tensor, root_rank, name)
 
 
@@ -121,7 +101,7 @@ def broadcast_variables(variables: Iterable[tf.Variable], root_rank: int = 0) ->
 
 
 def broadcast_global_variables(root_rank: int = 0) -> tf.Operation | None:
-    """The same for all variables of a graph of TensorFlow 1."""
+    """Assigns all variables of a graph of TensorFlow 1 the values that they have on one instance."""
     if tf.executing_eagerly():
         raise RuntimeError(
             "`broadcast_global_variables` is for graphs of TensorFlow 1; call `broadcast_variables(variables)`"

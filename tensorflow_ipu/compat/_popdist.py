@@ -1,4 +1,5 @@
 """The names of `popdist` and `popdist.tensorflow`: instances and replicas."""
+# ruff: noqa: N802, N803  (The names that scripts call.)
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ def init() -> None:
         hosts.join()
 
 
-def finalizeBackend() -> None:  # noqa: N802  (The names that scripts call.)
+def finalizeBackend() -> None:
     """Does nothing: the end of the process ends its part."""
 
 
-def isBackendInitialized() -> bool:  # noqa: N802
-    """Whether the instances have been joined; with one instance, there is nothing to join."""
+def isBackendInitialized() -> bool:
+    """Returns True if the instances have been joined; with one instance, there is nothing to join."""
     return getNumInstances() == 1 or hosts.joined() is not None
 
 
@@ -34,57 +35,56 @@ def synchronize() -> None:
     distributed.allreduce(0, "SUM", "popdist.synchronize")
 
 
-def isPopdistEnvSet() -> bool:  # noqa: N802
+def isPopdistEnvSet() -> bool:
     """Returns True if MPI or `python -m tensorflow_ipu run` has started this process."""
     return hosts.identity() is not None or environment.local_replicas() is not None
 
 
-def getInstanceIndex() -> int:  # noqa: N802
-    """The number of this instance, from 0."""
-    return host_collectives.instances()[0]
+def getInstanceIndex() -> int:
+    """Returns the number of this instance, from 0."""
+    return host_collectives.own_identity().worker
 
 
-def getNumInstances() -> int:  # noqa: N802
-    """How many instances there are; 1 where nothing says so."""
-    return host_collectives.instances()[1]
+def getNumInstances() -> int:
+    """Returns the number of instances; 1 if no launcher sets it."""
+    return host_collectives.own_identity().workers
 
 
-def getLocalInstanceIndex() -> int:  # noqa: N802
-    """The number of this instance among those of its host, from 0."""
-    identity = hosts.identity()
-    return 0 if identity is None else identity.local_worker
+def getLocalInstanceIndex() -> int:
+    """Returns the number of this instance among those of its host, from 0."""
+    return host_collectives.own_identity().local_worker
 
 
-def getNumLocalReplicas() -> int:  # noqa: N802
-    """The replicas of an instance by `TENSORFLOW_IPU_REPLICAS`, else by the configured device, else 1."""
+def getNumLocalReplicas() -> int:
+    """Returns the replicas of an instance by `TENSORFLOW_IPU_REPLICAS`, else by the configured device, else 1."""
     count = environment.local_replicas()
     if count is not None:
         return count
     return max(1, _state.ipus_of_device(0) // getNumIpusPerReplica()) if _state.records() else 1
 
 
-def getNumTotalReplicas() -> int:  # noqa: N802
-    """How many replicas all instances have together."""
+def getNumTotalReplicas() -> int:
+    """Returns the number of replicas of all instances."""
     return getNumLocalReplicas() * getNumInstances()
 
 
-def getReplicaIndexOffset() -> int:  # noqa: N802
-    """The number of this instance's first replica among all."""
+def getReplicaIndexOffset() -> int:
+    """Returns the number of this instance's first replica among all."""
     return getNumLocalReplicas() * getInstanceIndex()
 
 
-def getNumIpusPerReplica() -> int:  # noqa: N802
-    """How many IPUs a replica has by `TENSORFLOW_IPU_IPUS_PER_REPLICA`; 1 where it is unset."""
+def getNumIpusPerReplica() -> int:
+    """Returns the IPUs of a replica by `TENSORFLOW_IPU_IPUS_PER_REPLICA`, else 1."""
     return environment.ipus_per_replica() or 1
 
 
-def checkNumIpusPerReplica(ipusPerReplica: int) -> bool:  # noqa: N802, N803
-    """Whether a replica has so many IPUs."""
+def checkNumIpusPerReplica(ipusPerReplica: int) -> bool:
+    """Returns True if a replica has so many IPUs."""
     return getNumIpusPerReplica() == ipusPerReplica
 
 
-def getDeviceId(ipusPerReplica: int = 0) -> int:  # noqa: N802, N803
-    """The id, for `IPUConfig.select_ipus`, of a device with room for all replicas of this instance."""
+def getDeviceId(ipusPerReplica: int = 0) -> int:
+    """Returns the id, for `IPUConfig.select_ipus`, of a device with room for all replicas of this instance."""
     wanted = getNumLocalReplicas() * (ipusPerReplica or getNumIpusPerReplica())
     machine = environment.ipu_count()
     size = wanted.bit_length() - 1
@@ -122,8 +122,7 @@ def set_ipu_config(config: IPUConfig, ipus_per_replica: int | None = None, confi
             f" `--ipus-per-replica {ipus}`"
         )
     processes = config.experimental.multi_replica_distribution
-    processes.process_count = getNumInstances()
-    processes.process_index = getInstanceIndex()
+    processes.process_count, processes.process_index = getNumInstances(), getInstanceIndex()
     if configure_device:
         config.auto_select_ipus = getNumLocalReplicas() * ipus
     return config

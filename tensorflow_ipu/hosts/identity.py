@@ -12,15 +12,13 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 
-# The variables of a process's rank, the number of processes, and both on its host.
+# The variables of a process's rank, the number of processes, and the same two among those of its host.
 _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),  # MPICH, Intel MPI, Cray, Slurm's PMI-2.
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""),
 )
 _EXAMPLE = '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
-# In the order in which their tasks are workers.
-_JOBS = ("chief", "worker")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,26 +81,25 @@ def check_resolver(
       TypeError: It is no resolver.
     """
     kinds = tf.distribute.cluster_resolver
-    source = f"`{environment.TF_CONFIG_VARIABLE}`"
-    if cluster_resolver is None:
+    resolver: Any = cluster_resolver
+    if resolver is None:
         text = environment.tf_config()
         if text is None:
             return
         environment.json_object(environment.TF_CONFIG_VARIABLE, text, _EXAMPLE)
-        cluster_resolver = kinds.TFConfigClusterResolver()
-    elif not isinstance(cluster_resolver, kinds.ClusterResolver):
-        raise TypeError(f"`cluster_resolver` must be a `ClusterResolver` of TensorFlow, but is {cluster_resolver!r}")
-    elif not isinstance(cluster_resolver, kinds.TFConfigClusterResolver):
-        source = f"`cluster_resolver` ({type(cluster_resolver).__name__})"
+        resolver = kinds.TFConfigClusterResolver()
+    if not isinstance(resolver, kinds.ClusterResolver):
+        raise TypeError(f"`cluster_resolver` must be a `ClusterResolver` of TensorFlow, but is {resolver!r}")
+    is_config = isinstance(resolver, kinds.TFConfigClusterResolver)
+    source = f"`{environment.TF_CONFIG_VARIABLE}`" if is_config else f"`cluster_resolver` ({type(resolver).__name__})"
     try:
-        resolver: Any = cluster_resolver
         jobs = resolver.cluster_spec().as_dict()
+        chiefs, others = len(jobs.get("chief", ())), len(jobs.get("worker", ()))
         # Slurm's resolver knows its task once it was asked for the cluster.
         job, task = resolver.task_type, resolver.task_id
-        addresses = {job: list(jobs.get(job, ())) for job in _JOBS}
     except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise ValueError(f"{source} is malformed: {exc}; write it as in `{_EXAMPLE}`, or leave it out") from exc
-    workers = sum(map(len, addresses.values()))
+    workers = chiefs + others
     if workers == 0 or job == "evaluator":  # An evaluator works alone.
         return
     if workers > 1 and (own is None or own.workers == 1):
@@ -112,8 +109,7 @@ def check_resolver(
         )
     if own is None:
         return
-    task = task if isinstance(task, int) else 0
-    worker = task + (len(addresses["chief"]) if job == "worker" else 0)
+    worker = (task if isinstance(task, int) else 0) + (chiefs if job == "worker" else 0)
     if (worker, workers) != (own.worker, own.workers):
         raise ValueError(
             f"{source} says that this process is worker {worker} of {workers}, and MPI says {own.worker} of"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -47,11 +47,22 @@ def identity_of(communicator: Communicator) -> Identity:
 
 
 def libraries(environ: Mapping[str, str] | None = None) -> list[tuple[int, str]]:
-    """Returns the MPI libraries that may be used, with the numbers of their interfaces: those of the launcher first."""
-    environ = os.environ if environ is None else environ
-    started_by_open_mpi = "OMPI_COMM_WORLD_SIZE" in environ
-    ordered = (_OPEN_MPI, _STANDARD, _MPICH) if started_by_open_mpi else (_STANDARD, _MPICH, _OPEN_MPI)
-    return [(interface, path) for name, interface in ordered for path in _paths_of(name)]
+    """Returns the MPI libraries that may be used, with the numbers of their interfaces: those of the launcher first.
+
+    Of one launcher, those of the system come first, then those beside the `mpiexec` of the path, then those of a wheel.
+    """
+    # A process loads one of MPICH's two libraries. mpi4py, which may be imported later, can only use `libmpi.so.12`.
+    launchers = ((_MPICH, _STANDARD), (_OPEN_MPI,))
+    if "OMPI_COMM_WORLD_SIZE" in (os.environ if environ is None else environ):
+        launchers = ((_OPEN_MPI,), (_STANDARD,), (_MPICH,))
+    mpiexec = shutil.which("mpiexec")
+    prefixes = [sys.prefix] if mpiexec is None else [Path(mpiexec).resolve().parents[1], sys.prefix]
+    found = list[tuple[int, str]]()
+    for interfaces in launchers:
+        found += [(interface, name) for name, interface in interfaces]
+        paths = [(each, Path(prefix, "lib", name)) for prefix in prefixes for name, each in interfaces]
+        found += [(interface, str(path)) for interface, path in paths if path.exists()]
+    return list(dict.fromkeys(found))
 
 
 def describe_missing_library(own: Identity) -> str:
@@ -61,13 +72,3 @@ def describe_missing_library(own: Identity) -> str:
         " `pip install mpich` and start the workers by its `mpiexec`, or put the folder of the launcher's library into"
         " `LD_LIBRARY_PATH`"
     )
-
-
-def _paths_of(name: str) -> Iterator[str]:
-    """Yields where a library may be: known to the system, beside the `mpiexec` of the path, or installed with a wheel."""
-    yield name
-    launcher = shutil.which("mpiexec")
-    folders = [Path(sys.prefix, "lib")] if launcher is None else [Path(launcher).resolve().parents[1] / "lib"]
-    for folder in dict.fromkeys([*folders, Path(sys.prefix, "lib")]):
-        if (folder / name).exists():
-            yield str(folder / name)

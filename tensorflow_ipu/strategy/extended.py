@@ -83,7 +83,17 @@ class _AsReplica:
 
 
 class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
-    """The side of `IPUStrategy` that TensorFlow's own library code calls."""
+    """The side of `IPUStrategy` that TensorFlow's own library code calls.
+
+    Attributes:
+      cluster: The processes that share the strategy; None if there is never more than one.
+      workers: The number of these processes.
+      worker: The number of this process among them.
+    """
+
+    cluster: Cluster | None = None
+    workers = 1
+    worker = 0
 
     def __init__(self, strategy: tf.distribute.Strategy, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> None:
         super().__init__(strategy)
@@ -266,7 +276,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def _experimental_distribute_values_from_function(
         self, value_fn: Callable[[tf.distribute.experimental.ValueContext], Nested]
     ) -> Nested:
-        return value_fn(tf.distribute.experimental.ValueContext())
+        return value_fn(tf.distribute.experimental.ValueContext(self.first_replica, self._num_replicas_in_sync))
 
     def _make_dataset_iterator(self, dataset: tf.data.Dataset) -> InputIterator:
         return InputIterator(self._container_strategy().experimental_distribute_dataset(dataset), self.cpu_device)
@@ -287,21 +297,6 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def alone(self) -> contextlib.AbstractContextManager[None]:
         """A block that not all workers run, whose variables begin with this worker's values."""
         return contextlib.nullcontext()
-
-    @property
-    def workers(self) -> int:
-        """How many processes share the strategy."""
-        return 1
-
-    @property
-    def worker(self) -> int:
-        """Which of them this is."""
-        return 0
-
-    @property
-    def cluster(self) -> Cluster | None:
-        """These processes; None where there is never more than one."""
-        return None
 
     def counting(self, replicas: int) -> contextlib.AbstractContextManager[None]:
         """A block in which this process has so many replicas."""
@@ -329,7 +324,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def experimental_between_graph(self) -> bool:
-        return False
+        return self.workers > 1
 
     @property
     def experimental_should_init(self) -> bool:
@@ -337,18 +332,18 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def should_checkpoint(self) -> bool:
-        return True
+        return self.worker == 0
 
     @property
     def should_save_summary(self) -> bool:
-        return True
+        return self.worker == 0
 
     @property
     def _global_batch_size(self) -> bool:
         return True
 
     def _in_multi_worker_mode(self) -> bool:
-        return False
+        return self.workers > 1
 
 
 def _not_colocated() -> contextlib.AbstractContextManager[None]:

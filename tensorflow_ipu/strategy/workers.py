@@ -16,31 +16,27 @@ from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.config import IPUConfig
 from tensorflow_ipu.hosts import Cluster, exchange
-from tensorflow_ipu.hosts.cluster import share_of
 from tensorflow_ipu.hosts.mpi import Communicator
 from tensorflow_ipu.ops import random_streams, reductions
 from tensorflow_ipu.strategy import IPUStrategyV1
 from tensorflow_ipu.strategy.extended import IPUExtended, reduction
+from tensorflow_ipu.strategy.share import share_of
 
 _logger = logging.getLogger(__name__)
+
+
+class _OfThread(threading.local):
+    replicas: int | None = None  # Those of the program of this thread, if they are known.
 
 
 class WorkerExtended(IPUExtended):
     """The side of `IPUMultiWorkerStrategy` that TensorFlow's own library code calls."""
 
-    def __init__(
-        self,
-        strategy: tf.distribute.Strategy,
-        ordinal: int,
-        cpu_ordinal: int,
-        host_kernels: bool,
-        cluster: Cluster,
-        ipus_per_replica: int | None,
-        reduces: bool,
-    ) -> None:
-        super().__init__(strategy, ordinal, cpu_ordinal, host_kernels)
-        self._cluster = cluster
-        self._thread = threading.local()
+    def __init__(self, cluster: Cluster, ipus_per_replica: int | None, reduces: bool, *of_device: Any) -> None:
+        super().__init__(*of_device)
+        self._cluster = self.cluster = cluster
+        self.workers, self.worker = cluster.workers, cluster.worker
+        self._of_thread = _OfThread()
         self._ipus_per_replica = ipus_per_replica
         self._reduces = reduces
         self._alone = False
@@ -67,7 +63,7 @@ class WorkerExtended(IPUExtended):
             if isinstance(initial, tf.Tensor) and not tf.executing_eagerly():
                 value = random_streams.on_host(initial)
             value = tf.convert_to_tensor(value, dtype)
-            return exchange.broadcast(self.cluster, value, f"the initial value of `{name}`")
+            return exchange.collective(self._cluster, "broadcast", value, f"the initial value of `{name}`")
 
         return make
 
@@ -83,9 +79,10 @@ class WorkerExtended(IPUExtended):
             return tf.nest.pack_sequence_as(value, reductions.all_reduce(dense, mean))
         if self.workers == 1:
             return value
-        return tf.nest.map_structure(
-            lambda leaf: exchange.all_reduce(self.cluster, leaf, mean, "what is reduced outside of programs"), value
-        )
+        return self._exchanged("mean" if mean else "sum", value, "what is reduced outside of programs")
+
+    def _exchanged(self, kind: str, value: Nested, what: str) -> Nested:
+        return tf.nest.map_structure(lambda leaf: exchange.collective(self._cluster, kind, leaf, what), value)
 
     def _gather_to_implementation(
         self,
@@ -96,58 +93,27 @@ class WorkerExtended(IPUExtended):
     ) -> Nested:
         if self.workers == 1 or reductions.in_program():
             return super()._gather_to_implementation(value, destinations, axis, options)
-        return tf.nest.map_structure(lambda leaf: self._gathered(leaf, axis), value)
-
-    def _gathered(self, value: Any, axis: int) -> tf.Tensor:
-        what = "what is gathered outside of programs"
-        tensor = tf.convert_to_tensor(value)
-        front = tf.experimental.numpy.moveaxis(tensor, axis, 0)
-        sizes = exchange.all_gather(self.cluster, tf.shape(front)[:1], what)
-        padding = [[0, tf.reduce_max(sizes) - tf.shape(front)[0]], *([[0, 0]] * (front.shape.rank - 1))]
-        rows = tf.split(exchange.all_gather(self.cluster, tf.pad(front, padding), what), self.workers)
-        joined = tf.concat([rows[worker][: sizes[worker]] for worker in range(self.workers)], 0)
-        return tf.experimental.numpy.moveaxis(joined, 0, axis)
-
-    def _experimental_distribute_values_from_function(
-        self, value_fn: Callable[[tf.distribute.experimental.ValueContext], Nested]
-    ) -> Nested:
-        first, all_of_them = self.first_replica, self._num_replicas_in_sync
-        return value_fn(tf.distribute.experimental.ValueContext(first, all_of_them))
-
-    @property
-    def workers(self) -> int:
-        return self.cluster.workers
-
-    @property
-    def worker(self) -> int:
-        return self.cluster.worker
-
-    @property
-    def cluster(self) -> Cluster:
-        return self._cluster
+        rows = tf.nest.map_structure(lambda leaf: tf.experimental.numpy.moveaxis(leaf, axis, 0), value)
+        gathered = self._exchanged("rows", rows, "what is gathered outside of programs")
+        return tf.nest.map_structure(lambda leaf: tf.experimental.numpy.moveaxis(leaf, 0, axis), gathered)
 
     @property
     def replicas(self) -> int:
-        """How many replicas this worker has."""
-        if self._counted is not None:
-            return self._counted
+        """The number of replicas of this worker."""
+        if self._of_thread.replicas is not None:
+            return self._of_thread.replicas
         if self._ipus_per_replica is not None:
             return max(1, self.ipus // self._ipus_per_replica)
-        said = environment.local_replicas()
-        return said if said is not None and self.ipus % said == 0 else self.ipus
+        launched = environment.local_replicas()
+        return launched if launched is not None and self.ipus % launched == 0 else self.ipus
 
     @contextlib.contextmanager
     def counting(self, replicas: int) -> Iterator[None]:
-        before, self._thread.counted = self._counted, replicas
+        before, self._of_thread.replicas = self._of_thread.replicas, replicas
         try:
             yield
         finally:
-            self._thread.counted = before
-
-    @property
-    def _counted(self) -> int | None:
-        """How many replicas the program of this thread has, where that is known."""
-        return getattr(self._thread, "counted", None)
+            self._of_thread.replicas = before
 
     @property
     def first_replica(self) -> int:
@@ -156,21 +122,6 @@ class WorkerExtended(IPUExtended):
     @property
     def _num_replicas_in_sync(self) -> int:
         return self.workers * self.replicas
-
-    @property
-    def experimental_between_graph(self) -> bool:
-        return self.workers > 1
-
-    @property
-    def should_checkpoint(self) -> bool:
-        return self.cluster.is_chief
-
-    @property
-    def should_save_summary(self) -> bool:
-        return self.cluster.is_chief
-
-    def _in_multi_worker_mode(self) -> bool:
-        return self.workers > 1
 
 
 class IPUMultiWorkerStrategyV1(IPUStrategyV1):
@@ -187,6 +138,10 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
     Variables begin with worker 0's values. Programs reduce over the replicas of all workers. `num_replicas_in_sync` counts
     them all, also for one worker, and Keras divides losses by it: w workers of r replicas compute what one worker of w
     times r does.
+
+    Attributes:
+      cluster: The workers, and which of them this process is.
+      bytes_per_pack: The most bytes of a message, as `communication_options` sets them; 0 for the configuration's.
     """
 
     def __init__(
@@ -243,22 +198,17 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
             self.bytes_per_pack, seconds = _checked_options(communication_options)
             timeout = seconds if timeout is None else timeout
         self._reduces = add_ipu_cross_replica_reductions
-        self._cluster = hosts.join(cluster_resolver, timeout, communicator)
-        self._cluster_resolver = _resolver(cluster_resolver, self._cluster)
+        self.cluster = hosts.join(cluster_resolver, timeout, communicator)
+        self._cluster_resolver = _resolver(cluster_resolver, self.cluster)
         super().__init__(
             ipu_device, cpu_device, enable_dataset_iterators, enable_keras_extensions, host_kernels=host_kernels
         )
         replicas.set_pack_bytes(self.bytes_per_pack)
-        _logger.debug("worker %d of %d", self._cluster.worker, self._cluster.workers)
+        _logger.debug("worker %d of %d", self.cluster.worker, self.cluster.workers)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
-        counts = (self._ipus_per_replica, self._reduces)
-        return WorkerExtended(self, ordinal, cpu_ordinal, host_kernels, self._cluster, *counts)
-
-    @property
-    def cluster(self) -> hosts.Cluster:
-        """The workers, and which of them this process is."""
-        return self._cluster
+        of_device = (self, ordinal, cpu_ordinal, host_kernels)
+        return WorkerExtended(self.cluster, self._ipus_per_replica, self._reduces, *of_device)
 
     @property
     def cluster_resolver(self) -> tf.distribute.cluster_resolver.ClusterResolver:
@@ -277,7 +227,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         if not isinstance(dataset, tf.data.Dataset):
             return dataset  # What Keras hands on here is a share already.
         extended: Any = self.extended
-        return share_of(dataset, self._cluster, extended.replicas)
+        return share_of(dataset, self.cluster, extended.replicas)
 
     def distribute_datasets_from_function(
         self,
@@ -286,15 +236,15 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
     ) -> tf.data.Dataset:
         """Returns `dataset_fn(context)`, this worker's dataset; the context numbers its worker as `input_pipeline_id`."""
         del options
-        context = tf.distribute.InputContext(self._cluster.workers, self._cluster.worker, self.num_replicas_in_sync)
+        context = tf.distribute.InputContext(self.cluster.workers, self.cluster.worker, self.num_replicas_in_sync)
         return dataset_fn(context)
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 
     def update_ipu_config(self, config: IPUConfig) -> IPUConfig:
         """Sets in a configuration, to be applied later, how many workers there are and which this is; returns it."""
-        config.experimental.multi_replica_distribution.process_count = self._cluster.workers
-        config.experimental.multi_replica_distribution.process_index = self._cluster.worker
+        processes = config.experimental.multi_replica_distribution
+        processes.process_count, processes.process_index = self.cluster.workers, self.cluster.worker
         return config
 
 
@@ -327,13 +277,12 @@ def _resolver(resolver: object, cluster: Cluster) -> tf.distribute.cluster_resol
     if cluster.workers == 1:
         return resolver if isinstance(resolver, known.ClusterResolver) else known.TFConfigClusterResolver()
     # Nothing connects to these addresses.
-    addresses = [f"{host}:{worker}" for worker, host in enumerate(cluster.hosts)]
-    spec = tf.train.ClusterSpec({"worker": addresses})
+    spec = tf.train.ClusterSpec({"worker": [f"{host}:{worker}" for worker, host in enumerate(cluster.hosts)]})
     return known.SimpleClusterResolver(spec, task_type="worker", task_id=cluster.worker, rpc_layer="grpc")
 
 
 def _checked_options(options: object) -> tuple[int, float | None]:
-    """The bytes of a message and the seconds of the timeout of TensorFlow's options of collectives."""
+    """Returns the bytes of a message and the seconds of the timeout in TensorFlow's options of collectives."""
     kinds = tf.distribute.experimental
     if not isinstance(options, type(kinds.CommunicationOptions())):  # It makes an object of a class without a name.
         raise TypeError(

@@ -18,11 +18,11 @@ from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu._tensorflow.variables import OwnedIterator
 from tensorflow_ipu.feeds import IPUInfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
-from tensorflow_ipu.hosts.cluster import deals, share_of
 from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.data import elements as data_elements
 from tensorflow_ipu.keras.data import padding
 from tensorflow_ipu.keras.data.elements import Elements, device_dtype
+from tensorflow_ipu.strategy.share import is_dealt, share_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested, TensorLike
@@ -47,9 +47,9 @@ class Share:
         self._make = make
         self._order = _agreed_order(cluster) if make is not None else None
         self._dataset = dataset
-        self._deals = deals(dataset)
+        self._is_dealt = is_dealt(dataset)
         own: int = batches if batches is not None else -1
-        if not self._deals:
+        if not self._is_dealt:
             own = int(self.of_next_pass().cardinality()) * cluster.workers
         self.batches = own if own >= 0 else None
 
@@ -70,7 +70,7 @@ class Share:
         """How many steps each worker runs, of those that its data makes."""
         form = str(self._dataset.element_spec)
         own = tf.constant([[steps, zlib.crc32(form.encode())]], tf.int64)
-        counts, forms = exchange.all_gather(self._cluster, own, "how many steps the data makes").numpy().T
+        counts, forms = exchange.collective(self._cluster, "gather", own, "how many steps the data makes").numpy().T
         faults = []
         if np.any(counts != steps):
             each = ", ".join(f"worker {worker} has {count}" for worker, count in enumerate(counts.tolist()))
@@ -80,7 +80,7 @@ class Share:
             faults.append(
                 f"batches of worker {', '.join(others)} have other shapes or types than the ones here, {form}"
             )
-        if self._deals and faults:
+        if self._is_dealt and faults:
             raise ValueError(
                 f"workers share the batches of their data, and must all give the same; but {'; and '.join(faults)}. Give all of"
                 " them the same data; or each its own as a dataset whose options say"
@@ -93,7 +93,7 @@ def _agreed_order(cluster: Cluster) -> int | None:
     """A number for the order of all workers; None where `tf.random.set_seed` says it, to all the same."""
     seed = devices.global_seed()
     own = tf.constant([[seed is not None, seed or 0, secrets.randbits(_BITS)]], tf.int64)
-    of_all = exchange.all_gather(cluster, own, "the order of the data").numpy()
+    of_all = exchange.collective(cluster, "gather", own, "the order of the data").numpy()
     given, seeds, drawn = of_all.T
     return None if given.all() and (seeds == seeds[0]).all() else int(drawn[0])
 
@@ -181,7 +181,7 @@ class FedData(internals.DataAdapter):
         batches = adapter.num_batches
         self._share: Share | None = None
         everywhere = replicas * (1 if cluster is None else cluster.workers)
-        if for_prediction and (cluster is None or deals(elements.source)):
+        if for_prediction and (cluster is None or is_dealt(elements.source)):
             _check_enough(batches, steps, steps_argument, 1)
             elements, added = _filling(elements, steps or batches or 0, everywhere, steps_per_execution)
             batches, steps = (None if count is None else count + added for count in (batches, steps))

@@ -176,7 +176,8 @@ class _Restoring(_ChiefOnly):
         optimizer: Any = model.optimizer
         built = bool(optimizer) and getattr(optimizer, "built", True)
         own = tf.constant([-1 if epoch is None else epoch, built], tf.int64)
-        found, has_optimizer = exchange.broadcast(self.cluster, own, "the epoch to resume with").numpy().tolist()
+        agreed = exchange.collective(self.cluster, "broadcast", own, "the epoch to resume with")
+        found, has_optimizer = agreed.numpy().tolist()
         if found < 0:
             return
         internals.begin_with_epoch(model, found)
@@ -186,4 +187,4 @@ class _Restoring(_ChiefOnly):
         kept = [*model.variables, *(internals.variables_of(optimizer) if has_optimizer else [])]
         for variable in kept:
             value, name = tf.convert_to_tensor(variable), name_of(variable)
-            variable.assign(exchange.broadcast(self.cluster, value, f"what `{name}` resumes with"))
+            variable.assign(exchange.collective(self.cluster, "broadcast", value, f"what `{name}` resumes with"))

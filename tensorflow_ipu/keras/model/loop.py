@@ -388,7 +388,7 @@ def of_all_workers(cluster: Cluster, element: Nested, replicas: int) -> Nested:
         # Those of a type cross together.
         places = [at for at, row in enumerate(rows) if row.dtype.str == kind]
         flat = np.concatenate([rows[at].reshape(replicas, -1) for at in places], axis=1)
-        joined = exchange.all_gather(cluster, flat, "what the replicas of a model return").numpy()
+        joined = exchange.collective(cluster, "gather", flat, "what the replicas of a model return").numpy()
         begin = 0
         for at in places:
             size = int(np.prod(rows[at].shape[1:]))
@@ -404,7 +404,7 @@ def steps_of_all_workers(cluster: Cluster, elements: Nested, replicas: int) -> N
     def joined(part: tf.Tensor) -> tf.Tensor:
         own = part if replicas > 1 else tf.expand_dims(part, 1)
         # The axis of workers comes in front, and belongs after that of steps.
-        of_all = exchange.all_gather(cluster, own, "what the replicas of a model predict")
+        of_all = exchange.collective(cluster, "gather", own, "what the replicas of a model predict")
         by_worker = tf.reshape(of_all, [cluster.workers, *own.shape])
         order = [1, 0, *range(2, len(by_worker.shape))]
         steps, _, *rest = own.shape
