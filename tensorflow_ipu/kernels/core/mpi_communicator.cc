@@ -7,10 +7,10 @@
 #include <chrono>
 #include <cstring>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "tensorflow_ipu/kernels/core/threads.h"
-#include "tensorflow_ipu/kernels/core/tuning.h"
 
 namespace tensorflow_ipu::core {
 
@@ -85,6 +85,14 @@ std::vector<std::string> MpiJoin::Names() const {
   std::vector<std::string> names;
   for (std::size_t at = 0; at < table_.size(); at += kNameBytes) names.emplace_back(table_.data() + at);
   return names;
+}
+
+bool MpiJoin::HostIsCrowded() const {
+  const std::vector<std::string> names = Names();
+  const auto host_of = [](const std::string& name) { return name.substr(name.rfind(' ') + 1); };
+  const std::string own = host_of(names[static_cast<std::size_t>(rank_)]);
+  return std::count_if(names.begin(), names.end(), [&](const std::string& name) { return host_of(name) == own; }) >
+         static_cast<std::ptrdiff_t>(std::thread::hardware_concurrency());
 }
 
 class MpiCommunicator::MpiCalls : public Calls {
@@ -347,7 +355,7 @@ void MpiCommunicator::Serve(const std::function<bool()>& ends) {
       some = Progress(ended) || posted;
       const std::chrono::nanoseconds idle = Clock::now() - since;
       const std::chrono::nanoseconds sleep =
-          IsAwaited() ? std::clamp(idle / kMpiSleepShare, kMpiSpin / 4, kMpiSleep) : kMpiSleep;
+          IsAwaited() ? std::clamp(idle / kMpiSleepShare, shortest_sleep_, kMpiSleep) : kMpiSleep;
       if (!some && (idle > kMpiSpin || !IsAwaited())) {
         changed_.WaitFor(lock, sleep, [this, &ends]() IPU_REQUIRES(mutex_) { return posted_ || ends(); });
       }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <list>
@@ -15,6 +16,7 @@
 #include "tensorflow_ipu/kernels/core/mpi_library.h"
 #include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/core/status.h"
+#include "tensorflow_ipu/kernels/core/tuning.h"
 
 namespace tensorflow_ipu::core {
 
@@ -42,6 +44,9 @@ class MpiJoin {
   std::vector<int> Missing() const;
 
   std::vector<std::string> Names() const;
+
+  // Returns whether more processes than processors are on this host, which names end with.
+  bool HostIsCrowded() const;
 
  private:
   char* NameOf(int rank) { return table_.data() + static_cast<std::size_t>(rank) * kNameBytes; }
@@ -130,6 +135,7 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
         communicator_(join.communicator()),
         rank_(join.rank()),
         size_(join.size()),
+        shortest_sleep_(join.HostIsCrowded() ? kMpiCrowdedSleep : kMpiSpin / 4),
         answer_(std::move(answer)) {}
 
   void Request(Note::Kind kind, const std::shared_ptr<Calls>& calls, const Place& place,
@@ -157,6 +163,7 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
   const Handle communicator_;
   const int64_t rank_;
   const int64_t size_;
+  const std::chrono::nanoseconds shortest_sleep_;
   const Answer answer_;
 
   Mutex mutex_;

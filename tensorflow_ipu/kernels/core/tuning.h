@@ -88,6 +88,9 @@ constexpr std::chrono::nanoseconds kMpiSpin{20000};
 constexpr int64_t kMpiSleepShare = 16;
 constexpr std::chrono::nanoseconds kMpiSleep{2000000};
 
+// The shortest sleep on a host with more workers than processors, where tests take time from a worker that computes.
+constexpr std::chrono::nanoseconds kMpiCrowdedSleep{50000};
+
 constexpr std::chrono::seconds kIdleThread{2};
 
 }  // namespace tensorflow_ipu::core
