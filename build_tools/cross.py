@@ -19,10 +19,10 @@ def main() -> None:
     """Compiles and links."""
     os.environ["WERROR"] = "1"
     os.environ.setdefault("CXX", "aarch64-linux-gnu-g++-12")
-    units = kernels.plan(tensorflow := _tensorflow(), compiler := kernels.find_compiler(), FOLDER / "objects")
-    kernels.compile_units([unit for unit in units if not unit.is_current()], compiler)
-    kernels.link(units, tensorflow, compiler, FOLDER / kernels.LIBRARY.name)
-    print(f"{len(units)} units compile and link for aarch64 with TensorFlow {tensorflow.version}: {compiler.version}")
+    tensorflow, compiler = _tensorflow(), kernels.find_compiler()
+    system = ["-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64"]
+    library = kernels.compile_library(tensorflow, compiler, FOLDER / "objects", system)
+    print(f"{library} compiles and links for aarch64 with TensorFlow {tensorflow.version}: {compiler.version}")
 
 
 def _tensorflow() -> kernels.TensorFlow:
