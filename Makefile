@@ -31,7 +31,7 @@ TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # The steps share one environment; those that compile are parallel in themselves.
-.PHONY: help build wheel core-test test test-programs test-numbers test-next cross-check demo docs notebooks names lint format clean distclean FORCE
+.PHONY: help build wheel core-test test test-programs test-numbers test-next cross-check demo docs notebooks names trips lint format clean distclean FORCE
 
 help:
 	@echo "make demo       train a network on handwritten digits on the emulated IPU"
@@ -46,6 +46,7 @@ help:
 	@echo "make docs       build the site, with the reference, into site/; open site/index.html"
 	@echo "make notebooks  run the scripts of examples/notebooks/, and store what their cells show beside them"
 	@echo "make names      write the table of all names of the API into docs/porting.md"
+	@echo "make trips      count how far first and later calls travel through the package"
 	@echo "make build      build the kernel library in the source tree"
 	@echo "make wheel      build a wheel into dist/, for other machines too"
 	@echo "make clean      remove what was built; make distclean removes $(VENV) too"
@@ -145,6 +146,9 @@ notebooks: $(STAMPS)/test
 
 docs: $(STAMPS)/docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict && echo "Open site/index.html"
+
+trips: $(STAMPS)/examples
+	@$(BIN)/python build_tools/trips.py
 
 names: $(STAMPS)/environment
 	@$(BIN)/python build_tools/names.py
