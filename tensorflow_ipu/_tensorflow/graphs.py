@@ -165,9 +165,10 @@ def functions_in(graph: tf.Graph) -> Mapping[str, Any]:
     return getattr(graph, "_functions", {})
 
 
-def function_graph(graph: tf.Graph, name: str) -> FunctionGraph | None:
-    """The graph of the function that `graph` itself holds by this name, or None; see `functions_in`."""
-    return getattr(functions_in(graph).get(name), "graph", None)
+def called_graph(graph: tf.Graph, name: str) -> FunctionGraph | None:
+    """Returns the graph of the function that operations of `graph` call by this name; see `around` and `functions_in`."""
+    called = (getattr(functions_in(holder).get(name), "graph", None) for holder in around(graph))
+    return next((function for function in called if function is not None), None)
 
 
 def function_named(graph: tf.Graph, name: str) -> Any:
@@ -192,7 +193,7 @@ def graphs_of(program: ConcreteFunction | tf.Graph) -> list[tf.Graph]:
             continue
         seen.add(id(graph))
         graphs.append(graph)
-        called = (function_graph(graph, name) for name in functions_in(graph))
+        called = (getattr(function, "graph", None) for function in functions_in(graph).values())
         waiting += [graph for graph in called if graph is not None]
     return graphs
 

@@ -18,19 +18,22 @@ CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 def functions_of(graph: graphs.FunctionGraph, operation: tf.Operation) -> list[graphs.FunctionGraph]:
-    """The graphs of the functions that an operation calls."""
-    names = [operation.type]
-    for attribute in _function_attributes(operation.type):
-        value = operation.get_attr(attribute)
-        names += [one.name for one in (value if isinstance(value, list) else [value])]
-    functions = [function_of(graph, name) for name in names]
-    return [function for function in functions if function is not None]
+    """Returns the graphs of the functions that an operation calls."""
+    attributes = _function_attributes(operation.type)
+    if attributes is None:
+        names = [operation.type]
+    elif attributes:
+        values = [operation.get_attr(attribute) for attribute in attributes]
+        names = [function.name for value in values for function in (value if isinstance(value, list) else [value])]
+    else:  # As of most operations.
+        return []
+    called = [graphs.called_graph(graph, name) for name in names]
+    return [function for function in called if function is not None]
 
 
-def function_of(graph: graphs.FunctionGraph, name: str) -> graphs.FunctionGraph | None:
-    """The graph of a function that operations of a graph can call by name, or None."""
-    found = (graphs.function_graph(one, name) for one in graphs.around(graph))
-    return next((function for function in found if function is not None), None)
+def is_function(kind: str) -> bool:
+    """Returns whether an operation's type is the name of a function."""
+    return _function_attributes(kind) is None
 
 
 def named_operations(graph: graphs.FunctionGraph, prefix: str = "") -> Iterator[tuple[str, tf.Operation]]:
@@ -52,10 +55,12 @@ def without_inlining(name: str) -> str:
 
 
 @functools.cache
-def _function_attributes(kind: str) -> tuple[str, ...]:
+def _function_attributes(kind: str) -> tuple[str, ...] | None:
+    """Returns the attributes of an operation that are functions; None if it is itself a function."""
     definition = graphs.definition_of(kind)
-    attributes = [] if definition is None else definition.attr
-    return tuple(attribute.name for attribute in attributes if attribute.type in ("func", "list(func)"))
+    if definition is None:
+        return None
+    return tuple(attribute.name for attribute in definition.attr if attribute.type in ("func", "list(func)"))
 
 
 # TensorFlow's bridge to XLA copies this one onto the instructions of the program.

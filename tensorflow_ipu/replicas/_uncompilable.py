@@ -13,8 +13,8 @@ from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import functions, graphs, op_errors
 from tensorflow_ipu.replicas._instruction_attributes import (
     CALLS,
-    function_of,
     functions_of,
+    is_function,
     named_operations,
     without_inlining,
 )
@@ -81,7 +81,7 @@ def _sized_by_data(program: functions.ConcreteFunction) -> list[_Found]:
     """The needed operations whose results may have a shape that depends on data, in their order."""
     if not any(_is_sized_by_data(one.operation) for one in _operations(program.graph, ())):
         return []
-    return list(_needed(program.graph, program.outputs, (), lambda _, operation: _is_sized_by_data(operation)))[::-1]
+    return list(_needed(program.graph, program.outputs, (), _is_sized_by_data))[::-1]
 
 
 def _is_sized_by_data(operation: tf.Operation) -> bool:
@@ -157,7 +157,7 @@ def _needed(
     graph: graphs.FunctionGraph,
     outputs: Sequence[tf.Tensor],
     scope: tuple[str, ...],
-    is_sought: Callable[[graphs.FunctionGraph, tf.Operation], bool],
+    is_sought: Callable[[tf.Operation], bool],
 ) -> Iterator[_Found]:
     """The operations that `outputs` and side effects need, that XLA cannot fold, and that are sought; the last one first."""
     operations = graph.get_operations()
@@ -187,7 +187,7 @@ def _of_operation(
     operation: tf.Operation,
     wanted: Sequence[bool],
     scope: tuple[str, ...],
-    is_sought: Callable[[graphs.FunctionGraph, tf.Operation], bool],
+    is_sought: Callable[[tf.Operation], bool],
 ) -> Iterator[_Found]:
     for function in functions_of(graph, operation):
         outputs = function.outputs
@@ -195,12 +195,12 @@ def _of_operation(
             outputs = [tensor for tensor, is_wanted in zip(outputs, wanted, strict=True) if is_wanted]
         inside = _scope(operation, scope) if operation.type in CALLS else scope
         yield from _needed(function, outputs, inside, is_sought)
-    if is_sought(graph, operation):
+    if is_sought(operation):
         yield _Found(operation, scope)
 
 
 def _all(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found]:
-    return (one for one in _operations(graph, scope) if not _compiles(one.operation.graph, one.operation))
+    return (one for one in _operations(graph, scope) if _is_uncompilable(one.operation))
 
 
 def _operations(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found]:
@@ -210,22 +210,14 @@ def _operations(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator
         yield _Found(operation, scope)
 
 
-def _is_uncompilable(graph: graphs.FunctionGraph, operation: tf.Operation) -> bool:
-    return not _compiles(graph, operation)
-
-
-def _compiles(graph: graphs.FunctionGraph, operation: tf.Operation) -> bool:
-    if (
-        operation.type == "Placeholder"
-        or operation.type in _CONTROL_FLOW
-        or function_of(graph, operation.type) is not None
-    ):
-        return True
+def _is_uncompilable(operation: tf.Operation) -> bool:
+    if operation.type == "Placeholder" or operation.type in _CONTROL_FLOW or is_function(operation.type):
+        return False
     key = (operation.type, *(tensor.dtype for tensor in (*operation.inputs, *operation.outputs)))
     answer = _answers.get(key)
     if answer is None:
         node = operation.node_def.SerializeToString()
-        answer = _answers[key] = bool(native.ipu_compiles(node, len(node)))
+        answer = _answers[key] = not native.ipu_compiles(node, len(node))
     return answer
 
 

@@ -86,10 +86,10 @@ def test_functions_that_a_graph_calls_are_found():
     program: Any = tf.function(lambda x: inner(x) * 2.0).get_concrete_function(SCALAR)
     [name] = graphs.functions_in(program.graph)
     assert graphs.function_named(program.graph, name).name.decode() == name
-    inside = graphs.function_graph(program.graph, name)
+    inside = graphs.called_graph(program.graph, name)
     assert inside is not None
     assert graphs.graphs_of(program) == [program.graph, inside]
-    assert graphs.function_graph(program.graph, "of no function") is None
+    assert graphs.called_graph(program.graph, "of no function") is None
     assert graphs.enclosing(inside) is program.graph
     assert graphs.enclosing(tf.Graph()) is None
     other = graphs.FunctionGraph("other")
