@@ -40,11 +40,11 @@ TEST(an_order_ahead_of_the_state_is_advanced_in_its_place) {
   const int64_t arguments[2][4] = {{-1, 0, 1, 5}, {7, 1, 2, 0}};
   const auto state = [&](int from) { return [&arguments, from](std::size_t i) { return arguments[from + i]; }; };
   const OrderedState ordered = OrderedStateAt(state(0));
-  CHECK_EQ(ordered.states, 2);
+  CHECK_EQ(ordered.states, 2U);
   CHECK(ordered.advanced == arguments[0]);
   CHECK_EQ(ordered.used.number, 7);
   const OrderedState alone = OrderedStateAt(state(1));
-  CHECK_EQ(alone.states, 1);
+  CHECK_EQ(alone.states, 1U);
   CHECK(alone.advanced == arguments[1]);
   CHECK_EQ(alone.used.replica, 1);
 }

@@ -54,14 +54,14 @@ inline void Advance(const void* at, void* next) {
 struct OrderedState {
   const void* advanced;  // The first of the states, which the use advances.
   ProgramState used;
-  int64_t states;  // 1 or 2: where the values begin.
+  std::size_t states;  // 1 or 2: where the values begin.
 };
 
 template <typename StateOf>
 [[gnu::always_inline]] inline OrderedState OrderedStateAt(StateOf state) {
   const void* const first = state(0);
   const bool ordered = *static_cast<const int64_t*>(first) < 0;
-  return {first, StateAt(ordered ? state(1) : first), ordered ? 2 : 1};
+  return {first, StateAt(ordered ? state(1) : first), ordered ? 2U : 1U};
 }
 
 }  // namespace tensorflow_ipu::core

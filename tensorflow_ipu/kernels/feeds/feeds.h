@@ -48,12 +48,11 @@ class InfeedElement {
     if (!copy_.empty()) visit(copy_.data(), copy_.size());
   }
 
-  // Copies each tensor `i`, of `sizes[i]` bytes, to `to(i)`.
-  template <typename Destination>
-  void CopyTo(const std::vector<std::size_t>& sizes, Destination to) const {
+  // Copies each tensor `i`, of `sizes[i]` bytes, to `to[i]`.
+  void CopyTo(const std::vector<std::size_t>& sizes, void* const* to) const {
     const std::byte* from = copy_.data();
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      std::memcpy(to(i), copy_.empty() ? tensors_[i].data() : from, sizes[i]);
+      std::memcpy(to[i], copy_.empty() ? tensors_[i].data() : from, sizes[i]);
       from += copy_.empty() ? 0 : sizes[i];
     }
   }

@@ -16,7 +16,7 @@
 #include "tensorflow_ipu/kernels/core/metrics.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/core/waiting.h"
-#include "tensorflow_ipu/kernels/ffi/handler.h"
+#include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/host/embedding_table.h"
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
@@ -30,6 +30,8 @@ namespace {
 
 namespace ffi = xla::ffi;
 namespace tf = tensorflow;
+
+using Indices = ffi::Buffer<ffi::S32>;
 
 tf::TensorShape ShapeOf(const ffi::AnyBuffer& buffer) {
   const auto dimensions = buffer.dimensions();
@@ -50,10 +52,13 @@ std::string Summary(const ffi::AnyBuffer& buffer, int64_t entries) {
   return tensor.ok() ? tensor->SummarizeValue(entries) : "?";
 }
 
-ffi::Error Assert(std::string_view data, std::string_view name, int64_t summarize, ffi::Buffer<ffi::PRED> condition,
-                  ffi::RemainingArgs values, ffi::ResultBuffer<ffi::PRED> holds) {
+ffi::Error Assert(ffi::Buffer<ffi::PRED> condition, ffi::RemainingArgs values, ffi::ResultBuffer<ffi::PRED> holds,
+                  ffi::Dictionary attributes) {
   holds->typed_data()[0] = true;
   if (condition.typed_data()[0]) return ffi::Error::Success();
+  std::string_view data = TextOf(attributes, "data");
+  const std::string_view name = TextOf(attributes, "name");
+  const int64_t summarize = *attributes.get<int64_t>("summarize");
   std::string message = absl::StrCat(name, LinesOf(data, name), ": assertion failed:");
   std::size_t value = 0;
   while (!data.empty()) {
@@ -66,7 +71,8 @@ ffi::Error Assert(std::string_view data, std::string_view name, int64_t summariz
   return ffi::Error::InvalidArgument(message);
 }
 
-IPU_HANDLER("ipu_assert", Assert, "data", "name", "summarize");
+IPU_HANDLER("ipu_assert", Assert,
+            ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::PRED>>().RemainingArgs().Ret<ffi::Buffer<ffi::PRED>>().Attrs());
 
 ffi::Error Named(core::Status status, std::string_view name) {
   if (!status.ok()) status.message = absl::StrCat(name, ": ", status.message);
@@ -97,52 +103,49 @@ std::shared_ptr<EmbeddingTable> TableOf(const core::ProgramState& state, const f
   return table;
 }
 
-ffi::Error LookUp(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ffi::ResultBuffer<ffi::S64> next_state,
-                  ffi::Result<ffi::AnyBuffer> rows, std::string_view name) {
+ffi::Error LookUp(StateBuffer state, Indices indices, ffi::Result<StateBuffer> next_state,
+                  ffi::Result<ffi::AnyBuffer> rows, ffi::Dictionary attributes) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
   core::Status status;
   if (const auto table = TableOf(at, *rows, &status)) {
     status = table->Lookup(indices.typed_data(), static_cast<int64_t>(indices.element_count()), rows->untyped_data());
   }
   core::Advance(state.untyped_data(), next_state->untyped_data());
-  return Named(std::move(status), name);
+  return Named(std::move(status), TextOf(attributes, "name"));
 }
 
-ffi::Error Update(ffi::Buffer<ffi::S64> state, ffi::Buffer<ffi::S32> indices, ffi::AnyBuffer gradients,
-                  ffi::ResultBuffer<ffi::S64> next_state, ffi::Result<ffi::AnyBuffer> done, float learning_rate,
-                  int64_t batches, int64_t site, std::string_view name) {
+ffi::Error Update(StateBuffer state, Indices indices, ffi::AnyBuffer gradients, ffi::Result<StateBuffer> next_state,
+                  ffi::Result<ffi::AnyBuffer> done, ffi::Dictionary attributes) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
   core::Status status;
   if (const auto table = TableOf(at, gradients, &status)) {
-    status = table->Update(indices.typed_data(), static_cast<int64_t>(indices.element_count()),
-                           gradients.untyped_data(), {learning_rate, batches, site, at.replica});
+    status =
+        table->Update(indices.typed_data(), static_cast<int64_t>(indices.element_count()), gradients.untyped_data(),
+                      {*attributes.get<float>("learning_rate"), *attributes.get<int64_t>("batches"),
+                       *attributes.get<int64_t>("site"), at.replica});
   }
   std::memset(done->untyped_data(), 0, done->size_bytes());
   core::Advance(state.untyped_data(), next_state->untyped_data());
-  return Named(std::move(status), name);
+  return Named(std::move(status), TextOf(attributes, "name"));
 }
 
-IPU_HANDLER("ipu_embedding_lookup", LookUp, "name");
-IPU_HANDLER("ipu_embedding_update", Update, "learning_rate", "batches", "site", "name");
+IPU_HANDLER("ipu_embedding_lookup", LookUp);
+IPU_HANDLER("ipu_embedding_update", Update);
 
 const core::Counter host_function_calls("HostFunctionCalls"), user_operation_calls("UserOperationCalls");
 
 // Returns a future at once: the function may take long and wait for the user's code, and this is one of the few threads
 // on which programs compute.
-ffi::Future CallHost(std::string_view node, std::string_view name, ffi::RemainingArgs arguments,
-                     ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
-  ffi::Promise promise;
-  ffi::Future future(promise);
+Answer CallHost(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state, ffi::RemainingRets results,
+                ffi::Dictionary attributes) {
+  const std::string_view node = TextOf(attributes, "node"), name = TextOf(attributes, "name");
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const std::shared_ptr<HostFunction> function = HostFunctions().Find(states.used.number);
-  if (function == nullptr) {
-    promise.SetError(Failed(Gone(), node, name));
-    return future;
-  }
+  if (function == nullptr) return Failed(Gone(), node, name);
   host_function_calls.Add();
   core::Advance(states.advanced, next_state->untyped_data());
   absl::InlinedVector<HostBuffer, 4> passed;
-  for (auto i = static_cast<std::size_t>(states.states); i < arguments.size(); ++i) {
+  for (std::size_t i = states.states; i < arguments.size(); ++i) {
     passed.push_back(BufferOf(*arguments.get<ffi::AnyBuffer>(i)));
   }
   std::vector<HostResult> to;
@@ -150,6 +153,8 @@ ffi::Future CallHost(std::string_view node, std::string_view name, ffi::Remainin
     auto buffer = *results.get<ffi::AnyBuffer>(i);
     to.push_back({buffer->untyped_data(), buffer->size_bytes(), ShapeOf(*buffer)});
   }
+  ffi::Promise promise;
+  ffi::Future future(promise);
   function->Run(states.used.replica, states.used.replicas, passed, std::move(to),
                 [promise, node = std::string(node), name = std::string(name)](const absl::Status& status) mutable {
                   if (status.ok()) return promise.SetAvailable();
@@ -159,9 +164,7 @@ ffi::Future CallHost(std::string_view node, std::string_view name, ffi::Remainin
 }
 
 // Arguments: the order, if there is one, the state, and what is passed.
-IPU_HANDLER("ipu_host_call", CallHost, "node", "name");
-
-using Integers = ffi::Span<const int64_t>;
+IPU_HANDLER("ipu_host_call", CallHost, BindStateAndValues().Attrs());
 
 // Host kernels. The arguments of their calls are the kernel's inputs, followed by the slot of each input that is in a
 // stash buffer.
@@ -174,9 +177,10 @@ struct KernelOfCall {
 };
 ffi::TypeId KernelOfCall::id = {};
 
-ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(std::string_view node, std::string_view name, Integers) {
+ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(ffi::Dictionary attributes) {
+  const std::string_view node = TextOf(attributes, "node");
   absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = HostKernel::Of(std::string(node));
-  if (!kernel.ok()) return ffi::Unexpected(Failed(ToCore(kernel.status()), node, name));
+  if (!kernel.ok()) return ffi::Unexpected(Failed(ToCore(kernel.status()), node, TextOf(attributes, "name")));
   const core::Counter calls("HostKernelCalls:" + (*kernel)->type());
   return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel), calls});
 }
@@ -191,7 +195,8 @@ ffi::ErrorOr<HostBuffer> InStash(const HostBuffer& stash, int32_t slot) {
 }
 
 ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results,
-               std::string_view node, std::string_view name, Integers in_stashes) {
+               ffi::Dictionary attributes) {
+  const auto in_stashes = *attributes.get<ffi::Span<const int64_t>>("in_stashes");
   call->calls.Add();
   absl::InlinedVector<HostBuffer, 4> from, to;
   const std::size_t inputs = arguments.size() - in_stashes.size();
@@ -205,29 +210,34 @@ ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs a
   }
   for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
   const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
-  return done.ok() ? ffi::Error::Success() : Failed(ToCore(done), node, name);
+  return done.ok() ? ffi::Error::Success()
+                   : Failed(ToCore(done), TextOf(attributes, "node"), TextOf(attributes, "name"));
 }
-
-IPU_DEFINE_HANDLER(kInstantiate, kInstantiate, Instantiate, "node", "name", "in_stashes");
-IPU_DEFINE_HANDLER(kRun, kExecute, Run, "node", "name", "in_stashes");
 
 IPU_REGISTER_STATE("ipu_kernel_of_call", KernelOfCall);
 
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host", BundleOf(kInstantiate, kRun));
+XLA_FFI_DEFINE_HANDLER(kInstantiate, Instantiate, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(
+    kRun, Run,
+    ffi::Ffi::Bind().Ctx<ffi::State<KernelOfCall>>().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets().Attrs());
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_host_kernel", "Host", {kInstantiate, nullptr, nullptr, kRun});
 
-ffi::Error Sum(ffi::ThreadPool threads, ffi::Buffer<ffi::F32> left, ffi::Buffer<ffi::F32> right,
-               ffi::Buffer<ffi::F32> center, ffi::ResultBuffer<ffi::F32> sums) {
+using Floats = ffi::Buffer<ffi::F32>;
+
+ffi::Error Sum(ffi::ThreadPool threads, Floats left, Floats right, Floats center, ffi::Result<Floats> sums) {
   const auto dimensions = left.dimensions();
   SumProducts({left.typed_data(), right.typed_data(), center.typed_data(), dimensions[0], dimensions[1]},
               sums->typed_data(), HostThreads::Of(threads.num_threads()));
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_sum_of_products", Sum);
+IPU_HANDLER("ipu_sum_of_products", Sum,
+            ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().Arg<Floats>().Arg<Floats>().Arg<Floats>().Ret<Floats>());
 
 // Runs the function on this thread and on the program's memory.
-ffi::Error CallUser(std::string_view attributes, std::string_view called, std::string_view name,
-                    ffi::RemainingArgs arguments, ffi::ResultBuffer<ffi::S64> next_state, ffi::RemainingRets results) {
+ffi::Error CallUser(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state, ffi::RemainingRets results,
+                    ffi::Dictionary attributes) {
+  const std::string_view called = TextOf(attributes, "called"), name = TextOf(attributes, "name");
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const std::shared_ptr<UserFunction> function = UserFunctions().Find(states.used.number);
   if (function == nullptr) return Failed(Gone(), called, name);
@@ -237,7 +247,7 @@ ffi::Error CallUser(std::string_view attributes, std::string_view called, std::s
   std::vector<const void*> data;
   std::vector<uint32_t> elements;
   std::vector<void*> outputs;
-  for (auto i = static_cast<std::size_t>(states.states); i < arguments.size(); ++i) {
+  for (std::size_t i = states.states; i < arguments.size(); ++i) {
     const auto buffer = *arguments.get<ffi::AnyBuffer>(i);
     data.push_back(buffer.untyped_data());
     elements.push_back(static_cast<uint32_t>(buffer.element_count()));
@@ -246,7 +256,7 @@ ffi::Error CallUser(std::string_view attributes, std::string_view called, std::s
     outputs.push_back((*results.get<ffi::AnyBuffer>(i))->untyped_data());
   }
   try {
-    (*function)(data, elements, outputs, std::string(attributes), std::string(called));
+    (*function)(data, elements, outputs, std::string(TextOf(attributes, "attributes")), std::string(called));
   } catch (const std::exception& thrown) {
     return Failed({core::Code::kUnknown, absl::StrCat("it threw: ", thrown.what())}, called, name);
   } catch (...) {
@@ -256,7 +266,7 @@ ffi::Error CallUser(std::string_view attributes, std::string_view called, std::s
 }
 
 // Arguments: the order, if there is one, the state, and the inputs.
-IPU_HANDLER("ipu_user_operation", CallUser, "attributes", "called", "name");
+IPU_HANDLER("ipu_user_operation", CallUser, BindStateAndValues().Attrs());
 
 }  // namespace
 }  // namespace tensorflow_ipu

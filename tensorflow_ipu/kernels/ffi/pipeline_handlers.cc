@@ -2,10 +2,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <string>
 #include <string_view>
 
-#include "tensorflow_ipu/kernels/ffi/handler.h"
+#include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
 
 namespace tensorflow_ipu {
@@ -13,27 +13,32 @@ namespace {
 
 namespace ffi = xla::ffi;
 
+using Int32 = ffi::Buffer<ffi::S32>;
+using Integers = ffi::Span<const int64_t>;
+
 // The loop of a fence goes on once.
-ffi::Error Fence(ffi::Buffer<ffi::S32> token, ffi::Result<ffi::Buffer<ffi::PRED>> goes,
-                 ffi::Result<ffi::Buffer<ffi::S32>> passed, bool whether) {
+ffi::Error Fence(Int32 token, ffi::ResultBuffer<ffi::PRED> goes, ffi::Result<Int32> passed, bool whether) {
   *goes->typed_data() = whether;
   *passed->typed_data() = *token.typed_data();
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_fence", Fence, "goes");
+IPU_HANDLER("ipu_fence", Fence,
+            ffi::Ffi::Bind().Arg<Int32>().Ret<ffi::Buffer<ffi::PRED>>().Ret<Int32>().Attr<bool>("goes"));
 
-ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi::S64> checked, int64_t multiple,
-                             int64_t least, int64_t largest, std::string_view before, std::string_view after) {
+ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi::S64> checked,
+                             ffi::Dictionary attributes) {
   const int64_t value = *count.typed_data();
-  if (value < least || value % multiple != 0 || value > largest) {
-    return ToError(core::Status::FailedPrecondition(std::string(before) + std::to_string(value) + std::string(after)));
+  const auto number = [&](std::string_view name) { return *attributes.get<int64_t>(name); };
+  if (value < number("least") || value % number("multiple") != 0 || value > number("largest")) {
+    return ToError(core::Status::FailedPrecondition(
+        absl::StrCat(TextOf(attributes, "before"), value, TextOf(attributes, "after"))));
   }
   *checked->typed_data() = value;
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_micro_batches", CheckMicroBatches, "multiple", "least", "largest", "before", "after");
+IPU_HANDLER("ipu_micro_batches", CheckMicroBatches);
 
 // XLA was told to alias results and operands. Where it did not, the operand is copied.
 ffi::Error JoinOrders(ffi::RemainingArgs states, ffi::RemainingRets joined) {
@@ -46,7 +51,7 @@ ffi::Error JoinOrders(ffi::RemainingArgs states, ffi::RemainingRets joined) {
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_join_orders", JoinOrders);
+IPU_HANDLER("ipu_join_orders", JoinOrders, ffi::Ffi::Bind().RemainingArgs().RemainingRets());
 
 // The address of a slot of `bytes` bytes; null if the stash buffer has no such slot.
 char* SlotAt(const ffi::AnyBuffer& stash, int32_t slot, std::size_t bytes) {
@@ -63,8 +68,7 @@ ffi::Error StashZeros(ffi::RemainingRets stashes) {
   return ffi::Error::Success();
 }
 
-ffi::Error StashRead(ffi::AnyBuffer stash, ffi::Buffer<ffi::S32> slot, ffi::Buffer<ffi::S32> /*token*/,
-                     ffi::Result<ffi::AnyBuffer> value) {
+ffi::Error StashRead(ffi::AnyBuffer stash, Int32 slot, Int32 /*token*/, ffi::Result<ffi::AnyBuffer> value) {
   const char* const from = SlotAt(stash, *slot.typed_data(), value->size_bytes());
   if (from == nullptr) return NoSuchSlot(*slot.typed_data());
   std::memcpy(value->untyped_data(), from, value->size_bytes());
@@ -72,8 +76,8 @@ ffi::Error StashRead(ffi::AnyBuffer stash, ffi::Buffer<ffi::S32> slot, ffi::Buff
 }
 
 // XLA was told to alias the result and the stash buffer. Where it did not, the stash buffer is copied.
-ffi::Error StashWrite(ffi::ThreadPool threads, ffi::AnyBuffer stash, ffi::AnyBuffer value, ffi::Buffer<ffi::S32> slot,
-                      ffi::Buffer<ffi::S32> /*token*/, ffi::Result<ffi::AnyBuffer> written) {
+ffi::Error StashWrite(ffi::ThreadPool threads, ffi::AnyBuffer stash, ffi::AnyBuffer value, Int32 slot, Int32 /*token*/,
+                      ffi::Result<ffi::AnyBuffer> written) {
   char* const to = SlotAt(*written, *slot.typed_data(), value.size_bytes());
   if (to == nullptr) return NoSuchSlot(*slot.typed_data());
   if (written->untyped_data() != stash.untyped_data()) {
@@ -83,24 +87,28 @@ ffi::Error StashWrite(ffi::ThreadPool threads, ffi::AnyBuffer stash, ffi::AnyBuf
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_stash_zeros", StashZeros);
+IPU_HANDLER("ipu_stash_zeros", StashZeros, ffi::Ffi::Bind().RemainingRets());
 IPU_HANDLER("ipu_stash_read", StashRead);
-IPU_HANDLER("ipu_stash_write", StashWrite);
-
-using Integers = ffi::Span<const int64_t>;
+IPU_HANDLER("ipu_stash_write", StashWrite,
+            ffi::Ffi::Bind()
+                .Ctx<ffi::ThreadPool>()
+                .Arg<ffi::AnyBuffer>()
+                .Arg<ffi::AnyBuffer>()
+                .Arg<Int32>()
+                .Arg<Int32>()
+                .Ret<ffi::AnyBuffer>());
 
 // See `IpuLoopIndices`.
 enum PredicateKind : int64_t { kFirst = 0, kBoth = 1, kFirstAlone = 2 };
 
-ffi::Error LoopIndices(ffi::Buffer<ffi::S32> base, ffi::Buffer<ffi::S32> count, ffi::RemainingRets results,
-                       Integers number_of, Integers slot_of, Integers depths, Integers first, Integers second,
-                       Integers kinds) {
+ffi::Error LoopIndices(Int32 base, Int32 count, ffi::RemainingRets results, Integers number_of, Integers slot_of,
+                       Integers depths, Integers first, Integers second, Integers kinds) {
   const int64_t begin = *base.typed_data();
   const int64_t end = *count.typed_data();
   const auto there = [begin, end](int64_t of) { return begin + of >= 0 && begin + of < end; };
   std::size_t result = 0;
   const auto give = [&results, &result](int64_t value) {
-    *(*results.get<ffi::Buffer<ffi::S32>>(result++))->typed_data() = static_cast<int32_t>(value);
+    *(*results.get<Int32>(result++))->typed_data() = static_cast<int32_t>(value);
   };
   for (const int64_t of : number_of) give(begin + of);
   for (std::size_t i = 0; i < slot_of.size(); ++i) {
@@ -114,7 +122,17 @@ ffi::Error LoopIndices(ffi::Buffer<ffi::S32> base, ffi::Buffer<ffi::S32> count, 
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_loop_indices", LoopIndices, "number_of", "slot_of", "depths", "first", "second", "kinds");
+IPU_HANDLER("ipu_loop_indices", LoopIndices,
+            ffi::Ffi::Bind()
+                .Arg<Int32>()
+                .Arg<Int32>()
+                .RemainingRets()
+                .Attr<Integers>("number_of")
+                .Attr<Integers>("slot_of")
+                .Attr<Integers>("depths")
+                .Attr<Integers>("first")
+                .Attr<Integers>("second")
+                .Attr<Integers>("kinds"));
 
 }  // namespace
 }  // namespace tensorflow_ipu

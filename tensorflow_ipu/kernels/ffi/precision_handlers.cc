@@ -3,12 +3,11 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <string_view>
 
 #include "tensorflow_ipu/kernels/core/partials.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/core/stochastic_rounding.h"
-#include "tensorflow_ipu/kernels/ffi/handler.h"
+#include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
 
@@ -24,8 +23,8 @@ void Write(uint64_t key, Word first, Word second) {
   second->typed_data()[0] = static_cast<uint32_t>(key);
 }
 
-ffi::Error Begin(std::string_view, ffi::Buffer<ffi::S64> state, ffi::ResultBuffer<ffi::S64> next_state, Word first,
-                 Word second, Word shared_first, Word shared_second) {
+ffi::Error Begin(StateBuffer state, ffi::Result<StateBuffer> next_state, Word first, Word second, Word shared_first,
+                 Word shared_second) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
@@ -36,7 +35,7 @@ ffi::Error Begin(std::string_view, ffi::Buffer<ffi::S64> state, ffi::ResultBuffe
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_half_precision", Begin, "options");
+IPU_HANDLER("ipu_half_precision", Begin);
 
 using KeyWord = ffi::Buffer<ffi::U32>;
 
@@ -64,7 +63,14 @@ ffi::Error Round(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::Res
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_half_round", Round, "site", "to", "operation");
+IPU_HANDLER("ipu_half_round", Round,
+            ffi::Ffi::Bind()
+                .Ctx<ffi::ThreadPool>()
+                .RemainingArgs()
+                .Ret<ffi::AnyBuffer>()
+                .Attr<int64_t>("site")
+                .Attr<int64_t>("to")
+                .Attr<int64_t>("operation"));
 
 // The arguments are whether to restore, the values of before, whose memory XLA gives the results, and the new ones.
 ffi::Error Restore(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::RemainingRets results) {
@@ -77,7 +83,7 @@ ffi::Error Restore(ffi::ThreadPool threads, ffi::RemainingArgs arguments, ffi::R
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_half_restore", Restore);
+IPU_HANDLER("ipu_half_restore", Restore, ffi::Ffi::Bind().Ctx<ffi::ThreadPool>().RemainingArgs().RemainingRets());
 
 // XLA gives the result the memory of the operand.
 ffi::Error Share(ffi::AnyBuffer, ffi::Result<ffi::AnyBuffer>) { return ffi::Error::Success(); }
@@ -103,7 +109,16 @@ ffi::Error Multiply(ffi::ThreadPool threads, ffi::AnyBuffer left, ffi::AnyBuffer
   return ffi::Error::Success();
 }
 
-IPU_HANDLER("ipu_partial_products", Multiply, "geometry", "half", "overflow");
+IPU_HANDLER("ipu_partial_products", Multiply,
+            ffi::Ffi::Bind()
+                .Ctx<ffi::ThreadPool>()
+                .Arg<ffi::AnyBuffer>()
+                .Arg<ffi::AnyBuffer>()
+                .RemainingArgs()
+                .Ret<ffi::Buffer<ffi::F32>>()
+                .Attr<ffi::Span<const int64_t>>("geometry")
+                .Attr<bool>("half")
+                .Attr<int64_t>("overflow"));
 
 }  // namespace
 }  // namespace tensorflow_ipu

@@ -18,7 +18,7 @@
 #include "absl/types/span.h"
 #include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/core/scan.h"
-#include "tensorflow_ipu/kernels/ffi/handler.h"
+#include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/host/releases.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/precision/late_program.h"
@@ -111,8 +111,6 @@ bool HasFrom(int64_t limit, const ffi::AnyBuffer& tensor) {
   return core::HasFloatsFrom(static_cast<uint32_t>(limit), static_cast<const uint32_t*>(tensor.untyped_data()), count);
 }
 
-using Integers = ffi::Span<const int64_t>;
-
 // The recomputation of a check in a program; see `precision/checks.h`.
 struct RecomputationOfCheck {
   explicit RecomputationOfCheck(std::string_view serialized) : program(serialized) {}
@@ -122,35 +120,36 @@ struct RecomputationOfCheck {
 };
 ffi::TypeId RecomputationOfCheck::id = {};
 
-ffi::ErrorOr<std::unique_ptr<RecomputationOfCheck>> BeginCheck(std::string_view, std::string_view, Integers, int64_t,
-                                                               std::string_view, std::string_view program) {
-  return std::make_unique<RecomputationOfCheck>(program);
+ffi::ErrorOr<std::unique_ptr<RecomputationOfCheck>> BeginCheck(ffi::Dictionary attributes) {
+  return std::make_unique<RecomputationOfCheck>(TextOf(attributes, "program"));
 }
 
-// `limits` are the bits from which on a value may stop the program.
+// The attribute `limits` has the bits from which on a value may stop the program.
 ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs arguments,
-                 ffi::ResultBuffer<ffi::PRED> has_failed, std::string_view options, std::string_view loops,
-                 Integers limits, int64_t words, std::string_view operations, std::string_view) {
+                 ffi::ResultBuffer<ffi::PRED> has_failed, ffi::Dictionary attributes) {
   const auto data = [&](std::size_t i) { return arguments.get<ffi::AnyBuffer>(i)->untyped_data(); };
   bool& result = has_failed->typed_data()[0];
   result = *static_cast<const bool*>(data(0));
   if (result) return ffi::Error::Success();
   constexpr std::size_t kScanned = 2;  // The first argument to scan: `precision/checks.cc` has their order.
+  const auto limits = *attributes.get<ffi::Span<const int64_t>>("limits");
   bool suspect = false;
   for (std::size_t i = 0; i < limits.size() && !suspect; ++i) {
     suspect = HasFrom(limits[i], *arguments.get<ffi::AnyBuffer>(kScanned + i));
   }
   if (!suspect) return ffi::Error::Success();
-  const std::vector<std::string_view> around = absl::StrSplit(loops, ' ', absl::SkipEmpty());
+  const std::vector<std::string_view> around = absl::StrSplit(TextOf(attributes, "loops"), ' ', absl::SkipEmpty());
   const std::size_t iterations = kScanned + limits.size();
   std::vector<void*> taken;
   for (std::size_t i = iterations + around.size(); i < arguments.size(); ++i) taken.push_back(data(i));
   const absl::StatusOr<precision::LateProgram::Results> computed = recomputation->program.Run(taken);
   if (!computed.ok()) return ToError(ToCore(computed.status()));
   std::optional<std::string> fault;
-  const auto sources = absl::MakeConstSpan(computed->arrays).subspan(static_cast<std::size_t>(words));
-  const std::vector<Suspect> suspects = Suspects(operations, computed->arrays);
-  for (std::size_t i = 0; i < suspects.size() && !fault; ++i) fault = Why(suspects[i], options, sources);
+  const auto words = static_cast<std::size_t>(*attributes.get<int64_t>("words"));
+  const auto sources = absl::MakeConstSpan(computed->arrays).subspan(words);
+  const std::vector<Suspect> suspects = Suspects(TextOf(attributes, "operations"), computed->arrays);
+  const std::string_view traps = TextOf(attributes, "options");
+  for (std::size_t i = 0; i < suspects.size() && !fault; ++i) fault = Why(suspects[i], traps, sources);
   if (!fault.has_value()) return ffi::Error::Success();
   const core::ProgramState at = core::StateAt(data(1));
   if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
@@ -164,13 +163,13 @@ ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs argumen
   return ffi::Error::Success();
 }
 
-IPU_DEFINE_HANDLER(kBeginCheck, kInstantiate, BeginCheck, "options", "loops", "limits", "words", "operations",
-                   "program");
-IPU_DEFINE_HANDLER(kCheck, kExecute, Check, "options", "loops", "limits", "words", "operations", "program");
-
 IPU_REGISTER_STATE("ipu_recomputation_of_check", RecomputationOfCheck);
 
-XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_check", "Host", BundleOf(kBeginCheck, kCheck));
+XLA_FFI_DEFINE_HANDLER(kBeginCheck, BeginCheck, ffi::Ffi::BindInstantiate().Attrs());
+XLA_FFI_DEFINE_HANDLER(
+    kCheck, Check,
+    ffi::Ffi::Bind().Ctx<ffi::State<RecomputationOfCheck>>().RemainingArgs().Ret<ffi::Buffer<ffi::PRED>>().Attrs());
+XLA_FFI_REGISTER_HANDLER(ffi::GetXlaFfiApi(), "ipu_half_check", "Host", {kBeginCheck, nullptr, nullptr, kCheck});
 
 }  // namespace
 }  // namespace tensorflow_ipu

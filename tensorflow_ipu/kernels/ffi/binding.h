@@ -1,0 +1,66 @@
+// What the handlers of custom calls share: how they are bound to XLA, and what they answer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "tensorflow_ipu/kernels/core/status.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace tensorflow_ipu {
+
+// The answer of a handler that may have to wait. Most of its calls do not, and a future would double their time.
+using Answer = std::variant<xla::ffi::Error, xla::ffi::Future>;
+
+inline xla::ffi::Error ToError(core::Status status) {
+  return {static_cast<xla::ffi::ErrorCode>(status.code), std::move(status.message)};
+}
+
+inline xla::ffi::Error NoSuchSlot(int32_t slot) {
+  return xla::ffi::Error::Internal("A pipeline has used slot " + std::to_string(slot) +
+                                   " of a stash buffer that has fewer.");
+}
+
+inline std::string_view TextOf(const xla::ffi::Dictionary& attributes, std::string_view name) {
+  return *attributes.get<std::string_view>(name);
+}
+
+using StateBuffer = xla::ffi::Buffer<xla::ffi::S64>;
+
+// Binds a call's state, perhaps with the order of the program ahead of it, and values. Results: the next state, and
+// values. Attributes follow.
+inline auto BindStateAndValues() { return xla::ffi::Ffi::Bind().RemainingArgs().Ret<StateBuffer>().RemainingRets(); }
+
+// The memory of argument i, for the states that a call begins with.
+inline auto StatesOf(const xla::ffi::RemainingArgs& arguments) {
+  return [&arguments](std::size_t i) { return arguments.get<xla::ffi::AnyBuffer>(i)->untyped_data(); };
+}
+
+}  // namespace tensorflow_ipu
+
+namespace xla::ffi {
+
+// Exported by TensorFlow's library; the header that declares it includes others that are not in the wheel.
+const XLA_FFI_Api* GetXlaFfiApi();
+
+template <ExecutionStage stage>
+struct ResultEncoding<stage, tensorflow_ipu::Answer> {
+  static std::variant<XLA_FFI_Error*, XLA_FFI_Future*> Encode(const XLA_FFI_Api* api, XLA_FFI_ExecutionContext* context,
+                                                              tensorflow_ipu::Answer answer) {
+    if (auto* const future = std::get_if<Future>(&answer)) {
+      return ResultEncoding<stage, Future>::Encode(api, context, std::move(*future));
+    }
+    return ResultEncoding<stage, Error>::Encode(api, context, std::get<Error>(std::move(answer)));
+  }
+};
+
+}  // namespace xla::ffi
+
+// Registers a function as a handler. A binding follows, which XLA infers for a function of typed buffers alone.
+#define IPU_HANDLER(name, function, ...)                              \
+  XLA_FFI_DEFINE_HANDLER(function##Handler, function, ##__VA_ARGS__); \
+  XLA_FFI_REGISTER_HANDLER(xla::ffi::GetXlaFfiApi(), name, "Host", function##Handler)
