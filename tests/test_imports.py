@@ -20,6 +20,7 @@ LAYERS = layers(
     "_base errors",
     "_tensorflow",
     "_native",
+    "_upcalls",
     "config hosts metrics",
     "machine replicas",
     "feeds sharding tracing",
@@ -34,6 +35,9 @@ LAYERS = layers(
     "cli",
     "__init__ __main__",
 )
+
+# What lower layers call of higher ones is in this module, and nowhere else.
+UPCALLS = "_upcalls"
 
 # The rooms of a package, as its layers: a room may import from lower rooms, and from itself.
 ROOMS = {
@@ -89,8 +93,16 @@ def test_every_module_has_a_layer_and_imports_run_downward():
     assert not [
         f"{file} imports {target}"
         for file, own, target in imports()
-        if part(target) != own and LAYERS[part(target)] >= LAYERS[own]
+        if own != UPCALLS and part(target) != own and LAYERS[part(target)] >= LAYERS[own]
     ]
+
+
+def test_calls_upward_are_few_and_import_as_they_are_called():
+    tree = ast.parse((ROOT / f"{UPCALLS}.py").read_text())
+    modules = [node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)]
+    assert all(LAYERS[part(module)] < LAYERS[UPCALLS] for module in modules if module.startswith("tensorflow_ipu."))
+    rows = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr.isupper()]
+    assert 0 < len(rows) + sum(isinstance(node, ast.FunctionDef) for node in tree.body) <= 15
 
 
 def test_no_import_goes_through_a_private_name_of_another_package():

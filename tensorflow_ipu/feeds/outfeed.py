@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._base import environment, lifetimes
+from tensorflow_ipu._base import active_runs, environment, lifetimes
 from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native.library import native, ops
@@ -21,7 +21,7 @@ from tensorflow_ipu._tensorflow.variables import CompositeTensor
 from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
 from tensorflow_ipu.feeds._layout import MOST, PreallocatedOutput, Taken
 from tensorflow_ipu.feeds.elements import IPUOutfeedMode
-from tensorflow_ipu.replicas import active, in_plain_graph, insert, wait_until_idle
+from tensorflow_ipu.replicas import in_plain_graph, insert
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -355,7 +355,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                 " out"
             )
         if wait_for_completion:
-            wait_until_idle()
+            active_runs.wait_until_idle()
         layout = self._current_layout()
         if layout is None and tf.executing_eagerly() and self._may_be_about_to_come():
             time.sleep(_WAIT_US / 1e6)
@@ -397,7 +397,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
 
     def _may_be_about_to_come(self) -> bool:
         """Whether another thread may be in a program that enqueues, or about to trace one."""
-        return active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
+        return active_runs.active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
 
     def _chunk(self, layout: _layout.ElementLayout) -> int:
         assert self._feed is not None
@@ -405,7 +405,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         return max(1, _CHUNK_BYTES // max(1, bytes_of_row))
 
     def _wait_us(self) -> int:
-        return _WAIT_US if active() and threading.get_ident() != self._enqueuing_thread else 0
+        return _WAIT_US if active_runs.active() and threading.get_ident() != self._enqueuing_thread else 0
 
     def _take_now(self, layout: _layout.ElementLayout, most: int | None) -> list[tf.Tensor]:
         """Takes elements eagerly, without an operation where it can: after a long run that takes a quarter of the time."""

@@ -55,8 +55,8 @@ class HostPart(graphs.FunctionGraph):
         self.call: Any = None
         self._device = sites.device_of_program(name)
         super().__init__(name)
-        patches.CAPTURES.apply_while(self)
-        patches.PARTS_OF_HOST.apply_while(self)
+        patches.CAPTURES.apply_while(self, _capturing)
+        patches.PARTS_OF_HOST.apply_while(self, _define_pending)
         # Not even inside of the outermost graph, which bears the mark of the program.
         self._around = tf.Graph()
         graphs.share_python_functions(self._around, graphs.outermost_of(self))
@@ -335,7 +335,3 @@ def _capturing(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         return plain(self, tensor, name, shape)
 
     return capture
-
-
-patches.CAPTURES.by(_capturing)
-patches.PARTS_OF_HOST.by(_define_pending)

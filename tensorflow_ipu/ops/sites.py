@@ -112,11 +112,8 @@ def feed_of(kind: str, device: str) -> _feed.Feed:
     return _make_random(device) if kind == "random" else _make(device, "a stored program")
 
 
-def _mark_half_precision(graph: FunctionGraph, options: str) -> None:
+def mark_half_precision(graph: FunctionGraph, options: str) -> None:
     """Puts the marker into the outermost graph of a program; the pass over its HLO finds it there."""
     with graph.as_default(), tf.control_dependencies(None), tf.name_scope("half_precision"):
         marker = ops.ipu_half_precision(random("IPUConfig.floating_point_behaviour"), options=options)
     graph.control_outputs.append(marker)
-
-
-replicas.set_marker(_mark_half_precision)

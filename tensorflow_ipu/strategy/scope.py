@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, NamedTuple, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import _upcalls, replicas
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.feeds import iterator
 from tensorflow_ipu.replicas import tracebacks
@@ -40,13 +39,6 @@ class PreparedProgram:
 
 
 _Strategy = TypeVar("_Strategy", bound=tf.distribute.Strategy)
-
-_extensions: list[Callable[[], contextlib.AbstractContextManager[object]]] = []
-
-
-def extend_scope(extension: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
-    """Has each scope of a strategy with Keras extensions hold `extension()`."""
-    _extensions.append(extension)
 
 
 class _Entered(NamedTuple):
@@ -88,8 +80,7 @@ class StrategyScope(Generic[_Strategy]):
             entered.enter_context(tf.distribute.Strategy.scope(self._strategy))
             entered.enter_context(iterator.on_device())
             if self._extended:
-                for extension in _extensions:
-                    entered.enter_context(extension())
+                entered.enter_context(_upcalls.extending_models())
             _thread.entered.append(_Entered(self, tf.compat.v1.get_default_graph(), entered.pop_all()))
         self._was_entered = True
         return self._strategy
