@@ -63,7 +63,7 @@ PLAIN = ("pipelining/schedule", "pipelining/report")
 
 # The state of the system is private to users, and open to the layers that act on it. A collective's site lives as a
 # feed does.
-OPEN = {"tensorflow_ipu.config._state", "tensorflow_ipu.feeds._feed"}
+OPEN = {"tensorflow_ipu.config._state", "tensorflow_ipu.feeds._native_object"}
 
 
 def part(module):

@@ -178,7 +178,7 @@ class Engine:
             infeed, state = stored_feeds.infeed_of(dataset, self._device)
             self._infeeds.append(infeed)
             return state
-        self._kept.append(stored_states.feed_of(kind, self._device))
+        self._kept.append(stored_states.object_of(kind, self._device))
         return self._kept[-1].state(self._device)
 
     def _next(self, infeed: int) -> tuple[np.ndarray, ...] | None:

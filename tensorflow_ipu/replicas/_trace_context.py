@@ -204,11 +204,11 @@ def with_states(inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     """The inputs of a call in the current graph, with the states among them captured; see `in_function`."""
     if not graphs.is_control_flow(tf.compat.v1.get_default_graph()):
         return inputs
-    return [in_function(one) if names_a_feed(one) else one for one in inputs]
+    return [in_function(one) if is_native_state(one) else one for one in inputs]
 
 
-def names_a_feed(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is the state of a feed or the like."""
+def is_native_state(tensor: tf.Tensor) -> bool:
+    """Returns True for the state of an object of the kernels, such as a queue or a call site."""
     if tensor.dtype != tf.resource:
         return False
-    return tensor.op.type == STATE_OP if hasattr(tensor, "graph") else hasattr(tensor, "_ipu_feed")
+    return tensor.op.type == STATE_OP if hasattr(tensor, "graph") else hasattr(tensor, "_ipu_native")
