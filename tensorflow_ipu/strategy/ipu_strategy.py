@@ -20,7 +20,7 @@ from tensorflow_ipu.errors import DeviceLimitError
 from tensorflow_ipu.replicas import tracebacks
 from tensorflow_ipu.strategy.extended import IPUExtended, reduction
 from tensorflow_ipu.strategy.reports import auto_reports
-from tensorflow_ipu.strategy.scope import PreparedProgram, StrategyScope
+from tensorflow_ipu.strategy.scope import StrategyScope
 
 if TYPE_CHECKING:
     from tensorflow_ipu import machine as machine_model
@@ -45,6 +45,28 @@ def _other_strategies_explained() -> Iterator[None]:
             "the program uses an object of another strategy than the one that runs it, most likely a model or an optimizer"
             " that was made outside of its scope: make the model inside `strategy.scope()`, as optimizers and variables"
         ) from exc
+
+
+class PreparedProgram:
+    """A program with its inputs for the present configuration, to be run many times; it keeps no queue of data alive."""
+
+    def __init__(self, extended: IPUExtended, prepared: replicas.Prepared, target: replicas.Target) -> None:
+        """Takes a program and its flat inputs, as they were found for `target`."""
+        self._extended = extended
+        self._prepared = prepared
+        self._target = target
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the system is configured as it was: otherwise another program has to be prepared."""
+        return self._extended.target == self._target
+
+    @tracebacks.user_lines_alone
+    def run(self) -> Nested:
+        """Runs it, and returns what its function returns."""
+        extended = self._extended
+        with tf.device(extended.ipu_device):
+            return replicas.run(self._prepared, extended.ipu_device, extended.ordinal)
 
 
 class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, PageView):

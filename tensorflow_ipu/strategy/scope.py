@@ -1,4 +1,4 @@
-"""A strategy's scope, and a prepared program with its inputs."""
+"""A strategy's scope."""
 
 from __future__ import annotations
 
@@ -9,34 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu import _upcalls, replicas
-from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu import _upcalls
 from tensorflow_ipu.feeds import iterator
-from tensorflow_ipu.replicas import tracebacks
-from tensorflow_ipu.strategy.extended import IPUExtended
-
-
-class PreparedProgram:
-    """A program with its inputs for the present configuration, to be run many times; it keeps no queue of data alive."""
-
-    def __init__(self, extended: IPUExtended, prepared: replicas.Prepared, target: replicas.Target) -> None:
-        """Takes a program and its flat inputs, as they were found for `target`."""
-        self._extended = extended
-        self._prepared = prepared
-        self._target = target
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the system is configured as it was: otherwise another program has to be prepared."""
-        return self._extended.target == self._target
-
-    @tracebacks.user_lines_alone
-    def run(self) -> Nested:
-        """Runs it, and returns what its function returns."""
-        extended = self._extended
-        with tf.device(extended.ipu_device):
-            return replicas.run(self._prepared, extended.ipu_device, extended.ordinal)
-
 
 _Strategy = TypeVar("_Strategy", bound=tf.distribute.Strategy)
 
