@@ -12,6 +12,8 @@ from tensorflow_ipu._base import environment as _environment  # noqa: E402
 
 _environment.install_logging()
 
+# Imports run downward; `_upcalls.py` has all calls from lower layers to higher ones.
+
 # Where names are that are no modules.
 _HOLDERS = {
     "IPUConfig": "config",

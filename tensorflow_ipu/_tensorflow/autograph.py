@@ -50,5 +50,4 @@ def add_to_message(error: Exception, text: str) -> None:
     error.args = (f"{error}\n\n{text}",)
 
 
-patches.AUTOGRAPH_RULES.by(_leave_package_alone)
-patches.AUTOGRAPH_RULES.apply_for_good()
+patches.AUTOGRAPH_RULES.apply_for_good(_leave_package_alone)

@@ -102,11 +102,7 @@ def _of_sessions(plain: Callable[[str, tf.Graph], str]) -> Callable[[str, tf.Gra
     return lambda message, graph: plain_message(message) if is_ours(message) else plain(message, graph)
 
 
-patches.FUNCTION_ERRORS.by(_of_functions)
-patches.SESSION_ERRORS.by(_of_sessions)
-
-
 def tell_plainly_in(graph: tf.Graph) -> None:
     """Has errors of our operations in a graph have their message alone, as long as it lives."""
-    patches.FUNCTION_ERRORS.apply_while(graph)
-    patches.SESSION_ERRORS.apply_while(graph)
+    patches.FUNCTION_ERRORS.apply_while(graph, _of_functions)
+    patches.SESSION_ERRORS.apply_while(graph, _of_sessions)

@@ -9,11 +9,14 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
 
 from tensorflow_ipu._base import environment, lifetimes
 from tensorflow_ipu._tensorflow import keras_choice
+
+# Returns the replacement of an original; a hook passes it the subject instead.
+Make: TypeAlias = "Callable[[Any], Any]"
 
 _NOTHING = object()
 _PATCHES = "_ipu_patches"  # The attribute of an object that has the patches that are applied while it lives.
@@ -43,14 +46,9 @@ class Patch:
         self.why = why
         self.lasts = lasts
         self.until = until
-        self._make: Callable[[Any], Any] | None = None
         self._holders: set[object] = set()
         self._put: list[tuple[object, str, object, object]] = []  # Holder, name, what was there, what is there now.
-        self._made: dict[str, tuple[Any, Any]] = {}  # A place: what was there, and what was made of it.
-
-    def by(self, make: Callable[[Any], Any]) -> None:
-        """Sets what makes the replacement of the original."""
-        self._make = make
+        self._made: dict[str, tuple[Make, Any, Any]] = {}  # A place: what made it, what was there, what was made of it.
 
     @property
     def is_applied(self) -> bool:
@@ -59,31 +57,26 @@ class Patch:
         return bool(self._put)
 
     @property
-    def is_known(self) -> bool:
-        """Whether `by` was called."""
-        return self._make is not None
-
-    @property
     def is_loaded(self) -> bool:
         """Whether its modules are imported already."""
         return all(place.partition(":")[0] in sys.modules for place in self.places)
 
     @contextlib.contextmanager
-    def applied(self) -> Iterator[None]:
-        """A block in which it is replaced, on all threads."""
+    def applied(self, make: Make) -> Iterator[None]:
+        """A block in which it is replaced by what `make` returns for the original, on all threads."""
         token = object()
-        self._hold(token)
+        self._hold(token, make)
         try:
             yield
         finally:
             self._release(token)
 
-    def apply_while(self, owner: object) -> None:
+    def apply_while(self, owner: object, make: Make) -> None:
         """Replaces it as long as an object lives, or others need it."""
         if self in _LivePatches.of(owner):
             return
         token = object()
-        self._hold(token)
+        self._hold(token, make)
         with _lock:
             applied = _LivePatches.of(owner)
             setattr(owner, _PATCHES, applied)
@@ -93,16 +86,16 @@ class Patch:
         else:
             self._release(token)
 
-    def apply_for_good(self) -> None:
+    def apply_for_good(self, make: Make) -> None:
         """Replaces it until the process ends."""
-        self._hold(None)
+        self._hold(None, make)
 
-    def _hold(self, token: object) -> None:
+    def _hold(self, token: object, make: Make) -> None:
         found = [_located(place) for place in self.places]  # May import, which takes locks of its own.
         with _lock:
             self._holders.add(token)
             if not self._put:
-                self._apply(found)
+                self._apply(found, make)
 
     def _release(self, token: object) -> None:
         with _lock:
@@ -110,16 +103,15 @@ class Patch:
             if self._put and not self._holders:
                 self._undo()
 
-    def _apply(self, found: list[tuple[object, str]]) -> None:
-        assert self._make is not None  # Whoever applies it has imported who says so.
+    def _apply(self, found: list[tuple[object, str]], make: Make) -> None:
         for place, (holder, name) in zip(self.places, found, strict=True):
             before = _own(holder, name)
             plain = getattr(holder, name, None) if before is _NOTHING else before
             known = self._made.get(place)
-            if known is None or known[0] is not plain:
-                known = self._made[place] = (plain, self._make(plain))
-            _write(holder, name, known[1])
-            self._put.append((holder, name, before, known[1]))
+            if known is None or known[:2] != (make, plain):
+                known = self._made[place] = (make, plain, make(plain))
+            _write(holder, name, known[2])
+            self._put.append((holder, name, before, known[2]))
 
     def _undo(self) -> None:
         while self._put:
@@ -155,7 +147,8 @@ class Hook(Patch):
 
     # To take it out while TensorFlow goes through the list would leave the next one out.
 
-    def _apply(self, found: list[tuple[object, str]]) -> None:
+    def _apply(self, found: list[tuple[object, str]], make: Make) -> None:
+        self._act = make
         for holder, name in found:
             hooks = getattr(holder, name)
             if self._called not in hooks:
@@ -167,8 +160,7 @@ class Hook(Patch):
 
     def _called(self, subject: object) -> None:
         if self._put:
-            assert self._make is not None
-            self._make(subject)
+            self._act(subject)
 
 
 class Changes:
@@ -178,9 +170,9 @@ class Changes:
         self._before: list[tuple[object, str, object]] = []
         self._applied = contextlib.ExitStack()
 
-    def apply(self, patch: Patch) -> None:
+    def apply(self, patch: Patch, make: Make) -> None:
         """Applies a row of the table."""
-        self.enter(patch.applied())
+        self.enter(patch.applied(make))
 
     def enter(self, context: contextlib.AbstractContextManager[object]) -> None:
         """Enters a block, which ends as the changes are undone."""
@@ -226,7 +218,7 @@ def _write(holder: object, name: str, value: object) -> None:
         setattr(holder, name, value)
 
 
-__all__ = ["TABLE", "Changes", "Hook", "Lifetime", "Patch", "in_trace"]
+__all__ = ["TABLE", "Changes", "Hook", "Lifetime", "Make", "Patch", "all_applied"]
 
 _NO_SCRIPTS = "no script is of IPU TensorFlow any more"
 _FUNCTIONS = "tensorflow.python.eager.polymorphic_function"
@@ -364,7 +356,7 @@ RECORDED_OPERATIONS = Patch(
 
 GRAPH_RANGES = Hook(
     f"{_FUNCTIONS}.transform:FUNC_GRAPH_TRANSFORMS",
-    why="XLA would compile a program anew for each length of its unused ranges; see `replicas/_tracing.py`.",
+    why="XLA would compile a program anew for each length of its unused ranges; see `replicas/_trace_context.py`.",
     lasts=Lifetime.TRACE,
     until="TensorFlow's bridge to XLA does so itself",
 )
@@ -537,10 +529,9 @@ TABLE: tuple[Patch, ...] = tuple(value for value in vars().copy().values() if is
 
 
 @contextlib.contextmanager
-def in_trace() -> Iterator[None]:
-    """A block that traces a program, with all patches that last so long."""
+def all_applied(rows: Iterable[tuple[Patch, Make]]) -> Iterator[None]:
+    """A block in which each of some rows is applied."""
     with contextlib.ExitStack() as stack:
-        for patch in TABLE:
-            if patch.lasts is Lifetime.TRACE and patch.is_known:
-                stack.enter_context(patch.applied())
+        for patch, make in rows:
+            stack.enter_context(patch.applied(make))
         yield

@@ -20,6 +20,8 @@ from tensorflow_ipu._tensorflow.old_keras import setting
 from tensorflow_ipu._tensorflow.patches import Changes
 from tensorflow_ipu.compat import _keras_2, _lost_names
 from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
+from tensorflow_ipu.ops.distributed_batch_norm import in_programs
+from tensorflow_ipu.strategy.ipu_strategy import supporting_loss_scaling
 
 _train: Any = tf.compat.v1.train
 keras: Any = tf.keras  # Keras 2 with `TF_USE_LEGACY_KERAS=1`.
@@ -138,7 +140,7 @@ _FULLER = ("backend", "layers", "losses", "metrics", "preprocessing")
 
 def bridge(changes: Changes) -> None:
     """Changes Keras for such scripts; each change is undone with `changes`."""
-    changes.apply(patches.OLD_COMPILE)
+    changes.apply(patches.OLD_COMPILE, _compile)
     if environment.uses_keras_2():
         _keras_2.bridge(changes)
         return
@@ -147,8 +149,9 @@ def bridge(changes: Changes) -> None:
         fuller, holder = (importlib.import_module(f"{keras_name}.{name}") for keras_name in (TF_KERAS, "keras"))
         for lost in vars(fuller).keys() - vars(holder).keys():
             changes.put(holder, lost, vars(fuller)[lost])
-    for patch in (patches.OLD_OPTIMIZERS, patches.OLD_APPLY_GRADIENTS, patches.OLD_INPUTS):
-        changes.apply(patch)
+    changes.apply(patches.OLD_OPTIMIZERS, _optimizer_init)
+    changes.apply(patches.OLD_APPLY_GRADIENTS, _apply_gradients)
+    changes.apply(patches.OLD_INPUTS, _input_layer_init)
     rate = "learning_rate"
     lr = property(
         lambda self: getattr(self, rate), lambda self, value: setattr(self, rate, value), doc="The learning rate."
@@ -237,16 +240,11 @@ def _input_layer_init(original: Callable[..., Any]) -> Callable[..., Any]:
     return init
 
 
-patches.OLD_COMPILE.by(_compile)
-patches.OLD_OPTIMIZERS.by(_optimizer_init)
-patches.OLD_APPLY_GRADIENTS.by(_apply_gradients)
-patches.OLD_INPUTS.by(_input_layer_init)
-
-
 def bridge_tensorflow(changes: Changes) -> None:
     """Changes TensorFlow for such scripts; each change is undone with `changes`."""
     # Variables on devices derived from `VariableV1` once, and had its methods.
     old: Any = tf.compat.v1.Variable
     changes.put(variables.ResourceVariable, "initialized_value", vars(old)["initialized_value"])
-    changes.apply(patches.OLD_LOSS_SCALING)
-    changes.apply(patches.FUSED_BATCH_NORMS)  # With weights of float16, outside of programs too.
+    changes.apply(patches.OLD_LOSS_SCALING, supporting_loss_scaling)
+    # With weights of float16, outside of programs too.
+    changes.apply(patches.FUSED_BATCH_NORMS, in_programs)

@@ -7,12 +7,12 @@ import logging
 import re
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from tensorflow_ipu._base import environment
+from tensorflow_ipu._base import active_runs, environment
 from tensorflow_ipu.config._enums import DeviceConnectionType
 from tensorflow_ipu.config._tree import encode
 from tensorflow_ipu.errors import NotConfiguredError
@@ -83,10 +83,6 @@ def device_ordinal(name: str, argument: str = "device") -> int:
 
 _T = TypeVar("_T")
 
-DeviceListener = Callable[[Sequence[int], Sequence[DeviceConnectionType]], None]
-SeedListener = Callable[["int | None", "DeviceSeed | None"], None]
-Hook = Callable[[], None]
-
 _DEFAULT_CONNECTIONS = (DeviceConnectionType.ALWAYS,)
 
 
@@ -110,11 +106,20 @@ class ConfiguredSystem:
         self._ipus = _ipus(())
         self._connections = _DEFAULT_CONNECTIONS
         self._seeds: dict[int, DeviceSeed] = {}
-        self._listener: DeviceListener | None = None
-        self._seed_listener: SeedListener | None = None
-        self._record_listeners: list[Hook] = []
-        self._idle_waits: list[Hook] = []
+        self._pack_bytes = 0
         self._unapplied: weakref.ref[object] | None = None
+
+    @property
+    def _kernels(self):
+        from tensorflow_ipu.config import _kernels
+
+        return _kernels
+
+    def tell_kernels(self) -> None:
+        """Tells the kernels what is configured, which later changes do by themselves."""
+        with self._changing:
+            self._kernels.set_devices(self.ipus(), _connections(self.records()))
+            self._kernels.set_options(self.records(), self._pack_bytes)
 
     def note_made(self, config: object) -> None:
         """Notes a configuration that is to be applied before programs run."""
@@ -151,7 +156,7 @@ class ConfiguredSystem:
                 _logger.warning("The IPU system is configured already; it is reset to take the new configuration.")
                 self.reset()
             else:
-                self._wait_until_idle()
+                active_runs.wait_until_idle()
             self._install(records)
 
     def reset(self) -> None:
@@ -160,7 +165,7 @@ class ConfiguredSystem:
             if not self.records():
                 self._forget_seeds()
                 return
-            self._wait_until_idle()
+            active_runs.wait_until_idle()
             self._install(())
 
     def records(self) -> tuple[IpuOptions, ...]:
@@ -190,8 +195,7 @@ class ConfiguredSystem:
         with self._lock:
             _of_device(_ipus(self._records), ordinal)
             self._seeds[ordinal] = seed
-        if self._seed_listener is not None:
-            self._seed_listener(ordinal, seed)
+        self._kernels.set_seed(ordinal, seed)
 
     def device_seed(self, ordinal: int) -> DeviceSeed | None:
         """The seed of a device; `None` if none was set since the system was configured."""
@@ -199,44 +203,31 @@ class ConfiguredSystem:
             _of_device(_ipus(self._records), ordinal)
             return self._seeds.get(ordinal)
 
-    def set_device_listener(self, listener: DeviceListener | None) -> None:
-        """Has `listener` called with the IPUs and connection of each device, now and before each change."""
+    def follow_global_seed(self, seed: int | None) -> None:
+        """Has devices without a seed of their own start anew from that of `tf.random.set_seed`."""
+        for ordinal in range(len(self._ipus) if seed is not None else 0):
+            if self.device_seed(ordinal) is None:
+                self._kernels.set_seed(ordinal, DeviceSeed(int(seed or 0), identical_replicas=False))
+
+    def set_pack_bytes(self, size: int) -> None:
+        """Sets the size of messages to other workers in bytes; 0 leaves it to the configuration."""
         with self._changing:
-            if listener is not None:
-                listener(self.ipus(), _connections(self.records()))
-            self._listener = listener
-
-    def set_seed_listener(self, listener: SeedListener | None) -> None:
-        """Has `listener` called with each device and seed that is set, and with None for both at a reset."""
-        self._seed_listener = listener
-
-    def add_record_listener(self, listener: Hook) -> None:
-        """Has `listener` called now and after each change, which is undone if it fails."""
-        with self._changing:
-            listener()
-            self._record_listeners.append(listener)
-
-    def on_idle_wait(self, wait: Hook) -> Hook:
-        """Registers a function that returns when no program of its layer runs; usable as a decorator."""
-        with self._lock:
-            self._idle_waits.append(wait)
-        return wait
+            self._pack_bytes = size
+            self._kernels.set_options(self.records(), size)
 
     def _install(self, records: tuple[IpuOptions, ...]) -> None:
         if records:
             _logger.info("configured %d device(s), of so many IPUs each: %s", len(records), list(_ipus(records)))
         else:
             _logger.info("the configuration is reset: one device of %d IPU(s)", *_ipus(()))
-        # The listener first: if it fails, the configuration is what it was.
-        if self._listener is not None:
-            self._listener(_ipus(records), _connections(records))
+        # The kernels first: if they fail, the configuration is what it was.
+        self._kernels.set_devices(_ipus(records), _connections(records))
         with self._lock:
             self._records = records
             self._ipus = _ipus(records)
             self._connections = _connections(records)
         try:
-            for listener in self._record_listeners:
-                listener()
+            self._kernels.set_options(records, self._pack_bytes)
         except ValueError:
             if records:
                 self._install(())
@@ -246,14 +237,9 @@ class ConfiguredSystem:
     def _forget_seeds(self) -> None:
         with self._lock:
             self._seeds.clear()
-        if self._seed_listener is not None:
-            self._seed_listener(None, None)
-
-    def _wait_until_idle(self) -> None:
-        with self._lock:
-            waits = tuple(self._idle_waits)
-        for wait in waits:  # Without the lock, since they may read the configuration.
-            wait()
+        self._kernels.forget_seeds()
+        if environment.uses_keras_2():  # Its layers draw TensorFlow's own random numbers.
+            self.follow_global_seed(self._kernels.global_seed())
 
 
 def _ipus(records: tuple[IpuOptions, ...]) -> tuple[int, ...]:
@@ -288,7 +274,6 @@ options_of_device = _system.options_of_device
 connection_type = _system.connection_type
 set_device_seed = _system.set_device_seed
 device_seed = _system.device_seed
-set_device_listener = _system.set_device_listener
-set_seed_listener = _system.set_seed_listener
-add_record_listener = _system.add_record_listener
-on_idle_wait = _system.on_idle_wait
+follow_global_seed = _system.follow_global_seed
+set_pack_bytes = _system.set_pack_bytes
+tell_kernels = _system.tell_kernels

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu.replicas import executable_cache
+from tensorflow_ipu._native import executable_cache
 from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1
-from tensorflow_ipu.strategy.scope import PreparedProgram
+from tensorflow_ipu.strategy.ipu_strategy import PreparedProgram
 
 
 def compile(  # noqa: A001

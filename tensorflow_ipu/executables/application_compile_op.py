@@ -23,12 +23,13 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base import files
 from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu._native import executable_cache
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
 from tensorflow_ipu.pipelining import pipelines_of
-from tensorflow_ipu.replicas import Prepared, executable_cache
+from tensorflow_ipu.replicas import Prepared
 
 _FORMAT = 2
 # An operation of programs that compute with the machine's numbers.

@@ -22,6 +22,7 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.types import TensorLike
+from tensorflow_ipu._native import executable_cache
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import functions, op_errors
 from tensorflow_ipu.executables import application_compile_op
@@ -29,7 +30,7 @@ from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.executables.application_compile_op import Application
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
-from tensorflow_ipu.replicas import executable_cache, ipus_or_one
+from tensorflow_ipu.replicas import ipus_or_one
 
 # How long the answering thread waits natively for an answer before it checks whether the engine was stopped.
 _WAIT_US = 20_000
@@ -177,7 +178,7 @@ class Engine:
             infeed, state = stored_feeds.infeed_of(dataset, self._device)
             self._infeeds.append(infeed)
             return state
-        self._kept.append(stored_states.feed_of(kind, self._device))
+        self._kept.append(stored_states.object_of(kind, self._device))
         return self._kept[-1].state(self._device)
 
     def _next(self, infeed: int) -> tuple[np.ndarray, ...] | None:

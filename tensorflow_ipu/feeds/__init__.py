@@ -1,6 +1,6 @@
 """Queues between the host and the programs on the emulated IPUs."""
 
-from tensorflow_ipu.feeds._feed import set_wait_limit, shut_down
+from tensorflow_ipu.feeds._queue import set_wait_limit, shut_down
 from tensorflow_ipu.feeds.dataset_benchmark import BufferDataset, dataset_benchmark, infeed_benchmark
 from tensorflow_ipu.feeds.dataset_extractor import (
     dataset_extractor,

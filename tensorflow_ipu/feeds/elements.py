@@ -14,7 +14,7 @@ from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.errors import DeviceLimitError
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.feeds._feed import Queue
+    from tensorflow_ipu.feeds._queue import Queue
 
 # How many elements a dequeue takes that takes all. `tf.int64.max` is the same, and takes 7 us to ask for.
 ALL_ELEMENTS = 2**63 - 1

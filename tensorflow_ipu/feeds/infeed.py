@@ -16,7 +16,8 @@ from tensorflow_ipu._native import journal
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
-from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
+from tensorflow_ipu.feeds import _layout, _queue, elements, program_order
+from tensorflow_ipu.feeds._native_object import NativeObject
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class IPUInfeedQueueSpec(tf.TypeSpec):
         return queue
 
 
-class IPUInfeedQueue(_feed.Queue, CompositeTensor):
+class IPUInfeedQueue(_queue.Queue, CompositeTensor):
     """Streams the elements of a dataset into programs, each element to one dequeue, in the dataset's order.
 
         queue = ipu.IPUInfeedQueue(dataset)
@@ -125,7 +126,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             other arguments.
         """
         others = "`device_ordinal`, `prefetch_depth`, `optimise_latency` and `replica_groups`"
-        _feed.check_old_arguments("IPUInfeedQueue", kwargs, _OF_EARLIER_RELEASES, others)
+        _queue.check_old_arguments("IPUInfeedQueue", kwargs, _OF_EARLIER_RELEASES, others)
         if not isinstance(dataset, tf.data.Dataset):
             raise TypeError(f"`dataset` must be a `tf.data.Dataset`, but is {dataset!r}")
         self._device = elements.device_of(device_ordinal)
@@ -139,11 +140,11 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         self._element = elements.ElementSpec(dataset.element_spec)
         self._note_graph()
         self._dataset: tf.data.Dataset | None = _without_injected_prefetch(dataset)
-        self._name = _feed.unique_name("infeed")
+        self._name = _queue.unique_name("infeed")
         ordinal = tf.DeviceSpec.from_string(self._device).device_index
         number = native.ipu_infeed_new(self._name.encode(), depth, sharing.size or 0, sharing.orthogonal, ordinal)
         # The dataset's Python functions live as long as the dataset's object.
-        self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_infeed_drop, keep=self._dataset)
+        self._feed: NativeObject | None = NativeObject(number, native.ipu_infeed_drop, keep=self._dataset)
         self._feed.queue = weakref.ref(self)
         self._handle: tf.Tensor | None = None
         self._dequeued = False
@@ -199,7 +200,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         return len(positional) + len(named)
 
     @property
-    def initializer(self) -> tf.Operation | _feed.NoOperation:
+    def initializer(self) -> tf.Operation | _queue.NoOperation:
         """Starts to read the dataset from its first element: eagerly with each access, in a graph with the returned op.
 
         The operation is in the graph that the queue was made in, wherever this is read.
@@ -219,7 +220,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             if tf.executing_eagerly():
                 self._initialized = True
                 self._start()
-                return _feed.NoOperation("initializer")
+                return _queue.NoOperation("initializer")
             if self._initialized:
                 raise ValueError(
                     "The IPUInfeedQueue `initializer` function can only be accessed once in a graph: keep the returned op"
@@ -240,7 +241,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
             )
 
     @property
-    def deleter(self) -> tf.Operation | _feed.NoOperation:
+    def deleter(self) -> tf.Operation | _queue.NoOperation:
         """Stops reading and ends what waits: eagerly with each access, in a graph with the returned op.
 
         It waits a second at most for an element that is being read. `initializer` starts again from the first element.
@@ -255,7 +256,7 @@ class IPUInfeedQueue(_feed.Queue, CompositeTensor):
         with self._in_its_graph(), tf.device(_HOST):
             stopped = ops.ipu_infeed_stop(self._feed.number)
         journal.log()
-        return stopped or _feed.NoOperation("deleter")
+        return stopped or _queue.NoOperation("deleter")
 
     def get_next(self) -> NoReturn:
         """Always raises `ValueError`: a loop takes elements from the queue that is passed to it."""

@@ -167,7 +167,7 @@ _HOST_PACKAGES = ("keras", "tensorflow", "tf_keras")
 
 def on_device() -> contextlib.AbstractContextManager[None]:
     """Has `iter(dataset)` follow the strategy of each thread for as long as any block of this lasts."""
-    return patches.DATASET_ITERATORS.applied()
+    return patches.DATASET_ITERATORS.applied(_following)
 
 
 def _following(plain: Callable[[Nested], Nested]) -> Callable[[Nested], Nested]:
@@ -179,6 +179,3 @@ def _following(plain: Callable[[Nested], Nested]) -> Callable[[Nested], Nested]:
         return IPUOwnedIterator(dataset)
 
     return follow
-
-
-patches.DATASET_ITERATORS.by(_following)

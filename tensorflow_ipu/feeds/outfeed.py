@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._base import environment, lifetimes
+from tensorflow_ipu._base import active_runs, environment, lifetimes
 from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
-from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
+from tensorflow_ipu.feeds import _layout, _queue, elements, program_order
 from tensorflow_ipu.feeds._layout import MOST, PreallocatedOutput, Taken
+from tensorflow_ipu.feeds._native_object import NativeObject
 from tensorflow_ipu.feeds.elements import IPUOutfeedMode
-from tensorflow_ipu.replicas import active, in_plain_graph, insert, wait_until_idle
+from tensorflow_ipu.replicas import in_plain_graph, insert
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack
@@ -150,7 +151,7 @@ class IPUOutfeedQueueSpec(tf.TypeSpec):
         return queue
 
 
-class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
+class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
     """Streams results out of programs, in the order in which the program enqueues them.
 
         queue = ipu.IPUOutfeedQueue()
@@ -192,7 +193,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
           TypeError: `optimise_latency` is no bool, or there are other arguments.
         """
         others = "`outfeed_mode`, `device_ordinal`, `buffer_depth` and `optimise_latency`"
-        _feed.check_old_arguments("IPUOutfeedQueue", kwargs, _OF_EARLIER_RELEASES, others)
+        _queue.check_old_arguments("IPUOutfeedQueue", kwargs, _OF_EARLIER_RELEASES, others)
         if outfeed_mode is None and kwargs.get("outfeed_all") is False:
             outfeed_mode = IPUOutfeedMode.LAST
         mode = IPUOutfeedMode.ALL if outfeed_mode is None else outfeed_mode
@@ -208,9 +209,9 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         self._mode = mode
         self._buffer_depth: int | None = buffer_depth
         self._optimise_latency = optimise_latency
-        self._name = _feed.unique_name("outfeed")
+        self._name = _queue.unique_name("outfeed")
         number = native.ipu_outfeed_new(self._name.encode(), int(mode is IPUOutfeedMode.LAST))
-        self._feed: _feed.Feed | None = _feed.Feed(number, native.ipu_outfeed_drop)
+        self._feed: NativeObject | None = NativeObject(number, native.ipu_outfeed_drop)
         self._feed.queue = weakref.ref(self)
         self._handle: tf.Tensor | None = None
         self._layout: _layout.ElementLayout | None = None  # Of the latest trace that captured the queue.
@@ -355,7 +356,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
                 " out"
             )
         if wait_for_completion:
-            wait_until_idle()
+            active_runs.wait_until_idle()
         layout = self._current_layout()
         if layout is None and tf.executing_eagerly() and self._may_be_about_to_come():
             time.sleep(_WAIT_US / 1e6)
@@ -397,7 +398,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
 
     def _may_be_about_to_come(self) -> bool:
         """Whether another thread may be in a program that enqueues, or about to trace one."""
-        return active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
+        return active_runs.active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
 
     def _chunk(self, layout: _layout.ElementLayout) -> int:
         assert self._feed is not None
@@ -405,7 +406,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
         return max(1, _CHUNK_BYTES // max(1, bytes_of_row))
 
     def _wait_us(self) -> int:
-        return _WAIT_US if active() and threading.get_ident() != self._enqueuing_thread else 0
+        return _WAIT_US if active_runs.active() and threading.get_ident() != self._enqueuing_thread else 0
 
     def _take_now(self, layout: _layout.ElementLayout, most: int | None) -> list[tf.Tensor]:
         """Takes elements eagerly, without an operation where it can: after a long run that takes a quarter of the time."""
@@ -433,7 +434,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             )
 
     @property
-    def deleter(self) -> tf.Operation | _feed.NoOperation:
+    def deleter(self) -> tf.Operation | _queue.NoOperation:
         """Ends the queue and drops what is unread: eagerly with each access, in a graph with the returned op.
 
         The operation is in the graph that the queue was made in, wherever this is read.
@@ -449,7 +450,7 @@ class IPUOutfeedQueue(_feed.Queue, CompositeTensor, Iterable):
             if tf.executing_eagerly():
                 with self._reading:
                     self._read_buffer.clear()
-            return ops.ipu_outfeed_delete(self._feed.number) or _feed.NoOperation("deleter")
+            return ops.ipu_outfeed_delete(self._feed.number) or _queue.NoOperation("deleter")
 
     def __iter__(self) -> IPUOutfeedQueueIterator:
         """Iterates over the elements that are there."""

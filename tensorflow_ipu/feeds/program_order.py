@@ -11,11 +11,12 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu.feeds import _feed
+from tensorflow_ipu.feeds import _queue
+from tensorflow_ipu.feeds._native_object import NativeObject, SharedObjects
 
-_numbers = itertools.count(-1, -1)  # Those of feeds are above 0.
+_numbers = itertools.count(-1, -1)  # Those of objects of the kernels are above 0.
 _thread = threading.local()
-_orders = _feed.SharedFeeds()
+_orders = SharedObjects()
 
 
 def of(device: str) -> list[tf.Tensor]:
@@ -42,7 +43,7 @@ def unordered() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def barrier(*queues: _feed.Queue | None) -> Iterator[None]:
+def barrier(*queues: _queue.Queue | None) -> Iterator[None]:
     """A block of `unordered` in which the uses of these queues come after all before it, and before all after it."""
     used = [queue for queue in queues if queue is not None]
     _join(used)
@@ -51,12 +52,12 @@ def barrier(*queues: _feed.Queue | None) -> Iterator[None]:
     _join(used)
 
 
-def _join(queues: list[_feed.Queue]) -> None:
+def _join(queues: list[_queue.Queue]) -> None:
     order = of(queues[0]._device) if queues else []
     if order:
         ops.ipu_join_orders([*order, *(queue._state() for queue in queues)])
 
 
-def new() -> _feed.Feed:
+def new() -> NativeObject:
     """Creates an order for programs that run beside those of the device, such as an application's."""
-    return _feed.Feed(next(_numbers), None)
+    return NativeObject(next(_numbers), None)

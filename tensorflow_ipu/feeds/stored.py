@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu.feeds import _feed, _layout, elements, program_order
+from tensorflow_ipu.feeds import _layout, elements, program_order
+from tensorflow_ipu.feeds._native_object import NativeObject
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 from tensorflow_ipu.feeds.outfeed import IPUOutfeedQueue
 
@@ -17,12 +18,12 @@ _HOST = "/device:CPU:0"
 
 def described(state: tf.Tensor) -> dict[str, Any] | None:
     """The kind of a state (`infeed`, `outfeed`, `order`, `other`), and a queue's elements; None for no state."""
-    feed: _feed.Feed | None = getattr(state, "_ipu_feed", None)
-    if feed is None:
+    named: NativeObject | None = getattr(state, "_ipu_native", None)
+    if named is None:
         return None
-    if feed.number < 0:
+    if named.number < 0:
         return {"kind": "order"}
-    queue: Any = None if feed.queue is None else feed.queue()
+    queue: Any = None if named.queue is None else named.queue()
     if isinstance(queue, IPUInfeedQueue):
         element = queue._element
         return {"kind": "infeed", "elements": _specs(_names(element.nested), element.types, element.shapes)}

@@ -4,7 +4,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu.keras import _version
-from tensorflow_ipu.keras.model.scope import extending_models as _extending_models
 from tensorflow_ipu.keras.model.scope import look_past_ipus as _look_past_ipus
 from tensorflow_ipu.keras.options.options import ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras.pipeline.stages import (
@@ -16,7 +15,6 @@ from tensorflow_ipu.keras.pipeline.stages import (
     SequentialLayerPipelineStageAssignment,
     SequentialNestedModelPipelineStageAssignment,
 )
-from tensorflow_ipu.strategy import scope
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras import layers, optimizers
@@ -46,7 +44,6 @@ __all__ = [
 
 _version.check(_version.installed())
 _look_past_ipus()
-scope.extend_scope(_extending_models)
 
 
 if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tf_keras as keras
 from tf_keras.src.mixed_precision import loss_scale_optimizer
 
-from tensorflow_ipu.optimizers import parts
+from tensorflow_ipu.optimizers import accumulation
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, Variable
@@ -108,7 +108,7 @@ def scaling_losses(optimizer: Any) -> Iterator[None]:
     compute = getattr(optimizer, "_compute_gradients", None)
 
     def scaled(loss: Any, var_list: Any, grad_loss: Any = None, tape: tf.GradientTape | None = None) -> Any:
-        scale = None if tape is None else parts.scale_of(optimizer, loss)
+        scale = None if tape is None else accumulation.scale_of(optimizer, loss)
         if tape is not None and scale is not None:
             with tape:
                 loss = loss * scale

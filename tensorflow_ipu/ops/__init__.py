@@ -5,7 +5,6 @@ from tensorflow_ipu.ops import (
     control_flow_ops,
     cross_replica_ops,
     custom_ops,
-    distributed_batch_norm,  # pyright: ignore[reportUnusedImport]  # noqa: F401  (Says what takes the place of TensorFlow's.)
     dynamic_ops,
     embedding_ops,
     f8_ops,

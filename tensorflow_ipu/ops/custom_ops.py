@@ -22,7 +22,8 @@ from tensorflow_ipu import replicas
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._native.library import native, of_user, ops
 from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu.feeds import _feed, program_order
+from tensorflow_ipu.feeds import program_order
+from tensorflow_ipu.feeds._native_object import NativeObject, SharedObjects
 from tensorflow_ipu.ops import sites
 from tensorflow_ipu.ops.vertex_edsl import codelet_expression_op
 
@@ -214,7 +215,7 @@ def _described(types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]) -> s
 _CALL = "_ipu_user_call"
 
 # The path of a library and the name of one of its functions: what names it to programs. Libraries stay loaded.
-_functions = _feed.SharedFeeds()
+_functions = SharedObjects()
 
 
 def cpu_user_operation(
@@ -344,14 +345,15 @@ def _load(library_path: str | os.PathLike[str], function: str) -> str:
     if not Path(library_path).is_file():
         raise ValueError(f"`library_path` must be the path of a shared library, but `{library_path}` is no file")
     path = os.path.realpath(library_path)
-    _feed_of((path, function))
+    _native_of((path, function))
     return path
 
 
-def _feed_of(function: tuple[str, str]) -> _feed.Feed:
+def _native_of(function: tuple[str, str]) -> NativeObject:
     """Returns what names a function to programs. The first call loads the library."""
     return _functions.get(
-        function, lambda: _feed.Feed(native.ipu_user_function_new(_address(*function)), native.ipu_user_function_drop)
+        function,
+        lambda: NativeObject(native.ipu_user_function_new(_address(*function)), native.ipu_user_function_drop),
     )
 
 
@@ -399,7 +401,7 @@ def _call(
 ) -> list[tf.Tensor]:
     """Adds the operation to the program being traced."""
     device = sites.device_of_program("cpu_user_operation")
-    state = replicas.in_function(_feed_of(function).state(device))
+    state = replicas.in_function(_native_of(function).state(device))
     outputs = ops.ipu_user_operation(
         state,
         values,

@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.tensors import known_size
-from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.replicas import ReplicaGroups
@@ -118,7 +117,7 @@ def _normalized(
     return _ResultsV3(y, moving_mean, moving_variance, batch_mean, batch_variance, tf.zeros([0], scale.dtype))
 
 
-def _in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
+def in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
     """What takes the place of one of TensorFlow's functions that make the operation; all have the same arguments."""
     version = fused.__name__.lower()[-2:]
     is_third, is_second_or_third = version == "v3", version in ("v2", "v3")
@@ -159,6 +158,3 @@ def _in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
         return type(results)(y, *(tf.cast(one, tf.float16) for one in statistics), *results[3:])
 
     return normalize
-
-
-patches.FUSED_BATCH_NORMS.by(_in_programs)

@@ -17,7 +17,7 @@ from tensorflow_ipu._base.checks import Faults, check_bool, is_int, is_number
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs, variables
-from tensorflow_ipu.feeds import _feed
+from tensorflow_ipu.feeds._native_object import NativeObject
 from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class HostTable:
         self.array: np.ndarray = np.frombuffer(memory, dtype.as_numpy_dtype).reshape(rows, width)
         address = self.array.ctypes.data
         number = native.ipu_embedding_new(address, rows, width, dtype == tf.float16)
-        self._feed = _feed.Feed(number, native.ipu_embedding_drop, keep=self.array)
+        self._native = NativeObject(number, native.ipu_embedding_drop, keep=self.array)
 
     def state(self, device: str) -> tf.Tensor:
         """The resource that names the table to a program."""
-        return self._feed.state(device)
+        return self._native.state(device)
 
     def tensor(self) -> tf.Tensor:
         """A tensor of the host's in this same memory: it shows what programs write."""
@@ -63,7 +63,7 @@ class HostTable:
 
     def open(self, is_open: bool) -> None:
         """Says whether programs may use the table."""
-        native.ipu_embedding_open(self._feed.number, is_open)
+        native.ipu_embedding_open(self._native.number, is_open)
 
 
 @tf.RegisterGradient("IpuEmbeddingLookup")

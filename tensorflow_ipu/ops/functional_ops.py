@@ -280,8 +280,8 @@ def _add_backward(code: _Code, name: str) -> bool:
 
 
 def _names_a_state(graph: graphs.FunctionGraph, at: int) -> bool:
-    """Whether an input names a feed, and no variable of the user's."""
-    return any(inside is graph.inputs[at] and replicas.names_a_feed(outside) for outside, inside in graph.captures)
+    """Whether an input names an object of the kernels, and no variable of the user's."""
+    return any(inside is graph.inputs[at] and replicas.is_native_state(outside) for outside, inside in graph.captures)
 
 
 def _known(code: _Code, arguments: int) -> _Code:

@@ -16,7 +16,8 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs, patches, variables
-from tensorflow_ipu.feeds import _feed, program_order
+from tensorflow_ipu.feeds import program_order
+from tensorflow_ipu.feeds._native_object import NativeObject
 from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class HostPart(graphs.FunctionGraph):
         self.call: Any = None
         self._device = sites.device_of_program(name)
         super().__init__(name)
-        patches.CAPTURES.apply_while(self)
-        patches.PARTS_OF_HOST.apply_while(self)
+        patches.CAPTURES.apply_while(self, _capturing)
+        patches.PARTS_OF_HOST.apply_while(self, _define_pending)
         # Not even inside of the outermost graph, which bears the mark of the program.
         self._around = tf.Graph()
         graphs.share_python_functions(self._around, graphs.outermost_of(self))
@@ -69,7 +70,7 @@ class HostPart(graphs.FunctionGraph):
         self.passed_inside: list[tf.Tensor] = []  # What they are here.
         self._results: dict[int, tf.Tensor] = {}
         self._known = -1  # How many results the function has that the host knows.
-        self._feed: _PartFeed | None = None
+        self._host_function: _HostFunction | None = None
 
     # What comes in.
 
@@ -144,9 +145,9 @@ class HostPart(graphs.FunctionGraph):
                 self._passed.append(external)
                 self.passed_inside.append(internal)
         self.inputs = [self.replica, self.replicas, *(inside for _, inside in self._bound), *self.passed_inside]
-        self._feed = _PartFeed(self.name, self._device, [source for source, _ in self._bound])
+        self._host_function = _HostFunction(self.name, self._device, [source for source, _ in self._bound])
         with self.program.as_default():
-            state = replicas.in_function(self._feed.state(self._device))
+            state = replicas.in_function(self._host_function.state(self._device))
             order = program_order.of(self._device)
             call = ops.ipu_host_call(state, self._passed, order, advance=not replicas.in_condition(), name=name)
         self.call = call.op
@@ -190,23 +191,23 @@ class HostPart(graphs.FunctionGraph):
         """Tells the host what was traced."""
         if self._known == len(self.outputs):
             return
-        assert self._feed is not None
+        assert self._host_function is not None
         self._known = len(self.outputs)
         name = (
-            self._feed.function
-            if self._known == 0 or not self._feed.defined
-            else f"{self._feed.function}_{next(_numbers)}"
+            self._host_function.name
+            if self._known == 0 or not self._host_function.defined
+            else f"{self._host_function.name}_{next(_numbers)}"
         )
-        self._feed.define(functions.of_graph(name, self, called=False))
+        self._host_function.define(functions.of_graph(name, self, called=False))
 
 
-class _PartFeed(_feed.Feed):
-    """What names a part to programs."""
+class _HostFunction(NativeObject):
+    """The function of the host that computes a part."""
 
     def __init__(self, name: str, device: str, bound: list[tf.Tensor]) -> None:
         self._ordinal = tf.DeviceSpec.from_string(device).device_index
         super().__init__(native.ipu_host_function_new(self._ordinal), native.ipu_host_function_drop)
-        self.function = "_".join(["ipu", re.sub(r"\W", "_", name), str(next(_numbers))])
+        self.name = "_".join(["ipu", re.sub(r"\W", "_", name), str(next(_numbers))])
         self.defined = False
         self._bound = bound
         self._made: list[tf.Operation] = []  # The operations that make the function in graphs.
@@ -215,9 +216,7 @@ class _PartFeed(_feed.Feed):
         if tf.executing_eagerly():
             return super()._make_state(device, replica, replicas)
         with tf.device(_HOST):  # Each session has a function of its own.
-            initial = ops.ipu_host_function(
-                tf.constant(0, tf.int64), self._bound, f=self.function, device=self._ordinal
-            )
+            initial = ops.ipu_host_function(tf.constant(0, tf.int64), self._bound, f=self.name, device=self._ordinal)
         self._made.append(initial.op)
         with tf.device(device):
             return ops.ipu_feed_state(initial)
@@ -335,7 +334,3 @@ def _capturing(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
         return plain(self, tensor, name, shape)
 
     return capture
-
-
-patches.CAPTURES.by(_capturing)
-patches.PARTS_OF_HOST.by(_define_pending)

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base.checks import check_bool, is_int
-from tensorflow_ipu._tensorflow import graphs, patches, xla
+from tensorflow_ipu._tensorflow import graphs, xla
 from tensorflow_ipu.ops import host_callbacks, kept_variables, sites
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
         return tf.reshape(oldest, value.shape)
 
 
-def _formatting(plain: Callable[..., tf.Tensor]) -> Callable[..., object]:
+def formatting(plain: Callable[..., tf.Tensor]) -> Callable[..., object]:
     """In a program, leaves the text of a print to the host, which has strings."""
 
     @functools.wraps(plain)
@@ -135,7 +135,7 @@ def _formatting(plain: Callable[..., tf.Tensor]) -> Callable[..., object]:
     return string_format
 
 
-def _printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Operation | None]:
+def printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Operation | None]:
     """In a program, has the host print."""
 
     @functools.wraps(plain)
@@ -147,7 +147,3 @@ def _printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Ope
         return part.call
 
     return print_v2
-
-
-patches.PRINTED_TEXT.by(_formatting)
-patches.PRINT.by(_printing)

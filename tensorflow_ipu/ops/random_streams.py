@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import replicas
 from tensorflow_ipu._base import environment
-from tensorflow_ipu._native.library import native, ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import devices, patches
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import sites
@@ -135,7 +135,7 @@ _STATELESS: dict[str, Callable[..., tf.Tensor]] = {
 _DRAWN = "_ipu_drawn"
 
 
-def _in_programs(stateful: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+def in_programs(stateful: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     stateless = _STATELESS[stateful.__name__]
 
     @functools.wraps(stateful)
@@ -184,7 +184,9 @@ def _drawn_on_host(draw: functools.partial[tf.Tensor]) -> tf.Tensor:
     return draw.func(*args, **draw.keywords)
 
 
-def _key_in_programs(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+def key_in_programs(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """In a program, makes the key of a `tf.random.Generator` the replica's own."""
+
     @functools.wraps(plain)
     def key_of(generator: tf.random.Generator, key: tf.Tensor) -> tf.Tensor:
         if not replicas.is_tracing():
@@ -205,38 +207,14 @@ def _key_in_programs(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor
     return key_of
 
 
-patches.RANDOM_OPERATIONS.by(_in_programs)
-patches.GENERATOR_REPLICAS.by(_key_in_programs)
-
-
-def _start_anew(ordinal: int | None, device_seed: _state.DeviceSeed | None) -> None:
-    if ordinal is None or device_seed is None:
-        native.ipu_random_forget()
-        if environment.uses_keras_2():
-            _follow(devices.global_seed())
-    else:
-        native.ipu_random_reset(ordinal, device_seed.seed % 2**64, device_seed.identical_replicas)
-
-
-_state.set_seed_listener(_start_anew)
-
-
-def _follow(seed: int | None) -> None:
-    """Has devices without a seed of their own start anew from that of `tf.random.set_seed`."""
-    for ordinal in range(len(_state.ipus()) if seed is not None else 0):
-        if _state.device_seed(ordinal) is None:
-            native.ipu_random_reset(ordinal, int(seed or 0) % 2**64, False)
-
-
 def _followed(plain: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(plain)
     def set_seed(context: object, seed: int | None) -> None:
         plain(context, seed)
-        _follow(seed)
+        _state.follow_global_seed(seed)
 
     return set_seed
 
 
 if environment.uses_keras_2():  # Whose layers draw TensorFlow's own random numbers.
-    patches.GLOBAL_SEED.by(_followed)
-    patches.GLOBAL_SEED.apply_for_good()
+    patches.GLOBAL_SEED.apply_for_good(_followed)

@@ -10,16 +10,17 @@ import tensorflow as tf
 from tensorflow_ipu import replicas
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu.feeds import _feed, program_order
+from tensorflow_ipu.feeds import program_order
+from tensorflow_ipu.feeds._native_object import NativeObject, SharedObjects
 from tensorflow_ipu.replicas import ReplicaGroups
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
 
-# By kind and device: the feed whose state tells programs which replica they are, of a site where nobody meets (`identity`),
-# and the one whose state names its random streams to programs (`random`).
-_shared = _feed.SharedFeeds()
+# By kind and device: the site whose state tells programs which replica they are, where nobody meets (`identity`), and the
+# object whose state names its random streams to programs (`random`).
+_shared = SharedObjects()
 
 
 def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -46,22 +47,22 @@ def _state(kind: str, function: str) -> tf.Tensor:
     return replicas.in_function(shared(kind, device).state(device))
 
 
-def shared(kind: str, device: str) -> _feed.Feed:
+def shared(kind: str, device: str) -> NativeObject:
     """What all programs of a device have one of: of kind `identity` or `random`."""
     if kind == "identity":
         return _shared.get((kind, device), lambda: _make(device, "the replica's index"))
     return _shared.get((kind, device), lambda: _make_random(device))
 
 
-def _make_random(device: str) -> _feed.Feed:
+def _make_random(device: str) -> NativeObject:
     number = native.ipu_random_new(tf.DeviceSpec.from_string(device).device_index)
-    return _feed.Feed(number, native.ipu_random_drop)
+    return NativeObject(number, native.ipu_random_drop)
 
 
-def _make(device: str, place: str, what: str = "", groups: ReplicaGroups | None = None) -> _feed.Feed:
+def _make(device: str, place: str, what: str = "", groups: ReplicaGroups | None = None) -> NativeObject:
     groups, index = groups or ReplicaGroups(), tf.DeviceSpec.from_string(device).device_index
     number = native.ipu_site_new(index, place.encode(), what.encode(), groups.size or 0, groups.orthogonal)
-    return _feed.Feed(number, native.ipu_site_drop)
+    return NativeObject(number, native.ipu_site_drop)
 
 
 def device_of_program(function: str) -> str:
@@ -98,25 +99,22 @@ def _outermost_name(graph: tf.Graph) -> str:
 
 def kind(state: tf.Tensor) -> str | None:
     """`random`, `identity` or `site`; None for what a file cannot hold: functions of the host."""
-    feed: Any = getattr(state, "_ipu_feed", None)
-    if feed._drop is native.ipu_random_drop:
+    named: Any = getattr(state, "_ipu_native", None)
+    if named._drop is native.ipu_random_drop:
         return "random"
-    key = _shared.key_of(feed)
+    key = _shared.key_of(named)
     if key is not None:
         return key[0]
-    return "site" if feed._drop is native.ipu_site_drop else None
+    return "site" if named._drop is native.ipu_site_drop else None
 
 
-def feed_of(kind: str, device: str) -> _feed.Feed:
+def object_of(kind: str, device: str) -> NativeObject:
     """What takes the place of the stored program's."""
     return _make_random(device) if kind == "random" else _make(device, "a stored program")
 
 
-def _mark_half_precision(graph: FunctionGraph, options: str) -> None:
+def mark_half_precision(graph: FunctionGraph, options: str) -> None:
     """Puts the marker into the outermost graph of a program; the pass over its HLO finds it there."""
     with graph.as_default(), tf.control_dependencies(None), tf.name_scope("half_precision"):
         marker = ops.ipu_half_precision(random("IPUConfig.floating_point_behaviour"), options=options)
     graph.control_outputs.append(marker)
-
-
-replicas.set_marker(_mark_half_precision)

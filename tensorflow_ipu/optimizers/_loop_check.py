@@ -195,7 +195,7 @@ def note(optimizer: str, num_mini_batches: int) -> None:
     demand = tf.compat.v1.AttrValue(s=f"{optimizer} {num_mini_batches}".encode())
     graphs.set_attribute(mark, _ATTRIBUTE, demand)
     for graph in graphs.being_traced():
-        patches.ACCUMULATION_LOOPS.apply_while(graph)
+        patches.ACCUMULATION_LOOPS.apply_while(graph, _check)
 
 
 def _check(graph: graphs.FunctionGraph) -> None:
@@ -295,6 +295,3 @@ def _outside(demand: _Demand) -> tf.errors.FailedPreconditionError:
 
 def _failed(message: str) -> tf.errors.FailedPreconditionError:
     return tf.errors.FailedPreconditionError(None, None, message)
-
-
-patches.ACCUMULATION_LOOPS.by(_check)

@@ -15,7 +15,7 @@ from tensorflow_ipu._base.checks import Faults, as_int, is_int, note_bool
 from tensorflow_ipu._base.tensors import note_dtype
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.optimizers.parts import check_sharding, checked_method
+from tensorflow_ipu.optimizers.accumulation import check_sharding, checked_method
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import (
     Liveness,

@@ -14,7 +14,7 @@ from tensorflow_ipu._tensorflow import graphs, old_keras
 from tensorflow_ipu._tensorflow.old_keras import take_over_slots
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
-from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts, update_memory
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, accumulation, update_memory
 from tensorflow_ipu.pipelining.stages.part import GraphFunction
 from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, placeholder, spec_of
 
@@ -132,7 +132,7 @@ class OptimizerFunctionOutput:
         if hasattr(optimizer, "get_unscaled_gradients"):
             scale = optimizer.get_scaled_loss(tf.ones((), loss.dtype))
         else:
-            scale = parts.scale_of(optimizer, loss)
+            scale = accumulation.scale_of(optimizer, loss)
         if scale is None:
             return loss
         return tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: upstream * scale))(loss)
@@ -437,7 +437,7 @@ class Accumulation:
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], micro_batch: Number) -> list[tf.Tensor]:
         """The accumulators after one more micro-batch."""
         return [
-            parts.accumulated(total, gradient, micro_batch, self._count, self._method)
+            accumulation.accumulated(total, gradient, micro_batch, self._count, self._method)
             for total, gradient in zip(sums, gradients, strict=True)
         ]
 

@@ -1,16 +1,16 @@
 """Programs and their replicas: from a `tf.function` to a run on the emulated IPUs."""
 
-from tensorflow_ipu.replicas import _host_kernels as _host_kernels
-from tensorflow_ipu.replicas import executable_cache as _executable_cache  # noqa: F401  (It follows the configuration.)
+from tensorflow_ipu.config import _state
 from tensorflow_ipu.replicas._floating_point import PLAIN as PLAIN_FLOATING_POINT
-from tensorflow_ipu.replicas._floating_point import FloatingPoint, set_marker
+from tensorflow_ipu.replicas._floating_point import FloatingPoint
 from tensorflow_ipu.replicas._floating_point import of_device as floating_point_of
 from tensorflow_ipu.replicas._gradients import computed_by, follow_operations, summed_in
 from tensorflow_ipu.replicas._instruction_attributes import set_to as instructions_attributed
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
-from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_function, trace
-from tensorflow_ipu.replicas._replicated import ReplicaGroups, check_size, ipus_of_replica, ipus_or_one, set_pack_bytes
-from tensorflow_ipu.replicas._runner import active, compile_only, insert, run, wait_until_idle
+from tensorflow_ipu.replicas._program import Prepared, Target, find, is_graph_function, trace, tracing_program
+from tensorflow_ipu.replicas._replicated import ReplicaGroups, check_size, ipus_of_replica, ipus_or_one
+from tensorflow_ipu.replicas._retracing import ShapesOfData
+from tensorflow_ipu.replicas._runner import compile_only, insert, run
 from tensorflow_ipu.replicas._shards import (
     ALL_IPUS,
     SHARD_ATTRIBUTE,
@@ -22,18 +22,16 @@ from tensorflow_ipu.replicas._shards import (
     power_of_2,
     shards_of,
 )
-from tensorflow_ipu.replicas._traces import ShapesOfData
-from tensorflow_ipu.replicas._tracing import (
+from tensorflow_ipu.replicas._trace_context import (
     floating_point_now,
     in_condition,
     in_function,
     in_plain_graph,
     ipus_traced_for,
+    is_native_state,
     is_tracing,
-    names_a_feed,
     on_host,
     source_of,
-    tracing_program,
     wants_host_kernels,
     with_states,
 )
@@ -49,7 +47,6 @@ __all__ = [
     "ReplicaGroups",
     "ShapesOfData",
     "Target",
-    "active",
     "check_size",
     "compile_only",
     "computed_by",
@@ -67,8 +64,8 @@ __all__ = [
     "ipus_or_one",
     "ipus_traced_for",
     "is_graph_function",
+    "is_native_state",
     "is_tracing",
-    "names_a_feed",
     "note_shards",
     "on_host",
     "place_on",
@@ -79,16 +76,15 @@ __all__ = [
     "refuse_shapes_of_data",
     "run",
     "run_interruptibly",
-    "set_marker",
-    "set_pack_bytes",
     "shards_of",
     "source_of",
     "summed_in",
     "trace",
     "tracing_program",
     "user_lines",
-    "wait_until_idle",
     "wants_host_kernels",
     "why_stopped",
     "with_states",
 ]
+
+_state.tell_kernels()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tensorflow_ipu import _upcalls
 from tensorflow_ipu._base import poplar_options
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu._tensorflow.graphs import FunctionGraph
@@ -108,20 +109,10 @@ def may_stop(graph: Any) -> bool:
     return hasattr(graph, _STOPS)
 
 
-Marker = Callable[["FunctionGraph", str], None]
-_marker: Marker | None = None
-
-
-def set_marker(marker: Marker) -> None:
-    """Sets what marks the outermost graph of a traced program that has the machine's numbers, with a text."""
-    global _marker  # noqa: PLW0603
-    _marker = marker
-
-
 def finish(graph: FunctionGraph, floating_point: FloatingPoint) -> None:
     """Marks the outermost graph of each program that has been traced."""
-    if _marker is not None and (not floating_point.are_plain or is_asked(graph)):
+    if not floating_point.are_plain or is_asked(graph):
         words = [floating_point.text(), *(_instruction_attributes.marker_entries(graph) if is_asked(graph) else ())]
-        _marker(graph, " ".join(words))
+        _upcalls.mark_half_precision(graph, " ".join(words))
         if floating_point.stops:
             setattr(graph, _STOPS, True)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from tensorflow_ipu._base import lifetimes
 from tensorflow_ipu._base.types import Gradient, TensorLike
 from tensorflow_ipu._tensorflow import gradients, graphs, patches
-from tensorflow_ipu.replicas import _floating_point, _instruction_attributes, _shards, _tracing
+from tensorflow_ipu.replicas import _floating_point, _instruction_attributes, _shards, _trace_context
 
 _Gradient = Callable[..., Any]
 
@@ -22,8 +22,9 @@ _INHERITED = "_IpuInherited"
 
 def follow_operations(graph: tf.Graph) -> None:
     """Has gradients follow their operations, as long as the graph lives."""
-    for patch in (patches.GRADIENT_LOOKUPS, patches.OWN_GRADIENTS, patches.RECORDED_OPERATIONS):
-        patch.apply_while(graph)
+    patches.GRADIENT_LOOKUPS.apply_while(graph, _looking_up)
+    patches.OWN_GRADIENTS.apply_while(graph, _finding_own)
+    patches.RECORDED_OPERATIONS.apply_while(graph, _recording)
 
 
 class _Declared(NamedTuple):
@@ -98,7 +99,9 @@ def _in_graph(gradient: TensorLike | tf.IndexedSlices | None, of: tf.Tensor) -> 
     return tf.convert_to_tensor(gradient, dtype_hint=None if of.dtype == tf.resource else of.dtype)
 
 
-def _registering(plain: Callable[..., None]) -> Callable[..., None]:
+def registering(plain: Callable[..., None]) -> Callable[..., None]:
+    """Has the gradients of `tf.custom_gradient` end with the graphs that they are registered in."""
+
     def register(registry: object, gradient: _Gradient, name: str | None = None) -> None:
         owners: list[Any] = [*graphs.being_built()] if gradients.is_custom(registry, name) else []
         if name is None or not owners:
@@ -122,12 +125,6 @@ def _registering(plain: Callable[..., None]) -> Callable[..., None]:
     return register
 
 
-patches.CUSTOM_GRADIENTS.by(_registering)
-patches.GRADIENT_LOOKUPS.by(_looking_up)
-patches.OWN_GRADIENTS.by(_finding_own)
-patches.RECORDED_OPERATIONS.by(_recording)
-
-
 _PARTIALS = "ipu_partials_type"
 
 
@@ -145,7 +142,12 @@ def computed_by(
 def summed_in(partials: tf.DType, type_: tf.DType | str) -> contextlib.AbstractContextManager[None]:
     """A block in which a layer with a type of partial sums multiplies; a scope around it takes precedence."""
     in_half = partials == tf.float16
-    known = in_half or _tracing.floating_point_now().partials_matmul == "half"
-    if not known or type_ != tf.float16 or not _tracing.is_tracing() or _PARTIALS in _instruction_attributes.now():
+    known = in_half or _trace_context.floating_point_now().partials_matmul == "half"
+    if (
+        not known
+        or type_ != tf.float16
+        or not _trace_context.is_tracing()
+        or _PARTIALS in _instruction_attributes.now()
+    ):
         return contextlib.nullcontext()
     return computed_by({_PARTIALS: "half" if in_half else "float"})

@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._native.library import native
-from tensorflow_ipu._tensorflow import graphs, patches, xla
-from tensorflow_ipu.replicas import _instruction_attributes, _slices, _tracing
-from tensorflow_ipu.replicas._tracing import is_tracing, wants_host_kernels
+from tensorflow_ipu._tensorflow import graphs, xla
+from tensorflow_ipu.replicas import _instruction_attributes, _slices, _trace_context
+from tensorflow_ipu.replicas._trace_context import is_tracing, wants_host_kernels
 
 # By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
 ATTRIBUTE = "_ipu_host_kernel"
@@ -45,7 +45,9 @@ _YES = _AttrValue(b=True)
 _mark = _WHERE_FASTER
 
 
-def _marking(plain: Callable[..., None]) -> Callable[..., None]:
+def marking(plain: Callable[..., None]) -> Callable[..., None]:
+    """Marks the operations of a program that the host's kernels compute, as they are made."""
+
     def create(self: tf.Graph, op: tf.Operation, compute_device: bool = True) -> None:
         plain(self, op, compute_device)
         _mark_if_wanted(self, op)
@@ -58,18 +60,18 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
         type_ = op.outputs[0].dtype if op.outputs else None
         # One that says how it is computed is not computed by TensorFlow's kernel.
         own = type_ == tf.float16 and _instruction_attributes.is_told_how(graph, op)
-        if _tracing.wants_host_kernels(type_, len(op.outputs)) and not own:
+        if _trace_context.wants_host_kernels(type_, len(op.outputs)) and not own:
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):
                 graphs.set_attribute(op, _IN_LOOP, _YES)
             if op.type in _SHAPES:
                 graphs.set_attribute(op, _CONSTANTS, _AttrValue(list=_AttrValue.ListValue(s=[_SHAPES[op.type]])))
-    elif op.type in _CHECKS and _tracing.is_tracing():
+    elif op.type in _CHECKS and _trace_context.is_tracing():
         graphs.set_attribute(op, ATTRIBUTE, _WHERE_FASTER)
         if op.type == "Assert":
             texts = [_text(tensor) for tensor in op.inputs[1:]]
             graphs.set_attribute(op, _TEXTS, _AttrValue(list=_AttrValue.ListValue(s=texts)))
-    elif op.type in _slices.SLICING and _tracing.is_tracing():
+    elif op.type in _slices.SLICING and _trace_context.is_tracing():
         _slices.note_lengths(op)
 
 
@@ -77,7 +79,7 @@ def _text(tensor: tf.Tensor) -> bytes:
     """The text of a string tensor of known value; empty for others."""
     if tensor.dtype.name != "string":
         return b""
-    value = tf.get_static_value(_tracing.source_of(tensor))
+    value = tf.get_static_value(_trace_context.source_of(tensor))
     return b"..." if value is None else b" ".join(np.ravel(value).tolist())
 
 
@@ -97,10 +99,9 @@ def are_wherever_known() -> bool:
     return _mark is _WHEREVER_KNOWN
 
 
-patches.OPERATIONS.by(_marking)
-
-
-def _gradient(plain: Callable[..., tuple[tf.Tensor, tf.Tensor]]) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
+def convolution_gradient(
+    plain: Callable[..., tuple[tf.Tensor, tf.Tensor]],
+) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
     """TensorFlow's gradients of a `Conv2D`, except where XLA would be slow."""
 
     def gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -226,6 +227,3 @@ def _forward(inputs: tf.Tensor, weights: tf.Tensor, axes: list[_Axis]) -> tf.Ten
         padding=[[0, 0], *([axis.pad[0], max(axis.pad[1], 0)] for axis in axes), [0, 0]],  # pyright: ignore[reportArgumentType]  # Its stub knows no explicit one.
         dilations=[axis.dilation for axis in axes],
     )
-
-
-patches.CONVOLUTION_GRADIENT.by(_gradient)

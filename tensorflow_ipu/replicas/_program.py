@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._base import garbage, progress
+from tensorflow_ipu import _upcalls
+from tensorflow_ipu._base import environment, garbage, progress
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu._tensorflow import functions, op_errors
+from tensorflow_ipu._tensorflow import functions, op_errors, patches
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
-from tensorflow_ipu.replicas import _floating_point, _replicated, _traces, _uncompilable
-from tensorflow_ipu.replicas._tracing import tracing_program
+from tensorflow_ipu.replicas import (
+    _floating_point,
+    _gradients,
+    _host_kernels,
+    _replicated,
+    _retracing,
+    _trace_context,
+    _uncompilable,
+)
 
 _MUST_COMPILE = "_XlaMustCompile"
 
@@ -28,6 +37,36 @@ class Target(NamedTuple):
     ipus: int | None
     host_kernels: bool
     floating_point: _floating_point.FloatingPoint = _floating_point.PLAIN
+
+
+# What is replaced while a program is traced, with what makes the replacements; `_upcalls` has what higher layers replace.
+_REPLACED: list[tuple[patches.Patch, patches.Make]] = [
+    (patches.OPERATIONS, _host_kernels.marking),
+    (patches.CONVOLUTION_GRADIENT, _host_kernels.convolution_gradient),
+    (patches.CUSTOM_GRADIENTS, _gradients.registering),
+    (patches.GRAPH_RANGES, _trace_context.finish),
+    (patches.FUNCTION_CALLS, _trace_context.calling),
+]
+
+
+@contextlib.contextmanager
+def tracing_program(
+    ipus: int | None,
+    host_kernels: bool | None = None,
+    placed: bool = True,
+    floating_point: _floating_point.FloatingPoint = _floating_point.PLAIN,
+) -> Iterator[None]:
+    """A block that traces a program; one inside of another is part of that program."""
+    if _trace_context.is_tracing():
+        yield
+        return
+    if host_kernels is None:
+        host_kernels = environment.host_kernels()
+    with (
+        patches.all_applied([*_REPLACED, *_upcalls.replaced_in_traces()]),
+        _trace_context.of_program(ipus, host_kernels, placed, floating_point),
+    ):
+        yield
 
 
 def is_graph_function(fn: object) -> bool:
@@ -99,7 +138,7 @@ def trace(
     begin = time.monotonic_ns()
     known = set(map(id, functions.traces_of(function)))
     with (
-        progress.of(f"tracing `{_traces.name_of(function)}`"),
+        progress.of(f"tracing `{_retracing.name_of(function)}`"),
         garbage.paused(),
         tracing_program(target.ipus, target.host_kernels, floating_point=target.floating_point),
     ):
@@ -121,7 +160,7 @@ def trace(
                 " first call alone"
             )
     if id(program) not in known:
-        _traces.note(function, program, target, begin)
+        _retracing.note(function, program, target, begin)
     return program, functions.flat_inputs(program, bound)
 
 

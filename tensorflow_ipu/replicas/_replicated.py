@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from collections.abc import Sequence
 
@@ -12,15 +11,11 @@ from tensorflow_ipu import hosts
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._base.types import Gradient, Nested
-from tensorflow_ipu._native.library import native, ops
+from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
-from tensorflow_ipu.config import DeviceConnectionType, _state
+from tensorflow_ipu.config import _state
 from tensorflow_ipu.replicas import _floating_point
 from tensorflow_ipu.replicas._shards import power_of_2, shards_of
-
-# How much of what crosses to other workers travels in a chunk, and what a strategy asks for instead, if it does.
-_BUNDLE_OPTION = "optimizations.maximum_cross_replica_sum_buffer_size"
-_pack_bytes = 0
 
 _TRUE = tf.compat.v1.AttrValue(b=True)
 _SHARDS = "_ipu_shards"  # The attribute of a program that has the IPUs of one replica, once it has run.
@@ -105,29 +100,6 @@ def _refuse(op: tf.Operation, *upstream: Gradient | None) -> None:
         "there is no gradient through a run on replicas, whose inputs and results are replica 0's: take the gradient"
         " inside of the program, where `tf.GradientTape` and optimizers see all replicas"
     )
-
-
-def _tell_kernels(ipus: Sequence[int], connections: Sequence[DeviceConnectionType]) -> None:
-    floating_point = ctypes.c_int32 * len(ipus)
-    native.ipu_configure_devices(
-        floating_point(*ipus), floating_point(*(kind.value for kind in connections)), len(ipus)
-    )
-
-
-def set_pack_bytes(size: int) -> None:
-    """Sets the size of messages to other workers in bytes; 0 leaves it to the configuration."""
-    global _pack_bytes  # noqa: PLW0603  (As the configuration that it stands in for.)
-    _pack_bytes = size
-    _set_chunks()
-
-
-def _set_chunks() -> None:
-    sizes = [record.options[_BUNDLE_OPTION] for record in _state.records()]
-    native.ipu_set_chunk_bytes(_pack_bytes or max(sizes, default=0))
-
-
-_state.set_device_listener(_tell_kernels)
-_state.add_record_listener(_set_chunks)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu import metrics
-from tensorflow_ipu._base import environment, progress, tracepoints
+from tensorflow_ipu._base import active_runs, environment, progress, tracepoints
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import journal
 from tensorflow_ipu._native.library import ops
@@ -23,7 +23,7 @@ from tensorflow_ipu._tensorflow.autograph import user_code
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.errors import ForkedProcessError
-from tensorflow_ipu.replicas import _floating_point, _traces, _uncompilable
+from tensorflow_ipu.replicas import _floating_point, _retracing, _uncompilable
 from tensorflow_ipu.replicas._interrupts import run_interruptibly
 from tensorflow_ipu.replicas._program import Prepared, Target, call, is_graph_function, trace
 
@@ -42,36 +42,6 @@ def compile_only(prepared: Prepared, key: str = "") -> tuple[str, bytes]:
     except tf.errors.InvalidArgumentError as exc:
         _uncompilable.raise_explained(program, exc)
     return name.numpy().decode(), executable.numpy()
-
-
-_SLICE = 0.1  # Seconds. A run whose `release` a handler has kept from being called is not waited for any longer.
-
-# A lock each, held until the run has ended.
-under_way: set[threading.Lock] = set()
-
-
-def begin() -> threading.Lock:
-    """A new run, which is under way once it is in `under_way`."""
-    run = threading.Lock()
-    run.acquire()
-    return run
-
-
-def active() -> bool:
-    """Whether any program runs now."""
-    return bool(under_way)
-
-
-def wait_until_idle(timeout: float | None = None) -> bool:
-    """Waits until no program runs."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while runs := tuple(under_way):
-        left = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())
-        if left <= 0:
-            return False
-        if runs[0].acquire(timeout=left):
-            runs[0].release()
-    return True
 
 
 class RunLog:
@@ -121,7 +91,7 @@ def _plain(name: str | bytes) -> str:
 
 
 def _compiling(program: ConcreteFunction) -> str:
-    return f"compiling `{_traces.name_of_trace(program) or _plain(program.name)}`"
+    return f"compiling `{_retracing.name_of_trace(program) or _plain(program.name)}`"
 
 
 def _short(device: str) -> str:
@@ -236,17 +206,18 @@ def run(prepared: Prepared, device: str, ordinal: int) -> Nested:
     is_known = _check(program, inputs, device)
     connection = _state.connection_type(ordinal)
     if connection is DeviceConnectionType.ALWAYS or connection is DeviceConnectionType.ON_DEMAND:
-        this_run = begin()
+        this_run = threading.Lock()
+        this_run.acquire()
         run_log = RunLog(program.name, device)
         try:
-            under_way.add(this_run)
+            active_runs.under_way.add(this_run)
             called = functools.partial(call, program, inputs, program.captured_inputs, ordinal)
             results = run_interruptibly(called) if is_known else _first_run(program, called)
         except BaseException as exc:
             run_log.fail(exc)
             raise
         finally:
-            under_way.discard(this_run)
+            active_runs.under_way.discard(this_run)
             this_run.release()
             run_log.end()
         return results
@@ -333,8 +304,3 @@ def _place_variables(tensors: Sequence[tf.Tensor], device: str) -> None:
 
 def _zeros(output: Any) -> Any:
     return tf.zeros(output.shape, output.dtype) if tf.is_tensor(output) else output
-
-
-@_state.on_idle_wait
-def _wait_until_idle() -> None:
-    wait_until_idle()

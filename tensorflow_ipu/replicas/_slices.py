@@ -7,7 +7,7 @@ import dataclasses
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu.replicas import _tracing
+from tensorflow_ipu.replicas import _trace_context
 
 # The lowering to XLA reads the length of each range here: its end less its begin, 0 if it is unknown.
 _LENGTHS = "_ipu_lengths"
@@ -70,7 +70,7 @@ def _length(begin: _Sum | None, end: _Sum | None, stride: int, size: int | None)
 def _is_argument(tensor: tf.Tensor) -> bool:
     if not hasattr(tensor, "graph"):
         return True
-    return tensor.op.type == "Placeholder" and _tracing.is_of_program(tensor.graph)
+    return tensor.op.type == "Placeholder" and _trace_context.is_of_program(tensor.graph)
 
 
 @dataclasses.dataclass
@@ -114,7 +114,7 @@ def _numbers(tensor: tf.Tensor) -> list[_Sum] | None:
 
 def _sum_of(scalar: tf.Tensor, deepest: int) -> _Sum:
     """Returns a whole number as a sum."""
-    scalar = _tracing.source_of(scalar)
+    scalar = _trace_context.source_of(scalar)
     value = tf.get_static_value(scalar) if hasattr(scalar, "graph") else None
     if value is not None:
         return {None: int(value)}

@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import _upcalls, replicas
 from tensorflow_ipu._base import environment, progress
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._base.page import PageView, small_page, table
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
 from tensorflow_ipu.replicas import tracebacks
 from tensorflow_ipu.strategy.extended import IPUExtended, reduction
 from tensorflow_ipu.strategy.reports import auto_reports
-from tensorflow_ipu.strategy.scope import PreparedProgram, StrategyScope
+from tensorflow_ipu.strategy.scope import StrategyScope
 
 if TYPE_CHECKING:
     from tensorflow_ipu import machine as machine_model
@@ -46,6 +45,28 @@ def _other_strategies_explained() -> Iterator[None]:
             "the program uses an object of another strategy than the one that runs it, most likely a model or an optimizer"
             " that was made outside of its scope: make the model inside `strategy.scope()`, as optimizers and variables"
         ) from exc
+
+
+class PreparedProgram:
+    """A program with its inputs for the present configuration, to be run many times; it keeps no queue of data alive."""
+
+    def __init__(self, extended: IPUExtended, prepared: replicas.Prepared, target: replicas.Target) -> None:
+        """Takes a program and its flat inputs, as they were found for `target`."""
+        self._extended = extended
+        self._prepared = prepared
+        self._target = target
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the system is configured as it was: otherwise another program has to be prepared."""
+        return self._extended.target == self._target
+
+    @tracebacks.user_lines_alone
+    def run(self) -> Nested:
+        """Runs it, and returns what its function returns."""
+        extended = self._extended
+        with tf.device(extended.ipu_device):
+            return replicas.run(self._prepared, extended.ipu_device, extended.ordinal)
 
 
 class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, PageView):
@@ -108,9 +129,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
         self._auto_reports = auto_reports()
-        for patch in (patches.KERAS_NAMES, patches.KERAS_FILES, patches.KERAS_METRICS):
-            if enable_keras_extensions and patch.is_known:
-                patch.apply_while(self)
+        if enable_keras_extensions:
+            _upcalls.follow_models(self)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:
         return IPUExtended(self, ordinal, cpu_ordinal, host_kernels)
@@ -306,7 +326,7 @@ IPUStrategy = IPUStrategyV1
 """The name under which programs use `IPUStrategyV1`, which has the arguments and methods."""
 
 
-def _supports_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:
+def supporting_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:
     """Lets strategies for IPUs into the list that `LossScaleOptimizer` has in either Keras 2."""
 
     def supports() -> bool:
@@ -314,10 +334,6 @@ def _supports_loss_scaling(original: Callable[[], bool]) -> Callable[[], bool]:
         return current.supports_loss_scaling if isinstance(current, IPUStrategyV1) else original()
 
     return supports
-
-
-patches.OLD_LOSS_SCALING.by(_supports_loss_scaling)
-patches.KERAS_LOSS_SCALING.by(_supports_loss_scaling)
 
 
 def report(

@@ -13,7 +13,7 @@ from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator
 from tensorflow_ipu.machine import Report
 from tensorflow_ipu.optimizers import AccumulationOptions
-from tensorflow_ipu.optimizers.parts import accumulators_of, bytes_of, state_of
+from tensorflow_ipu.optimizers.accumulation import accumulators_of, bytes_of, state_of
 
 # A function is followed through so many others that it names, such as a step for `loops.repeat`.
 _DEEPEST = 4

@@ -1,52 +1,18 @@
-"""A strategy's scope, and a prepared program with its inputs."""
+"""A strategy's scope."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
 from types import TracebackType
 from typing import Generic, NamedTuple, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
-from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu import _upcalls
 from tensorflow_ipu.feeds import iterator
-from tensorflow_ipu.replicas import tracebacks
-from tensorflow_ipu.strategy.extended import IPUExtended
-
-
-class PreparedProgram:
-    """A program with its inputs for the present configuration, to be run many times; it keeps no queue of data alive."""
-
-    def __init__(self, extended: IPUExtended, prepared: replicas.Prepared, target: replicas.Target) -> None:
-        """Takes a program and its flat inputs, as they were found for `target`."""
-        self._extended = extended
-        self._prepared = prepared
-        self._target = target
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the system is configured as it was: otherwise another program has to be prepared."""
-        return self._extended.target == self._target
-
-    @tracebacks.user_lines_alone
-    def run(self) -> Nested:
-        """Runs it, and returns what its function returns."""
-        extended = self._extended
-        with tf.device(extended.ipu_device):
-            return replicas.run(self._prepared, extended.ipu_device, extended.ordinal)
-
 
 _Strategy = TypeVar("_Strategy", bound=tf.distribute.Strategy)
-
-_extensions: list[Callable[[], contextlib.AbstractContextManager[object]]] = []
-
-
-def extend_scope(extension: Callable[[], contextlib.AbstractContextManager[object]]) -> None:
-    """Has each scope of a strategy with Keras extensions hold `extension()`."""
-    _extensions.append(extension)
 
 
 class _Entered(NamedTuple):
@@ -88,8 +54,7 @@ class StrategyScope(Generic[_Strategy]):
             entered.enter_context(tf.distribute.Strategy.scope(self._strategy))
             entered.enter_context(iterator.on_device())
             if self._extended:
-                for extension in _extensions:
-                    entered.enter_context(extension())
+                entered.enter_context(_upcalls.extending_models())
             _thread.entered.append(_Entered(self, tf.compat.v1.get_default_graph(), entered.pop_all()))
         self._was_entered = True
         return self._strategy

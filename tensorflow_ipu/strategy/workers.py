@@ -10,11 +10,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import hosts, replicas
+from tensorflow_ipu import hosts
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu.config import IPUConfig
+from tensorflow_ipu.config import IPUConfig, _state
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.hosts.mpi import Communicator
 from tensorflow_ipu.ops import random_streams, reductions
@@ -203,7 +203,7 @@ class IPUMultiWorkerStrategyV1(IPUStrategyV1):
         super().__init__(
             ipu_device, cpu_device, enable_dataset_iterators, enable_keras_extensions, host_kernels=host_kernels
         )
-        replicas.set_pack_bytes(self.bytes_per_pack)
+        _state.set_pack_bytes(self.bytes_per_pack)
         _logger.debug("worker %d of %d", self.cluster.worker, self.cluster.workers)
 
     def _make_extended(self, ordinal: int, cpu_ordinal: int, host_kernels: bool) -> IPUExtended:

@@ -1,9 +1,11 @@
 """The state knows which devices exist, and changes only when nothing runs."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
+from tensorflow_ipu._base import active_runs
 from tensorflow_ipu.config import IPUConfig
 from tensorflow_ipu.config._checks import resolve
 from tensorflow_ipu.config._state import ConfiguredSystem
@@ -16,13 +18,23 @@ def _records(*ipus):
     return resolve(config)
 
 
-def test_listener_hears_of_every_change_and_another_configuration_waits():
+@pytest.fixture(autouse=True)
+def kernels(monkeypatch):
+    """Stands in for the kernels, which know one system alone."""
+    names = ("set_devices", "set_options", "set_seed", "forget_seeds", "global_seed")
+    found = SimpleNamespace(**dict.fromkeys(names, lambda *_: None))
+    monkeypatch.setattr(ConfiguredSystem, "_kernels", found)
+    return found
+
+
+def test_kernels_hear_of_every_change_and_another_configuration_waits(kernels, monkeypatch):
     heard, waits = [], []
     system = ConfiguredSystem()
     with pytest.raises(NotConfiguredError, match=r"only `/device:IPU:0`.*`IPUConfig.auto_select_ipus` at least 2"):
         system.ipus_of_device(1)
-    system.set_device_listener(lambda ipus, _: heard.append(tuple(ipus)))
-    system.on_idle_wait(lambda: waits.append(system.ipus()))
+    kernels.set_devices = lambda ipus, _: heard.append(tuple(ipus))
+    monkeypatch.setattr(active_runs, "wait_until_idle", lambda: waits.append(system.ipus()))
+    system.tell_kernels()
     system.configure(_records(2, 4))
     system.configure(_records(2, 4), reset_configuration=False)
     system.configure(_records(3))
@@ -30,35 +42,32 @@ def test_listener_hears_of_every_change_and_another_configuration_waits():
     system.reset()
     system.reset()
     assert heard == [(1,), (2, 4), (1,), (3,), (1,)]
-    system.set_device_listener(None)
-    system.configure(_records(3))
-    assert heard[-1] == (1,)
 
 
-def test_listener_that_fails_leaves_the_configuration_as_it_was(refused):
+def test_kernels_that_fail_leave_the_configuration_as_it_was(refused, kernels):
     def fail(ipus, connections):
         del connections
         if tuple(ipus) == (2,):
             raise OSError("no")
 
     system = ConfiguredSystem()
-    system.set_device_listener(fail)
+    kernels.set_devices = fail
     refused(OSError, "no", system.configure, _records(2))
     assert system.records() == ()
     system.configure(_records(3))
     assert system.ipus() == (3,)
 
 
-def test_reset_waits_until_idle_and_readers_do_not_wait_for_it():
+def test_reset_waits_until_idle_and_readers_do_not_wait_for_it(monkeypatch):
     system = ConfiguredSystem()
     system.configure(_records(2))
     waiting, idle = threading.Event(), threading.Event()
 
-    @system.on_idle_wait
     def wait():
         waiting.set()
         assert idle.wait(timeout=60)
 
+    monkeypatch.setattr(active_runs, "wait_until_idle", wait)
     resetting = threading.Thread(target=system.reset)
     resetting.start()
     try:
@@ -71,12 +80,11 @@ def test_reset_waits_until_idle_and_readers_do_not_wait_for_it():
     assert system.records() == ()
 
 
-def test_changes_of_several_threads_do_not_interleave():
+def test_changes_of_several_threads_do_not_interleave(kernels, monkeypatch):
     system = ConfiguredSystem()
     busy = threading.Lock()
     clashes = []
 
-    @system.on_idle_wait
     def wait():
         if not busy.acquire(blocking=False):
             clashes.append("two changes at once")
@@ -89,7 +97,8 @@ def test_changes_of_several_threads_do_not_interleave():
             if len(set(ipus)) != 1:
                 clashes.append(f"mixed devices {tuple(ipus)}")
 
-    system.set_device_listener(listen)
+    kernels.set_devices = listen
+    monkeypatch.setattr(active_runs, "wait_until_idle", wait)
     shapes = [_records(*[n] * n) for n in (1, 2, 3, 4)]
     threads = [threading.Thread(target=lambda s=shape: [system.configure(s) for _ in range(20)]) for shape in shapes]
     for thread in threads:

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.replicas import executable_cache
+from tensorflow_ipu._native import executable_cache
 
 # What a process does before, where its data begin, and whether the program runs at all.
 PROGRAM = """

@@ -305,7 +305,7 @@ def test_dataset_whose_operation_outlasts_python_leaves_pythons_objects_alone(ru
     script = """
 import atexit, ctypes
 from pathlib import Path
-from tensorflow_ipu.feeds import _feed
+from tensorflow_ipu.feeds import _queue
 from tensorflow_ipu.ops import compile_user_operation
 
 # A read that nothing but a writer can end, and none comes before Python has gone.
@@ -337,9 +337,9 @@ extern "C" void EndReadAtExit() { std::atexit(EndRead); }
 ''')
 library = ctypes.CDLL(compile_user_operation("exit.cc"))
 
-atexit.unregister(_feed._at_exit)
+atexit.unregister(_queue._at_exit)
 atexit.register(library.EndReadAtExit)  # Comes after the other one, so that what it registers comes before that's.
-atexit.register(_feed._at_exit)
+atexit.register(_queue._at_exit)
 waited_for = infeed_of(tf.data.Dataset.from_tensors("pipe").map(read))
 until(lambda: int(begun) == 1)
 del waited_for, read

@@ -16,7 +16,8 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._native.library import native
-from tensorflow_ipu.feeds import _feed, program_order
+from tensorflow_ipu.feeds import program_order
+from tensorflow_ipu.feeds._native_object import SharedObjects
 from tensorflow_ipu.ops import sites
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_sum
 
@@ -162,8 +163,8 @@ def test_runs_of_many_threads_come_one_after_the_other(ipus, replicas, numbers, 
 @pytest.mark.parametrize("ipus", [1, 2])
 def test_first_traces_of_many_threads_share_what_the_device_has_once(ipus, replicas, start, monkeypatch):
     strategy = replicas(ipus)
-    monkeypatch.setattr(program_order, "_orders", _feed.SharedFeeds())  # As in a new process.
-    monkeypatch.setattr(sites, "_shared", _feed.SharedFeeds())
+    monkeypatch.setattr(program_order, "_orders", SharedObjects())  # As in a new process.
+    monkeypatch.setattr(sites, "_shared", SharedObjects())
     together = threading.Barrier(16)
 
     def train() -> list[float]:
@@ -204,7 +205,7 @@ def test_what_threads_ask_for_first_at_the_same_time_is_made_once(start, monkeyp
 
         return wait_and_make
 
-    shared = _feed.SharedFeeds()
+    shared = SharedObjects()
     feeds = [start(lambda: shared.get(("key",), slowly(program_order.new))) for _ in range(4)]
     [feed] = {feed.result(60) for feed in feeds}
     monkeypatch.setattr(feed, "_make_state", slowly(feed._make_state))

@@ -75,7 +75,7 @@ def trace():
 def _captured(program, replica, replicas):
     """What a program captured, with the states of one replica in the place of those of a single one."""
     return [
-        tensor._ipu_feed.state(DEVICE, replica, replicas) if hasattr(tensor, "_ipu_feed") else tensor
+        tensor._ipu_native.state(DEVICE, replica, replicas) if hasattr(tensor, "_ipu_native") else tensor
         for tensor in program.captured_inputs
     ]
 

@@ -120,11 +120,11 @@ def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, star
 def test_a_program_without_a_run_is_refused_and_interrupt_ends_a_wait_for_another_replica(domains, trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
     domains.domain_begin(0, 1)
-    states = [state._ipu_feed.state("/device:IPU:0", 1, 2) for state in compiled.captured_inputs]
+    states = [state._ipu_native.state("/device:IPU:0", 1, 2) for state in compiled.captured_inputs]
     with tf.device("/device:IPU:0"), pytest.raises(FAILED, match="no such run is under way"):
         compiled._call_flat([tf.constant(1.0)], captured_inputs=states)
     domains.domain_begin(0, 2)
-    states = [state._ipu_feed.state("/device:IPU:0", 0, 2) for state in compiled.captured_inputs]
+    states = [state._ipu_native.state("/device:IPU:0", 0, 2) for state in compiled.captured_inputs]
 
     def press():
         until_waiting(domains, 1)
@@ -141,7 +141,7 @@ def test_a_program_without_a_run_is_refused_and_interrupt_ends_a_wait_for_anothe
 
 def test_a_site_goes_with_the_programs_that_have_it(start, trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
-    feed = weakref.ref(compiled.captured_inputs[0]._ipu_feed)
+    feed = weakref.ref(compiled.captured_inputs[0]._ipu_native)
     gc.collect()
     assert start([compiled] * 2, [(1.0,), (2.0,)]).wait() == [3.0, 3.0]
     del compiled

@@ -15,7 +15,7 @@ from tensorflow_ipu.optimizers import (
     GradientAccumulationOptimizerV2,
 )
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod as Method
-from tensorflow_ipu.optimizers.parts import Accumulator, accumulated
+from tensorflow_ipu.optimizers.accumulation import Accumulator, accumulated
 from tensorflow_ipu.pipelining.weight_update import Accumulation
 
 v1 = tf.compat.v1.train

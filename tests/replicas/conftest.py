@@ -14,8 +14,8 @@ Replicas = Callable[..., ipu.IPUStrategy]
 
 
 @pytest.fixture
-def floating_point() -> Callable[..., tf.data.Dataset]:
-    """`numbers(n)` is a dataset of the float32 scalars 0, 1, ..., n - 1; of 10000 without n."""
+def float_range() -> Callable[..., tf.data.Dataset]:
+    """`float_range(n)` is a dataset of the float32 scalars 0, 1, ..., n - 1; of 10000 without n."""
     return lambda n=10000: tf.data.Dataset.range(n).map(lambda x: tf.cast(x, tf.float32))
 
 

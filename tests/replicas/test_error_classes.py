@@ -30,7 +30,7 @@ NOT_COMPILED = "`IpuInfeedDequeue` runs in a compiled program alone"
 DATA = r"(Error in user-defined function .*: )?assertion failed: \[too large\]"
 
 
-def floating_point(made: Any = tf.data.Dataset) -> Any:
+def two_floats(made: Any = tf.data.Dataset) -> Any:
     return made.range(2).map(lambda x: tf.cast(x, tf.float32))
 
 
@@ -40,7 +40,7 @@ def small(x: Any) -> Any:
 
 
 def queue(started: bool = True, check: Callable[[Any], Any] = tf.identity) -> ipu.IPUInfeedQueue:
-    made = ipu.IPUInfeedQueue(floating_point().map(check))
+    made = ipu.IPUInfeedQueue(two_floats().map(check))
     if started:
         made.initializer  # noqa: B018  (The property starts it.)
     return made
@@ -90,7 +90,7 @@ def prepared(strategy: Any) -> None:
 
 def iterator(strategy: Any) -> None:
     with strategy.scope():
-        elements, program = iter(floating_point()), tf.function(lambda elements: next(elements), jit_compile=True)
+        elements, program = iter(two_floats()), tf.function(lambda elements: next(elements), jit_compile=True)
         for _ in range(3):
             strategy.run(program, (elements,))
 
@@ -135,7 +135,7 @@ def dequeue(mode: ipu.IPUOutfeedMode, end: Callable[[ipu.IPUOutfeedQueue], Any])
 def in_session(started: bool = True, check: Callable[[Any], Any] = tf.identity) -> Callable[[Any], None]:
     def call(_: Any) -> None:
         with tf.Graph().as_default():
-            infeed = ipu.IPUInfeedQueue(floating_point(v1.data.Dataset).map(check))
+            infeed = ipu.IPUInfeedQueue(two_floats(v1.data.Dataset).map(check))
             with scopes.ipu_scope(IPU):
                 [total] = compiler.compile(lambda: loops.repeat(5, lambda x, y: x + y, [0.0], infeed), [])
             with v1.Session() as session:

@@ -15,7 +15,8 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.replicas import active, wait_until_idle
+from tensorflow_ipu._base import active_runs
+from tensorflow_ipu.replicas import run
 
 DEADLINE = 60.0
 SOON = 0.05  # Seconds to a signal. Nothing fails where it comes too early: the program waits for it, or is long.
@@ -44,7 +45,7 @@ class ExpiredError(Exception):
 
 
 def expire(*_: Any) -> None:
-    if not active():
+    if not active_runs.active():
         return  # The next one may find the program running.
     signal.setitimer(signal.ITIMER_REAL, 0)
     assert threading.current_thread() is threading.main_thread()
@@ -118,7 +119,7 @@ def test_what_a_handler_raises_in_a_program_without_feeds_is_raised_when_it_retu
 def raised_at(place: int) -> Any:
     """What `sys.setprofile` takes to raise at such a place of the code that runs programs: where Python calls handlers."""
     places = itertools.count()
-    folder = str(Path(sys.modules[active.__module__].__file__ or "").parent)
+    folder = str(Path(sys.modules[run.__module__].__file__ or "").parent)
 
     def profile(frame: Any, event: str, _: Any) -> None:
         if event in ("call", "c_return") and frame.f_code.co_filename.startswith(folder) and next(places) == place:
@@ -151,7 +152,7 @@ def test_a_handler_may_raise_anywhere_in_a_run(signals, strategy, replicas):
                 sys.setprofile(None)
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
             assert signal.set_wakeup_fd(-1) == -1
-            assert wait_until_idle(DEADLINE)
+            assert active_runs.wait_until_idle(DEADLINE)
             assert int(strategy.run(program, (one,))) == 2
     finally:
         gc.enable()

@@ -66,10 +66,10 @@ def test_error_of_one_replica_ends_those_that_wait_for_data(who, replicas, withi
     within(60, run)
 
 
-def test_feeds_are_in_step_after_a_run_that_failed(replicas, floating_point, within):
+def test_feeds_are_in_step_after_a_run_that_failed(replicas, float_range, within):
     strategy, outfeed = replicas(4), ipu.IPUOutfeedQueue()
     with strategy.scope():
-        iterator = iter(floating_point())
+        iterator = iter(float_range())
 
     @tf.function(jit_compile=True)
     def program(iterator: Any, outfeed: Any, steps: Any) -> None:

@@ -29,9 +29,9 @@ def iterator_of(strategy: Any, dataset: tf.data.Dataset) -> Any:
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
-def test_consecutive_elements_go_to_consecutive_replicas(count, replicas, floating_point):
+def test_consecutive_elements_go_to_consecutive_replicas(count, replicas, float_range):
     strategy, queue, last = replicas(count), ipu.IPUOutfeedQueue(), ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
-    iterator = iterator_of(strategy, floating_point())
+    iterator = iterator_of(strategy, float_range())
     for begin, sink in ((0, queue), (3, queue), (6, last)):  # Each run goes on where the one before it stopped.
         strategy.run(echo, (iterator, sink, tf.constant(3)))
         rows = np.arange(begin * count, (begin + 3) * count).reshape([3, count] if count > 1 else [3])
@@ -102,9 +102,9 @@ def test_values_of_replicas_of_which_some_enqueue_more_wait_for_the_others(repli
     np.testing.assert_array_equal(queue.dequeue(), [[1, 3]])
 
 
-def test_queue_keeps_to_its_number_of_replicas(replicas, floating_point):
+def test_queue_keeps_to_its_number_of_replicas(replicas, float_range):
     strategy, queue = replicas(4), ipu.IPUOutfeedQueue()
-    iterator = iterator_of(strategy, floating_point())
+    iterator = iterator_of(strategy, float_range())
     strategy.run(echo, (iterator, queue, tf.constant(1)))
 
     @tf.function(jit_compile=True)
@@ -117,7 +117,7 @@ def test_queue_keeps_to_its_number_of_replicas(replicas, floating_point):
     with pytest.raises(
         tf.errors.FailedPreconditionError, match="holds elements of a program of 4 replicas; a program of 2"
     ):
-        strategy.run(halves, (iterator_of(strategy, floating_point()), queue))
+        strategy.run(halves, (iterator_of(strategy, float_range()), queue))
     np.testing.assert_array_equal(queue.dequeue(), [[0, 1, 2, 3]])
     strategy.run(echo, (iterator, queue, tf.constant(1)))
     np.testing.assert_array_equal(queue.dequeue(), [[4, 5, 6, 7]])

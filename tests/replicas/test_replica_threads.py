@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import replicas
+from tensorflow_ipu._base import active_runs
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu.config import reset_ipu_configuration
 from tensorflow_ipu.ops import ReplicaGroups
@@ -163,23 +163,23 @@ def test_run_under_way_is_active_and_keeps_the_configuration(strategy, configure
     with strategy.scope():
         iterator = iter(tap.dataset)
     program = tf.function(lambda iterator: next(iterator))
-    assert not replicas.active()
-    assert replicas.wait_until_idle(0.0)
+    assert not active_runs.active()
+    assert active_runs.wait_until_idle(0.0)
     with ThreadPoolExecutor(2) as pool:
         running = pool.submit(strategy.run, program, (iterator,))
         try:
-            while not replicas.active() and not running.done():
+            while not active_runs.active() and not running.done():
                 pass
-            assert replicas.active()
-            assert not replicas.wait_until_idle(0.001)
+            assert active_runs.active()
+            assert not active_runs.wait_until_idle(0.001)
             reset = pool.submit(reset_ipu_configuration)
             assert not reset.done()
         finally:
             tap.put(0)
         running.result(DEADLINE)
         reset.result(DEADLINE)
-    assert not replicas.active()
-    assert replicas.wait_until_idle()
+    assert not active_runs.active()
+    assert active_runs.wait_until_idle()
 
 
 COUNT = 16

@@ -146,7 +146,7 @@ def test_replicas_and_runs_share_one_compilation(ipus, replicas, compilations):
     assert (len(traces), later) == (traced, [])
 
 
-def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas, floating_point):
+def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas, float_range):
     traces = []
     after_the_first_of_each = 0
 
@@ -160,7 +160,7 @@ def test_one_function_runs_on_as_many_replicas_as_there_are_now(replicas, floati
     for count in (4, 2, 1, 8, 4, 1, 2):
         strategy, queue = replicas(count), ipu.IPUOutfeedQueue()
         with strategy.scope():
-            iterator = iter(floating_point())
+            iterator = iter(float_range())
         for run in range(2):
             row = np.arange(run * count, (run + 1) * count)
             assert strategy.run(program, (iterator, queue)).numpy() == row.sum()

@@ -13,7 +13,7 @@ from tensorflow_ipu._base import environment, progress
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
-from tensorflow_ipu.keras.optimizers import parts
+from tensorflow_ipu.keras.optimizers import wrapping
 from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.replicas import tracebacks
 
@@ -71,10 +71,10 @@ class LoopMethods:
                 )
             wrapped = getattr(self.optimizer, "inner_optimizer", None)
             made_by_keras = all(one is not self.optimizer for one in (*args, *kwargs.values()))
-            if made_by_keras and parts.scales_losses(wrapped):
+            if made_by_keras and wrapping.scales_losses(wrapped):
                 # Keras scales the losses of models in half precision, and sees no scaling but an outermost one.
                 self.optimizer = wrapped
-            parts.agree_on_finite(self.optimizer)
+            wrapping.agree_on_finite(self.optimizer)
         return result
 
     @tracebacks.user_lines_alone

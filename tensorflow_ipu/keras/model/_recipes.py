@@ -23,7 +23,7 @@ from tensorflow_ipu.machine.recipe import (
     words_of_proportion,
 )
 from tensorflow_ipu.pipelining import RecomputationMode, StageCost
-from tensorflow_ipu.pipelining.parts import Pieces, joined
+from tensorflow_ipu.pipelining.keras_passes import Pieces, joined
 
 _logger = logging.getLogger(__name__)
 

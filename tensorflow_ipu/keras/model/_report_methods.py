@@ -20,8 +20,8 @@ from tensorflow_ipu.keras.data.elements import Elements
 from tensorflow_ipu.keras.model._recipes import MOST_STAGES, Layout, Recipes, Setting, plan_memory, recomputed
 from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.optimizers import update_memory
-from tensorflow_ipu.optimizers.parts import accumulators_of, bytes_of
-from tensorflow_ipu.pipelining.parts import Pieces, costs_of_passes, joined, passes_of
+from tensorflow_ipu.optimizers.accumulation import accumulators_of, bytes_of
+from tensorflow_ipu.pipelining.keras_passes import Pieces, costs_of_passes, joined, passes_of
 from tensorflow_ipu.replicas import tracebacks
 
 if TYPE_CHECKING:

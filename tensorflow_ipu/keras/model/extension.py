@@ -26,7 +26,7 @@ from tensorflow_ipu.keras.model._report_methods import ReportMethods
 from tensorflow_ipu.keras.model.calls import Call, Calls
 from tensorflow_ipu.keras.model.loop import Loop
 from tensorflow_ipu.keras.optimizers.accumulated_step import capturing
-from tensorflow_ipu.keras.optimizers.parts import chain
+from tensorflow_ipu.keras.optimizers.wrapping import chain
 from tensorflow_ipu.keras.options.options import Options, print_text
 from tensorflow_ipu.keras.pipeline.graph import PipelinedModel, StageAssignment
 from tensorflow_ipu.keras.pipeline.places import symbols_of

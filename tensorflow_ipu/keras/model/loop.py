@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
-    from tensorflow_ipu.strategy.scope import PreparedProgram
+    from tensorflow_ipu.strategy.ipu_strategy import PreparedProgram
 
 # Takes a batch, returns what a step of Keras does: logs, or predictions.
 Step: TypeAlias = "Callable[[Nested], Nested]"

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._base import environment
-from tensorflow_ipu._tensorflow import patches
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.ops import rnn_steps
 
@@ -17,7 +15,9 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
 
 
-def _of_keras_3(plain: Callable[..., Nested]) -> Callable[..., Nested]:
+def of_keras_3(plain: Callable[..., Nested]) -> Callable[..., Nested]:
+    """Replaces `inner_loop` of a layer of Keras 3."""
+
     @functools.wraps(plain)
     def inner_loop(
         self: Nested, sequences: Nested, initial_state: Nested, mask: Nested, training: bool = False
@@ -57,7 +57,8 @@ def _computed(layer: Nested, sequences: Nested, states: Nested, mask: Nested, tr
     return last, outputs if layer.return_sequences else last[:, None], states
 
 
-def _of_keras_2(select: Callable[..., Nested]) -> Callable[..., Nested]:
+def of_keras_2(select: Callable[..., Nested]) -> Callable[..., Nested]:
+    """Replaces the function that chooses a kernel for a layer of Keras 2."""
     plain = internals.without_selection(select)  # pyright: ignore[reportAttributeAccessIssue]
 
     def selected(**arguments: Nested) -> Nested:
@@ -75,9 +76,3 @@ def _of_keras_2(select: Callable[..., Nested]) -> Callable[..., Nested]:
         return last, outputs, *states, tf.constant(1.0)  # The last one is Keras's number for CPUs.
 
     return selected
-
-
-if environment.uses_keras_2():
-    patches.KERAS_SELECTIONS.by(_of_keras_2)
-else:
-    patches.KERAS_RECURRENT.by(_of_keras_3)

@@ -16,11 +16,11 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import keras_choice, patches
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.model import _saved_options
-from tensorflow_ipu.keras.model import rnn_steps as _rnn_steps  # noqa: F401  (Layers of Keras use it.)
 from tensorflow_ipu.keras.model._file_methods import FileMethods
 from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
 from tensorflow_ipu.keras.model._report_methods import ReportMethods
 from tensorflow_ipu.ops import distributed_batch_norm, random_streams
+from tensorflow_ipu.strategy.ipu_strategy import supporting_loss_scaling
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def look_past_ipus() -> None:
     """Has Keras, if it is imported, not compile models outside of a strategy's scope because there are IPUs."""
     if patches.JIT_COMPILE_AUTO.is_loaded:
-        patches.JIT_COMPILE_AUTO.apply_for_good()
+        patches.JIT_COMPILE_AUTO.apply_for_good(_past_ipus)
 
 
 def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
@@ -56,22 +56,15 @@ def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
     return resolve
 
 
-patches.JIT_COMPILE_AUTO.by(_past_ipus)
-
-
 @contextlib.contextmanager
 def extending_models() -> Iterator[None]:
     """Has models be extended that are made under an IPU strategy of their thread, while any block of this lasts."""
     look_past_ipus()
     keras_choice.warn_of_late_change()
     with contextlib.ExitStack() as stack:
-        # Layers of Keras 2 call TensorFlow's own generators and batch normalization.
         if environment.uses_keras_2():
-            stack.enter_context(patches.KERAS_LOSS_SCALING.applied())
-        else:
-            seed_by_replica()
-            share_statistics()
-        stack.enter_context(patches.KERAS_MODELS.applied())
+            stack.enter_context(patches.KERAS_LOSS_SCALING.applied(supporting_loss_scaling))
+        stack.enter_context(patches.KERAS_MODELS.applied(_extending))
         yield
 
 
@@ -86,9 +79,6 @@ def _extending(plain: Callable[..., None]) -> Callable[..., None]:
             extend(self, strategy)
 
     return __init__
-
-
-patches.KERAS_MODELS.by(_extending)
 
 
 def _extends(strategy: tf.distribute.Strategy) -> TypeGuard[strategies.IPUStrategyV1]:
@@ -120,10 +110,12 @@ def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable
     return __getattr__
 
 
-patches.KERAS_NAMES.by(_telling_of_scope)
-patches.KERAS_FILES.by(_saved_options.keeping_options)
-if environment.uses_keras_2():
-    patches.KERAS_METRICS.by(_saved_options.building_on_device)
+def follow_models(strategy: strategies.IPUStrategyV1) -> None:
+    """Has models keep their options in files, and explain methods that they lack, as long as a strategy lives."""
+    patches.KERAS_NAMES.apply_while(strategy, _telling_of_scope)
+    patches.KERAS_FILES.apply_while(strategy, _saved_options.keeping_options)
+    if environment.uses_keras_2():
+        patches.KERAS_METRICS.apply_while(strategy, _saved_options.building_on_device)
 
 
 class _Kind(type):
@@ -189,12 +181,9 @@ _IMAGES = 4  # The rank of what the IPU's layer normalizes by the fused operatio
 _Moments = tuple["tf.Tensor", "tf.Tensor"]
 
 
-def share_statistics() -> None:
-    """Has fused batch normalization that is not `synchronized` share mean and variance in training, from the next trace on."""
-    patches.KERAS_MOMENTS.by(_shared)
+def sharing_moments(plain: Callable[..., _Moments]) -> Callable[..., _Moments]:
+    """Has fused batch normalization that is not `synchronized` share mean and variance in training."""
 
-
-def _shared(plain: Callable[..., _Moments]) -> Callable[..., _Moments]:
     @functools.wraps(plain)
     def moments(self: keras.layers.BatchNormalization, inputs: tf.Tensor, mask: tf.Tensor | None) -> _Moments:
         rank = inputs.shape.rank
@@ -212,12 +201,9 @@ def _shared(plain: Callable[..., _Moments]) -> Callable[..., _Moments]:
 _FAR = 0x9E3779B9
 
 
-def seed_by_replica() -> None:
-    """Has seeds of Keras in a program be the replica's own from the next trace on; replica 0 draws what plain Keras draws."""
-    patches.KERAS_SEEDS.by(_by_replica)
+def seeding_by_replica(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Has seeds of Keras in a program be the replica's own; replica 0 draws what plain Keras draws."""
 
-
-def _by_replica(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
     @functools.wraps(plain)
     def by_replica(self: keras.random.SeedGenerator, ordered: bool = True) -> tf.Tensor:
         value = plain(self, ordered)

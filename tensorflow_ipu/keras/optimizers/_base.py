@@ -11,7 +11,7 @@ import tensorflow as tf
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.tensors import name_of, tf_variable
 from tensorflow_ipu.keras._keras import internals, keras
-from tensorflow_ipu.optimizers import parts
+from tensorflow_ipu.optimizers import accumulation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -138,7 +138,7 @@ else:
             self, var: Variable, slot_name: str, initializer: Initializer, shape: ShapeLike | None, dtype: tf.DType
         ) -> tf.Variable:
             """Makes a slot of this type, or gets the one that is there."""
-            return super().add_slot(parts.View(var, true_dtype=dtype), slot_name, initializer, shape)
+            return super().add_slot(accumulation.View(var, true_dtype=dtype), slot_name, initializer, shape)
 
         def assign(self, variable: tf.Variable, value: TensorLike) -> None:
             """Sets a variable, in its own type."""
@@ -238,6 +238,6 @@ else:
             """Updates variables by their gradients; without aggregation, each replica by its own."""
             del name
             gradients, variables = zip(*grads_and_vars, strict=True)
-            with contextlib.nullcontext() if experimental_aggregate_gradients else parts.as_they_are():
+            with contextlib.nullcontext() if experimental_aggregate_gradients else accumulation.as_they_are():
                 self.apply(gradients, variables)
             return self.iterations

@@ -12,7 +12,7 @@ from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.optimizers._als import ALSOptimizer, apply_counted
 from tensorflow_ipu.keras.optimizers._base import add_beside
 from tensorflow_ipu.keras.optimizers._wrapper import OptimizerWrapper, all_finite
-from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, parts
+from tensorflow_ipu.optimizers import AccumulationOptions, GradientAccumulationReductionMethod, accumulation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -47,7 +47,7 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         options = AccumulationOptions(
             num_mini_batches, offload_weight_update_variables, replicated_optimizer_state_sharding, dtype
         )
-        checked = parts.checked_options(options, reduction_method)
+        checked = accumulation.checked_options(options, reduction_method)
         super().__init__(opt, name)
         self._options = checked
         self._counter: keras.Variable | None = None
@@ -90,12 +90,12 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
         pairs = [(grad, variable) for grad, variable in zip(gradients, variables, strict=True) if grad is not None]
         if not pairs:
             raise ValueError("`grads` has no gradient for any variable: does the loss depend on them?")
-        parts.must_be_in_loop(type(self).__name__, self._options.num_mini_batches)
+        accumulation.must_be_in_loop(type(self).__name__, self._options.num_mini_batches)
         known, used = zip(*pairs, strict=True)
         places: list[int] = [self._get_variable_index(variable) for variable in used]
         totals = [tf_variable(self._totals[place]) for place in places]
         number, reduction = self._options.num_mini_batches, self._options.reduction_method
-        accumulator = parts.Accumulator(tf_variable(self._counter), totals, number, reduction)
+        accumulator = accumulation.Accumulator(tf_variable(self._counter), totals, number, reduction)
         accumulator.step(known, lambda reduced: update(reduced, list(used)))
 
     def get_config(self) -> Config:

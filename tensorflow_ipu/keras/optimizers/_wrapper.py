@@ -12,7 +12,7 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.optimizers._base import WrapperBase
 from tensorflow_ipu.ops import reductions
-from tensorflow_ipu.optimizers import parts
+from tensorflow_ipu.optimizers import accumulation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -134,8 +134,8 @@ class CrossReplicaOptimizer(OptimizerWrapper):
         super().__init__(opt, name)
 
     def _apply(self, gradients: list[Gradient | None], variables: list[Variable]) -> None:
-        means = parts.mean(gradients)
-        with parts.as_they_are():
+        means = accumulation.mean(gradients)
+        with accumulation.as_they_are():
             internals.update_with(self.inner_optimizer, means, variables)
 
 

@@ -12,7 +12,8 @@ import tensorflow as tf
 from tensorflow_ipu._base.tensors import dtype_for, name_of
 from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext
-from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts
+from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
+from tensorflow_ipu.optimizers.accumulation import accumulated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,7 +111,7 @@ def accumulated_step(
                     at = places[id(variable)]
                     has_gradient[at] = True
                     dense = tf.convert_to_tensor(gradient)
-                    new[at] = parts.accumulated(sums[at], dense, n, accumulation.steps, accumulation.method)
+                    new[at] = accumulated(sums[at], dense, n, accumulation.steps, accumulation.method)
 
             def count(captured: Nested) -> None:
                 if not hasattr(model.optimizer, "apply_accumulated"):

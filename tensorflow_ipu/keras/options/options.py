@@ -18,7 +18,7 @@ from tensorflow_ipu._base.checks import Faults, as_int, note_bool, parse_method
 from tensorflow_ipu._base.tensors import note_dtype
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.optimizers.parts import check_sharding, checked_method
+from tensorflow_ipu.optimizers.accumulation import check_sharding, checked_method
 from tensorflow_ipu.pipelining import pipeline
 from tensorflow_ipu.pipelining.options import checked_options
 

@@ -64,8 +64,8 @@ class PipelineStage:
         if current_stage() is not None:
             raise RuntimeError(f"Pipeline stages must not be nested: this is in stage {current_stage()} already")
         _thread.noting = contextlib.ExitStack()
-        _thread.noting.enter_context(patches.KERAS_CALLS.applied())
-        _thread.noting.enter_context(patches.KERAS_LAYERS.applied())
+        _thread.noting.enter_context(patches.KERAS_CALLS.applied(_noting))
+        _thread.noting.enter_context(patches.KERAS_LAYERS.applied(_noting_layer))
         _thread.stage = self._stage
         _thread.entered = entered() + 1
         _ever_entered = True
@@ -111,10 +111,6 @@ def _noting_layer(plain: Callable[..., None]) -> Callable[..., None]:
             vars(self)[NODE_STAGE] = current_stage()
 
     return __init__
-
-
-patches.KERAS_CALLS.by(_noting)
-patches.KERAS_LAYERS.by(_noting_layer)
 
 
 class _Assignment:

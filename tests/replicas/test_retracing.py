@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu._base import tracepoints
 from tensorflow_ipu.errors import RecompilationWarning
-from tensorflow_ipu.replicas import ShapesOfData, _traces
+from tensorflow_ipu.replicas import ShapesOfData, _retracing
 
 
 class Thing:
@@ -165,9 +165,9 @@ def test_a_function_with_a_name_of_its_own_is_told_by_that():
         pass
 
     made = tf.function(program)
-    assert _traces._described(made).startswith("program (test_traces.py:")
+    assert _retracing._described(made).startswith("program (test_retracing.py:")
     made.__name__ = "train digits"  # As models call their programs.
-    assert _traces._described(made) == "train digits"
+    assert _retracing._described(made) == "train digits"
 
 
 def reasons(strategy: Any, function: Any, *calls: tuple[Any, ...]) -> list[str]:
@@ -175,7 +175,7 @@ def reasons(strategy: Any, function: Any, *calls: tuple[Any, ...]) -> list[str]:
     tracepoints.traces.clear()
     for call in calls:
         strategy.prepare(function, call)
-    assert all(trace.function.startswith("program (test_traces.py:") for trace in tracepoints.traces)
+    assert all(trace.function.startswith("program (test_retracing.py:") for trace in tracepoints.traces)
     return [trace.reason for trace in tracepoints.traces]
 
 

@@ -17,7 +17,6 @@ import tensorflow as tf
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._native.library import BUILD_INFO, native
-from tensorflow_ipu.config import _state
 
 _logger = logging.getLogger(__name__)
 
@@ -25,6 +24,8 @@ DEFAULT_MAX_BYTES = 2 << 30
 
 # What a call asked for: a folder and its size, or None for no cache. Absent, the configuration or a variable says.
 _asked: dict[str, tuple[str, int] | None] = {}
+# The folder of the configuration, or "".
+_configured: list[str] = [""]
 # The folder that the kernels use now.
 _current: list[str] = [""]
 # Guards the above: several threads may ask for a folder, and the configuration is another thread's.
@@ -42,6 +43,13 @@ def ask(folder: str | os.PathLike[str] | None, max_bytes: int) -> None:
     wanted = None if folder is None else (_made(os.fspath(folder), "folder"), max_bytes)
     with _lock:
         _asked["asked"] = wanted
+        refresh()
+
+
+def configure(folder: str) -> None:
+    """Uses the folder of the configuration, or without one that of the environment, unless a call has asked for another."""
+    with _lock:
+        _configured[0] = folder
         refresh()
 
 
@@ -115,10 +123,8 @@ def _wanted() -> tuple[str, int]:
     if "asked" in _asked:
         asked = _asked["asked"]
         return ("", DEFAULT_MAX_BYTES) if asked is None else asked
-    for record in _state.records():
-        folder = record.options["serialization_output_folder"]
-        if folder:
-            return _made(folder, "IPUConfig.serialization_output_folder"), DEFAULT_MAX_BYTES
+    if _configured[0]:
+        return _made(_configured[0], "IPUConfig.serialization_output_folder"), DEFAULT_MAX_BYTES
     folder = environment.poplar_flags().executable_cache_path
     return (_made(folder, f"--executable_cache_path` in `{environment.FLAGS_VARIABLE}") if folder else ""), (
         DEFAULT_MAX_BYTES
@@ -161,6 +167,3 @@ def _is_private(folder: str) -> bool:
             environment.TRUST_VARIABLE,
         )
     return False
-
-
-_state.add_record_listener(refresh)

@@ -1,4 +1,4 @@
-"""What optimizer wrappers are made of, for those of Keras, which live on a higher layer."""
+"""What higher layers use of optimizers that accumulate and reduce gradients."""
 
 from tensorflow_ipu.optimizers._accumulator import (
     Accumulator,

@@ -1,4 +1,4 @@
-"""The graphs that belong to a program, and how TensorFlow treats functions while one is traced."""
+"""The trace context, which marks the graphs of a program while it is traced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import devices, functions, graphs, patches
 from tensorflow_ipu.replicas import _floating_point
 
@@ -83,24 +82,16 @@ def _context_of(graph: tf.Graph) -> _TraceContext | None:
 
 
 @contextlib.contextmanager
-def tracing_program(
-    ipus: int | None,
-    host_kernels: bool | None = None,
-    placed: bool = True,
-    floating_point: _floating_point.FloatingPoint = _floating_point.PLAIN,
+def of_program(
+    ipus: int | None, host_kernels: bool, placed: bool, floating_point: _floating_point.FloatingPoint
 ) -> Iterator[None]:
-    """A block that traces a program; one inside of another is part of that program."""
-    if is_tracing():
-        yield
-        return
-    if host_kernels is None:
-        host_kernels = environment.host_kernels()
+    """A block whose graphs are those of a program."""
     for graph in graphs.being_traced():
         setattr(graph, _HOLDS_PROGRAM, True)
-        patches.COMPILED_CALLERS.apply_while(graph)
+        patches.COMPILED_CALLERS.apply_while(graph, _release)
     before, _around.graph = _around.graph, tf.compat.v1.get_default_graph()
     try:
-        with patches.in_trace(), _in_context(_ContextKind(placed or None, ipus, host_kernels, floating_point)):
+        with _in_context(_ContextKind(placed or None, ipus, host_kernels, floating_point)):
             yield
     finally:
         _around.graph = before
@@ -153,8 +144,8 @@ def wants_host_kernels(type_: tf.DType | None = None, results: int = 1) -> bool:
     return type_ != tf.float16 or not (numbers.partials_conv or (numbers.stops and results > 1))
 
 
-def _transform(graph: graphs.FunctionGraph) -> None:
-    """Called with each graph that TensorFlow is about to make a function of."""
+def finish(graph: graphs.FunctionGraph) -> None:
+    """Finishes a graph of a program that TensorFlow is about to make a function of."""
     context = _context_of(graph)
     if context is not None:
         leave_out(graph)
@@ -171,10 +162,6 @@ def _release(function: functions.ConcreteFunction) -> None:
     """Keeps a function that holds a program from being compiled for the host, as Keras would compile its loops."""
     if hasattr(function.graph, _HOLDS_PROGRAM):
         functions.keep_from_compiling(function)
-
-
-patches.GRAPH_RANGES.by(_transform)
-patches.COMPILED_CALLERS.by(_release)
 
 
 STATE_OP = "IpuFeedState"
@@ -208,7 +195,8 @@ def in_plain_graph() -> bool:
     return not tf.executing_eagerly() and not graphs.is_function(tf.compat.v1.get_default_graph())
 
 
-def _calling(plain: Callable[..., Any]) -> Callable[..., Any]:
+def calling(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Has calls of functions take states by way of the function around; see `in_function`."""
     return lambda function, inputs, attributes: plain(function, with_states(inputs), attributes)
 
 
@@ -216,14 +204,11 @@ def with_states(inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
     """The inputs of a call in the current graph, with the states among them captured; see `in_function`."""
     if not graphs.is_control_flow(tf.compat.v1.get_default_graph()):
         return inputs
-    return [in_function(one) if names_a_feed(one) else one for one in inputs]
+    return [in_function(one) if is_native_state(one) else one for one in inputs]
 
 
-def names_a_feed(tensor: tf.Tensor) -> bool:
-    """Whether a tensor is the state of a feed or the like."""
+def is_native_state(tensor: tf.Tensor) -> bool:
+    """Returns True for the state of an object of the kernels, such as a queue or a call site."""
     if tensor.dtype != tf.resource:
         return False
-    return tensor.op.type == STATE_OP if hasattr(tensor, "graph") else hasattr(tensor, "_ipu_feed")
-
-
-patches.FUNCTION_CALLS.by(_calling)
+    return tensor.op.type == STATE_OP if hasattr(tensor, "graph") else hasattr(tensor, "_ipu_native")
