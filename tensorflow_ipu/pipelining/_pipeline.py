@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
@@ -11,7 +10,7 @@ import tensorflow as tf
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining.options import PipelineStageOptions
+from tensorflow_ipu.pipelining.options import Arguments, PipelineStageOptions
 from tensorflow_ipu.pipelining.schedule.enums import (
     Liveness,
     PhasedExecution,
@@ -117,11 +116,11 @@ def pipeline(
       RuntimeError: There is no variable to train, or no program is being traced.
       FailedPreconditionError: Of `tf.errors`; the number of micro-batches is no such multiple.
     """
-    given = SimpleNamespace(**locals())  # The signature alone declares the arguments.
+    given = locals()  # As they are in the signature.
     from tensorflow_ipu.pipelining.program.build import build  # It takes time to import.
 
     try:
-        return build(given)
+        return build(Arguments(**given))
     except Exception as exc:
         raise tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same.)
 

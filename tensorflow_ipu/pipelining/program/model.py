@@ -76,9 +76,11 @@ class Model:
     def _trace(self, arguments: Arguments, work: progress.Work) -> None:
         positional: list[Nested] = []
         named: dict[str, Nested] = {}
-        constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in arguments.inputs]
-        if arguments.infeed is not None:
-            positional, named = infeed.specs(arguments.infeed)
+        inputs = arguments.inputs
+        inputs = () if inputs is None else inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+        constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in inputs]
+        if arguments.infeed_queue is not None:
+            positional, named = infeed.specs(arguments.infeed_queue)
         last = len(arguments.stages) - 1
         source = "the `inputs`, and an element of the infeed"
         for stage, functions in enumerate(work.counting(arguments.stages)):
@@ -87,7 +89,7 @@ class Model:
                 self.traces[stage, part] = trace_stage(
                     function,
                     f"stage {stage}" if part is None else f"stage {stage}.{part}",
-                    ALL_IPUS if stage in arguments.everywhere else ipu,
+                    ALL_IPUS if arguments.is_everywhere(stage) else ipu,
                     constants=constants,
                     positional=positional,
                     named={key: named[key] for key in sorted(named)},
