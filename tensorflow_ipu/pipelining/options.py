@@ -13,7 +13,8 @@ import tensorflow as tf
 from tensorflow_ipu._base import poplar_options
 from tensorflow_ipu._base.checks import Faults, as_int, is_int, note_bool
 from tensorflow_ipu._base.tensors import note_dtype
-from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator, IPUOutfeedMode, IPUOutfeedQueue
+from tensorflow_ipu.feeds.iterator import queue_of
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.optimizers.parts import check_sharding, checked_method
 from tensorflow_ipu.pipelining.schedule import plan_arguments
@@ -195,7 +196,7 @@ class Arguments(SharedOptions):
     repeat_count: int = field(metadata=_OF_MODEL)
     batch_serialization_iterations: int = field(metadata=_USELESS)
     inputs: Nested = field(metadata=_OF_MODEL)
-    infeed_queue: IPUInfeedQueue | None = field(metadata=_OF_MODEL)
+    infeed_queue: IPUInfeedQueue | IPUIterator | None = field(metadata=_OF_MODEL)
     outfeed_queue: IPUOutfeedQueue | None = field(metadata=_OF_MODEL)
     optimizer_function: Callable[..., OptimizerFunctionOutput] | None = field(metadata=_OF_MODEL)
     device_mapping: Sequence[int | Sequence[int]] | None
@@ -204,17 +205,35 @@ class Arguments(SharedOptions):
     outfeed_mask: Sequence[bool] | None = field(metadata=_USELESS)
     reduction_method: GradientAccumulationReductionMethod | str = field(metadata=_RENAMED["reduction_method"])
 
-    # What is brought into one form as it is checked.
+    # What follows from them, in the form in which it is used.
+    training: bool = field(init=False)
+    serialized: bool = field(init=False)  # Whether several elements of the infeed take the place of a micro-batch.
     stages: tuple[tuple[Callable[..., Nested], ...], ...] = field(init=False)
     count: int | tf.Tensor = field(init=False)
     mapping: plan_arguments.Mapping = field(init=False)
+    schedule: PipelineSchedule | PhasedExecution = field(init=False)
     recomputation: RecomputationMode | None = field(init=False)
+    liveness: Liveness = field(init=False)
+    infeed: IPUInfeedQueue | None = field(init=False)
+    results: Results = field(init=False)
     method: GradientAccumulationReductionMethod = field(init=False)
 
     def __post_init__(self) -> None:
         """Checks the arguments, and raises all faults at once."""
-        faults = Faults()
         serialization = self.batch_serialization_iterations
+        serialized = is_int(serialization) and serialization > 1
+        omitted = PipelineSchedule.Sequential if serialized else PipelineSchedule.Grouped
+        source = self.infeed_queue
+        results = Results.SUM if self.accumulate_outfeed else Results.EACH
+        vars(self).update(
+            training=self.optimizer_function is not None,
+            serialized=serialized,
+            schedule=omitted if self.pipeline_schedule is None else self.pipeline_schedule,
+            liveness=self.phase_liveness or Liveness.OffChipAfterEachPhase,
+            infeed=queue_of(source) if isinstance(source, IPUIterator) else source,
+            results=self.accumulate_outfeed if isinstance(self.accumulate_outfeed, Results) else results,
+        )
+        faults = Faults()
         count = _count(self.gradient_accumulation_count, faults)
         method = GradientAccumulationReductionMethod.SUM
         if self.training:
@@ -260,27 +279,6 @@ class Arguments(SharedOptions):
         vars(self).update(stages=stages, count=count, mapping=mapping, recomputation=mode, method=method)
 
     @property
-    def training(self) -> bool:
-        """Whether there are backward passes and updates."""
-        return self.optimizer_function is not None
-
-    @property
-    def serialized(self) -> bool:
-        """Whether several elements of the infeed take the place of a micro-batch."""
-        return is_int(self.batch_serialization_iterations) and self.batch_serialization_iterations > 1
-
-    @property
-    def schedule(self) -> PipelineSchedule | PhasedExecution:
-        """The schedule, also if it is omitted."""
-        omitted = PipelineSchedule.Sequential if self.serialized else PipelineSchedule.Grouped
-        return omitted if self.pipeline_schedule is None else self.pipeline_schedule
-
-    @property
-    def liveness(self) -> Liveness:
-        """When phases leave the chip."""
-        return self.phase_liveness or Liveness.OffChipAfterEachPhase
-
-    @property
     def full_mapping(self) -> tuple[plan_arguments.Mapping, tuple[bool, ...]]:
         """The IPUs of each stage, and whether it was given as a list of parts."""
         return self.mapping, tuple(isinstance(stage, (list, tuple)) for stage in self.computational_stages)
@@ -288,13 +286,6 @@ class Arguments(SharedOptions):
     def is_everywhere(self, stage: int) -> bool:
         """Whether a stage is on all IPUs."""
         return self.device_mapping is not None and self.device_mapping[stage] == plan_arguments.ALL_IPUS
-
-    @property
-    def results(self) -> Results:
-        """What the outfeed gets of a pass."""
-        if isinstance(self.accumulate_outfeed, Results):
-            return self.accumulate_outfeed
-        return Results.SUM if self.accumulate_outfeed else Results.EACH
 
     def recorded(self) -> PipelineOptions:
         """Returns the options that tune hardware alone."""
@@ -374,8 +365,8 @@ class Arguments(SharedOptions):
     def _check_queues(self, faults: Faults) -> None:
         """Records what is wrong with the queues, and with what is to go into the outfeed."""
         outfeed, mask = self.outfeed_queue, self.outfeed_mask
-        for name, kind in (("infeed_queue", IPUInfeedQueue), ("outfeed_queue", IPUOutfeedQueue)):
-            queue = getattr(self, name)
+        queues = (("infeed_queue", self.infeed, IPUInfeedQueue), ("outfeed_queue", outfeed, IPUOutfeedQueue))
+        for name, queue, kind in queues:
             if queue is not None and not isinstance(queue, kind):
                 faults.add(TypeError, f"{name} is not an instance of `{kind.__name__}`, but {queue!r}")
         if mask is not None and not isinstance(mask, (list, tuple)):

@@ -175,7 +175,7 @@ def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
     # Else a dequeue would wait until an earlier micro-batch is enqueued.
     if arguments.schedule is PipelineSchedule.Sequential:
         return contextlib.nullcontext()
-    return program_order.barrier(arguments.infeed_queue, arguments.outfeed_queue)
+    return program_order.barrier(arguments.infeed, arguments.outfeed_queue)
 
 
 def _run(arguments: Arguments, plan: Plan, model: Model) -> None:

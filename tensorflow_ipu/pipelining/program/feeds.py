@@ -81,7 +81,7 @@ class PipelineFeeds:
     @property
     def takes(self) -> bool:
         """Whether elements come from an infeed."""
-        return self._arguments.infeed_queue is not None
+        return self._arguments.infeed is not None
 
     def result_specs(self) -> list[tf.TensorSpec]:
         """What is enqueued at a time, flat; nothing without an outfeed."""
@@ -89,9 +89,9 @@ class PipelineFeeds:
 
     def take(self) -> list[tf.Tensor]:
         """The next element, as the flat arguments of a stage."""
-        if self._arguments.infeed_queue is None:
+        if self._arguments.infeed is None:
             return []
-        positional, named = take(self._arguments.infeed_queue)
+        positional, named = take(self._arguments.infeed)
         return tf.nest.flatten((positional, {name: named[name] for name in sorted(named)}))
 
     def give(self, outputs: Sequence[tf.Tensor], loss: tf.Tensor | None, sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:

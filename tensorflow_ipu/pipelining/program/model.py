@@ -79,8 +79,8 @@ class Model:
         inputs = arguments.inputs
         inputs = () if inputs is None else inputs if isinstance(inputs, (list, tuple)) else (inputs,)
         constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in inputs]
-        if arguments.infeed_queue is not None:
-            positional, named = infeed.specs(arguments.infeed_queue)
+        if arguments.infeed is not None:
+            positional, named = infeed.specs(arguments.infeed)
         last = len(arguments.stages) - 1
         source = "the `inputs`, and an element of the infeed"
         for stage, functions in enumerate(work.counting(arguments.stages)):
