@@ -16,8 +16,8 @@ from tensorflow_ipu._tensorflow.old_keras import take_over_slots
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts, update_memory
-from tensorflow_ipu.pipelining.stages.part import GraphFunction
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, placeholder, spec_of
+from tensorflow_ipu.pipelining.stages.part import GraphFunction, StagePart
+from tensorflow_ipu.pipelining.stages.tracing import check_static, placeholder, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -261,11 +261,11 @@ def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.tra
 class Training:
     """What a pipeline's optimizer function said, applied to the variables of its stages."""
 
-    def __init__(self, output: OptimizerFunctionOutput, traces: Sequence[StageTrace]) -> None:
+    def __init__(self, output: OptimizerFunctionOutput, stages: Sequence[StagePart]) -> None:
         """Finds the variables to train."""
         self._output = output
         self._args, self._kwargs, chosen = _without_var_list(output)
-        used = _distinct([variable for trace in traces for variable in trace.variables])
+        used = _distinct([variable for stage in stages for variable in stage.used_variables])
         if chosen is None:
             chosen = output.variables or (output.tape.watched_variables() if output.tape is not None else None)
         # Keras has variables of its own, around those of TensorFlow; its optimizers are given back what they gave.
@@ -406,19 +406,19 @@ class Accumulation:
 class _UpdateGraph(graphs.FunctionGraph):
     """A graph that may use tensors of the last stage's graph: they become its inputs."""
 
-    def __init__(self, trace: StageTrace) -> None:
-        """Makes an empty graph, for an update after the stage of `trace`."""
+    def __init__(self, stage: StagePart) -> None:
+        """Makes an empty graph, for an update after `stage`."""
         super().__init__("pipeline_update")
-        self._trace = trace
+        self._stage = stage
         self._here: dict[int, tf.Tensor] = {}
         self.handed: list[tf.Tensor] = []
         self.placeholders: list[tf.Tensor] = []
 
     def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
         """Gives a tensor of another graph as one of this graph."""
-        if getattr(tensor, "graph", None) is not self._trace.graph:
+        if getattr(tensor, "graph", None) is not self._stage.graph:
             return super().capture(tensor, name, shape)
-        outside = self._trace.outside(tensor)
+        outside = self._stage.outside(tensor)
         if outside is not None:
             return super().capture(outside, name, shape)
         if id(tensor) not in self._here:
@@ -433,10 +433,10 @@ class WeightUpdate:
     """An update that was traced."""
 
     def __init__(
-        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], trace: StageTrace
+        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], stage: StagePart
     ) -> None:
         """Traces an update."""
-        graph = _UpdateGraph(trace)
+        graph = _UpdateGraph(stage)
         graphs.trace_into(graph, lambda *given: apply(given), gradients)
         self.handed = graph.handed
         self._placeholders = [*graph.inputs[: len(gradients)], *graph.placeholders]

@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs, variables
 from tensorflow_ipu._tensorflow.gradients import between
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage, placeholder
+from tensorflow_ipu.pipelining.stages.tracing import check_static, is_of_stage, placeholder
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, ShapeLike
+    from tensorflow_ipu.pipelining.stages.part import StagePart
 
 # Marks what a recomputing stage is to stash all the same.
 CHECKPOINT = "_IpuRecomputationCheckpoint"
@@ -25,14 +26,14 @@ _LARGEST_CONSTANT = 1024
 class Sources:
     """What the tensors of a stage's graph depend on."""
 
-    def __init__(self, trace: StageTrace, assigned: Collection[int]) -> None:
-        """Takes the trace, and the ids of the resources that the pipeline changes."""
-        self.trace = trace
+    def __init__(self, stage: StagePart, assigned: Collection[int]) -> None:
+        """Takes the stage, and the ids of the resources that the pipeline changes."""
+        self.stage = stage
         self._assigned = assigned
-        self._outside = {id(inside): outside for outside, inside in trace.graph.captures}
+        self._outside = {id(inside): outside for outside, inside in stage.graph.captures}
         self._constants = {
             id(inside): outside
-            for inside, outside in zip(trace.inputs, trace.constant, strict=True)
+            for inside, outside in zip(stage.inputs, stage.constant, strict=True)
             if outside is not None
         }
         self._varies: dict[int, bool] = {}
@@ -129,7 +130,7 @@ class DerivedGraph(graphs.FunctionGraph):
 
     runs_in_loop = True  # As a stage itself does.
 
-    def __init__(self, name: str, sources: Sources, *, recompute: bool, loss: StageTrace | None = None) -> None:
+    def __init__(self, name: str, sources: Sources, *, recompute: bool, loss: StagePart | None = None) -> None:
         """Makes an empty graph."""
         super().__init__(name)
         self._sources = sources
@@ -144,7 +145,7 @@ class DerivedGraph(graphs.FunctionGraph):
     def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
         """Gives a tensor of another graph as one of this graph."""
         graph = getattr(tensor, "graph", None)
-        if graph is self._sources.trace.graph:
+        if graph is self._sources.stage.graph:
             return self.rematerialized(tensor)
         if self._loss is not None and graph is self._loss.graph:
             outside = self._loss.outside(tensor)
@@ -152,7 +153,7 @@ class DerivedGraph(graphs.FunctionGraph):
         if is_of_stage(graph):
             raise ValueError(
                 f"`compute_gradients` of the optimizer uses the tensor `{tensor.name}` of an inner stage of the pipeline for"
-                f" the gradients of {self._sources.trace.name}, and only what the last stage returns reaches the optimizer:"
+                f" the gradients of {self._sources.stage.name}, and only what the last stage returns reaches the optimizer:"
                 " hand it on from stage to stage, and take it as an argument of `optimizer_function`"
             )
         return super().capture(tensor, name=name, shape=shape)
@@ -169,6 +170,13 @@ class DerivedGraph(graphs.FunctionGraph):
     def own(self, gradients: Iterable[Gradient | None]) -> list[tf.Tensor | None]:
         """Returns gradients as dense tensors of this graph; gradient functions may return tensors of the stage as they are."""
         return [None if each is None else self.capture(tf.convert_to_tensor(each)) for each in gradients]
+
+    def gradients(
+        self, ys: list[tf.Tensor], xs: list[tf.Tensor], grad_ys: list[tf.Tensor] | None
+    ) -> list[tf.Tensor | None]:
+        """The gradients of the stage's tensors, as dense tensors of this graph; None where there is none."""
+        with self.as_default(), tf.device(None):
+            return self.own(between(ys, xs, grad_ys, self._sources.stage.graph))
 
     def add_input(self, spec: tf.TensorSpec, name: str) -> tf.Tensor:
         """A new placeholder, which is no input of the graph yet."""
@@ -251,11 +259,3 @@ class DerivedGraph(graphs.FunctionGraph):
             new.set_shape(old.shape)
             self._here[id(old)] = new
             self._kept.append(old)
-
-
-def gradients(
-    graph: DerivedGraph, ys: list[tf.Tensor], xs: list[tf.Tensor], grad_ys: list[tf.Tensor] | None, trace: StageTrace
-) -> list[tf.Tensor | None]:
-    """The gradients of a stage's tensors, as dense tensors of `graph`; None where there is none."""
-    with graph.as_default(), tf.device(None):
-        return graph.own(between(ys, xs, grad_ys, trace.graph))
