@@ -210,6 +210,8 @@ class Arguments(SharedOptions):
     serialized: bool = field(init=False)  # Whether several elements of the infeed take the place of a micro-batch.
     stages: tuple[tuple[Callable[..., Nested], ...], ...] = field(init=False)
     count: int | tf.Tensor = field(init=False)
+    multiple: int = field(init=False)  # What the count is to be a multiple of.
+    known_count: int | None = field(init=False)  # None where the run alone knows the count or has to refuse it.
     mapping: plan_arguments.Mapping = field(init=False)
     schedule: PipelineSchedule | PhasedExecution = field(init=False)
     recomputation: RecomputationMode | None = field(init=False)
@@ -276,7 +278,12 @@ class Arguments(SharedOptions):
                     f"`{name}` has {len(options)} items, but there are {len(stages)} stages; give one for each",
                 )
         faults.raise_any()
+        multiple = 1
+        if mapping is not None and isinstance(self.schedule, PipelineSchedule):
+            multiple = plan_arguments.overlap_length(self.schedule, mapping, self.training)
+        known = count if isinstance(count, int) and count % multiple == 0 else None
         vars(self).update(stages=stages, count=count, mapping=mapping, recomputation=mode, method=method)
+        vars(self).update(multiple=multiple, known_count=known)
 
     @property
     def full_mapping(self) -> tuple[plan_arguments.Mapping, tuple[bool, ...]]:

@@ -17,12 +17,13 @@ from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts, update_memory
 from tensorflow_ipu.pipelining.stages.part import GraphFunction, StagePart
-from tensorflow_ipu.pipelining.stages.tracing import check_static, placeholder, spec_of
+from tensorflow_ipu.pipelining.stages.splitting import LossCaptureGraph
+from tensorflow_ipu.pipelining.stages.tracing import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tensorflow_ipu._base.types import DTypeOf, Number, Optimizer, ShapeLike, Variable
+    from tensorflow_ipu._base.types import DTypeOf, Number, Optimizer, Variable
 
 _NAME = "OptimizerFunctionOutput"
 _Set = TypeVar("_Set")  # What an attribute may be set to.
@@ -403,32 +404,6 @@ class Accumulation:
         return [total + gradient for total, gradient in zip(before, gradients, strict=True)]
 
 
-class _UpdateGraph(graphs.FunctionGraph):
-    """A graph that may use tensors of the last stage's graph: they become its inputs."""
-
-    def __init__(self, stage: StagePart) -> None:
-        """Makes an empty graph, for an update after `stage`."""
-        super().__init__("pipeline_update")
-        self._stage = stage
-        self._here: dict[int, tf.Tensor] = {}
-        self.handed: list[tf.Tensor] = []
-        self.placeholders: list[tf.Tensor] = []
-
-    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
-        """Gives a tensor of another graph as one of this graph."""
-        if getattr(tensor, "graph", None) is not self._stage.graph:
-            return super().capture(tensor, name, shape)
-        outside = self._stage.outside(tensor)
-        if outside is not None:
-            return super().capture(outside, name, shape)
-        if id(tensor) not in self._here:
-            check_static(tensor)
-            self._here[id(tensor)] = placeholder(self, spec_of(tensor), "handed")
-            self.handed.append(tensor)
-            self.placeholders.append(self._here[id(tensor)])
-        return self._here[id(tensor)]
-
-
 class WeightUpdate:
     """An update that was traced."""
 
@@ -436,10 +411,10 @@ class WeightUpdate:
         self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], stage: StagePart
     ) -> None:
         """Traces an update."""
-        graph = _UpdateGraph(stage)
+        graph = LossCaptureGraph("pipeline_update", stage)
         graphs.trace_into(graph, lambda *given: apply(given), gradients)
-        self.handed = graph.handed
-        self._placeholders = [*graph.inputs[: len(gradients)], *graph.placeholders]
+        self.handed = [tensor for tensor, _ in graph.carried]
+        self._placeholders = [*graph.inputs[: len(gradients)], *(here for _, here in graph.carried)]
         self._function = GraphFunction(graph, self._placeholders, [])
 
     def alone(self) -> tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]:

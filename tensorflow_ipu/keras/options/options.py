@@ -102,14 +102,11 @@ class OptionGroup:
         default = type(self)()
         return {name: getattr(self, name) for name in self.names() if getattr(self, name) != getattr(default, name)}
 
-    def in_effect(self) -> dict[str, Any]:
-        """All options by name, with the values that count."""
-        return {name: getattr(self, name) for name in self.names()}
-
     def text(self, model_name: str) -> str:
         """The options as lines, each as one would type it."""
         unset = {each.name: each.metadata.get("unset", "") for each in fields(self)}
-        rows = [(name, value, unset[name] if value is None else "") for name, value in self.in_effect().items()]
+        values = ((name, getattr(self, name)) for name in self.names())
+        rows = [(name, value, unset[name] if value is None else "") for name, value in values]
         return assignments(f'Model "{model_name}": {self.title}', rows)
 
 
@@ -123,18 +120,15 @@ class InfeedOptions(OptionGroup):
         "device_ordinal": "the strategy has the device",
     }
 
-    prefetch_depth: int | None = None
+    prefetch_depth: int | None = 3  # The default of a queue.
     optimise_latency: bool = False
 
-    def in_effect(self) -> dict[str, Any]:
-        """All options by name, with the depth that a queue takes where none is set."""
-        return {**super().in_effect(), "prefetch_depth": _infeed(super().in_effect()).prefetch_depth}
-
     def checked(self, faults: Faults) -> Self:
-        """The group itself, since a queue checks its arguments."""
+        """The group with the depth that a queue takes for None. The queue checks its arguments."""
         del faults
-        _infeed(vars(self))
-        return self
+        # A queue of so little data costs nothing.
+        queue = IPUInfeedQueue(tf.data.Dataset.range(1), device_ordinal=0, **vars(self))
+        return replace(self, prefetch_depth=queue.prefetch_depth)
 
 
 @dataclass(frozen=True)
@@ -155,11 +149,6 @@ class OutfeedOptions(OptionGroup):
         del faults
         IPUOutfeedQueue(device_ordinal=0, **vars(self))
         return self
-
-
-def _infeed(options: Mapping[str, Any]) -> IPUInfeedQueue:
-    """A queue of so little data that it costs nothing, since the queue knows what its arguments mean."""
-    return IPUInfeedQueue(tf.data.Dataset.range(1), device_ordinal=0, **options)
 
 
 class ReplicatedMetricReductionMethod(enum.Enum):

@@ -26,7 +26,6 @@ from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSc
 from tensorflow_ipu.pipelining.schedule.phased import planned_phases
 from tensorflow_ipu.pipelining.schedule.pipelined import planned
 from tensorflow_ipu.pipelining.schedule.plan import Plan
-from tensorflow_ipu.pipelining.schedule.plan_arguments import overlap_length
 from tensorflow_ipu.pipelining.weight_update import Accumulation
 
 if TYPE_CHECKING:
@@ -107,30 +106,15 @@ def _check_count(arguments: Arguments) -> None:
         plan_arguments.check_multiple(arguments.count, arguments.schedule, arguments.mapping, arguments.training)
 
 
-def _known_count(arguments: Arguments) -> int | None:
-    """Returns the number of micro-batches, and None where the run alone knows it or has to refuse it."""
-    count = arguments.count
-    if isinstance(count, int) and count % _multiple(arguments) == 0:
-        return count
-    return None
-
-
-def _multiple(arguments: Arguments) -> int:
-    if isinstance(arguments.schedule, PhasedExecution):
-        return 1
-    return overlap_length(arguments.schedule, arguments.mapping, arguments.training)
-
-
 def _plan(arguments: Arguments) -> Plan:
     """The plan; for a count that is known at run time only, that of the smallest one with a steady section."""
-    micro_batches = _known_count(arguments)
+    micro_batches, full = arguments.known_count, arguments.full_mapping
     schedule, training = arguments.schedule, arguments.training
-    full = arguments.full_mapping
     if isinstance(schedule, PhasedExecution):
         count = micro_batches or 2
         plan = planned_phases(schedule, full, count, training, arguments.repeat_count, arguments.liveness)
     else:
-        count = micro_batches or 4 * _multiple(arguments)
+        count = micro_batches or 4 * arguments.multiple
         plan = planned(
             schedule.name,
             full,
@@ -152,10 +136,9 @@ def _plan(arguments: Arguments) -> Plan:
 
 def _count(arguments: Arguments) -> int | tf.Tensor:
     """How many micro-batches one pass has; where the run alone knows, it fails where the schedule cannot have so many."""
-    known = _known_count(arguments)
-    if known is not None:
-        return known
-    multiple = _multiple(arguments)
+    if arguments.known_count is not None:
+        return arguments.known_count
+    multiple = arguments.multiple
     largest = plan_arguments.LARGEST_COUNT // arguments.batch_serialization_iterations
     before, after = plan_arguments.words_of_multiple(
         arguments.schedule.name,

@@ -14,7 +14,7 @@ from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu._tensorflow.autograph import add_to_message, user_code
 from tensorflow_ipu._tensorflow.gradients import has_gradient
 from tensorflow_ipu.pipelining.stages.splitting import DerivedGraph, Sources
-from tensorflow_ipu.pipelining.stages.tracing import StageGraph, as_arguments, flat_tensors, spec_of
+from tensorflow_ipu.pipelining.stages.tracing import StageGraph, as_arguments, flat_tensors, placeholder, spec_of
 from tensorflow_ipu.replicas import user_lines
 
 if TYPE_CHECKING:
@@ -80,9 +80,8 @@ class StagePart:
         self.inputs = inputs
         self.constant = constant
         self.loss = loss
-        self.flat_outputs = flat_tensors(outputs)
         self.outputs = tf.nest.map_structure(lambda one: None if one is None else spec_of(one), outputs)
-        self.output_specs = [spec_of(one) for one in self.flat_outputs]
+        self.output_specs = [spec_of(one) for one in flat_tensors(outputs)]
         self.stash: list[tf.TensorSpec] = []
         self.residuals: list[tf.TensorSpec] = []
         self.input_gradients: list[int] = []
@@ -94,7 +93,7 @@ class StagePart:
         self._backward_graph: DerivedGraph | None = None
         self._backward_results: list[tf.Tensor] = []
         self._recompute: GraphFunction | None = None
-        self._results = [*self.flat_outputs, *([] if loss is None else [loss])]
+        self._results = [*flat_tensors(outputs), *([] if loss is None else [loss])]
         self._forward: GraphFunction | None = None
         self._stashed: list[tf.Tensor] = []
         self._assigned: Collection[int] = ()
@@ -209,7 +208,7 @@ class StagePart:
         # What a loop within the stage leaves for its gradient is no tensor, and cannot be stashed: it is recomputed.
         for again in (False, True):
             graph = DerivedGraph(f"{self.graph.name}_backward", sources, recompute=again, loss=loss)
-            grad_ys = None if output_gradients is None else [graph.add_input(spec_of(one), "gradient") for one in ys]
+            grad_ys = None if output_gradients is None else [placeholder(graph, spec_of(one), "gradient") for one in ys]
             found = graph.gradients(ys, xs, grad_ys)
             if all(map(_can_be_stashed, graph.stashed)):
                 break

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs, variables
 from tensorflow_ipu._tensorflow.gradients import between
-from tensorflow_ipu.pipelining.stages.tracing import check_static, is_of_stage, placeholder
+from tensorflow_ipu.pipelining.stages.tracing import check_static, is_of_stage, placeholder, spec_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, ShapeLike
@@ -125,47 +125,57 @@ def _only_reads(function: Any) -> bool:
     )
 
 
-class DerivedGraph(graphs.FunctionGraph):
+class LossCaptureGraph(graphs.FunctionGraph):
+    """A graph that may use tensors of the stage that computes the loss: they become its inputs."""
+
+    def __init__(self, name: str, loss: StagePart | None) -> None:
+        """Makes an empty graph."""
+        super().__init__(name)
+        self._loss = loss
+        self.carried: list[tuple[tf.Tensor, tf.Tensor]] = []  # These tensors, each with its placeholder.
+
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
+        """Gives a tensor of another graph as one of this graph."""
+        if self._loss is None or getattr(tensor, "graph", None) is not self._loss.graph:
+            return super().capture(tensor, name=name, shape=shape)
+        outside = self._loss.outside(tensor)
+        if outside is not None:
+            return super().capture(outside, name=name, shape=shape)
+        for known, here in self.carried:
+            if known is tensor:
+                return here
+        check_static(tensor)
+        self.carried.append((tensor, placeholder(self, spec_of(tensor), "carried")))
+        return self.carried[-1][1]
+
+
+class DerivedGraph(LossCaptureGraph):
     """A graph that uses tensors of a stage's graph: those that have to be stashed become its inputs."""
 
     runs_in_loop = True  # As a stage itself does.
 
     def __init__(self, name: str, sources: Sources, *, recompute: bool, loss: StagePart | None = None) -> None:
         """Makes an empty graph."""
-        super().__init__(name)
+        super().__init__(name, loss)
         self._sources = sources
         self._recompute = recompute
-        self._loss = loss
         self._here: dict[int, tf.Tensor] = {}
         self._kept: list[tf.Tensor] = []  # Ids are those of living tensors.
         self.stashed: list[tf.Tensor] = []
         self.placeholders: list[tf.Tensor] = []
-        self.carried: list[tuple[tf.Tensor, tf.Tensor]] = []
 
     def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
         """Gives a tensor of another graph as one of this graph."""
         graph = getattr(tensor, "graph", None)
         if graph is self._sources.stage.graph:
             return self.rematerialized(tensor)
-        if self._loss is not None and graph is self._loss.graph:
-            outside = self._loss.outside(tensor)
-            return self._of_last_stage(tensor) if outside is None else super().capture(outside, name=name, shape=shape)
-        if is_of_stage(graph):
+        if is_of_stage(graph) and (self._loss is None or graph is not self._loss.graph):
             raise ValueError(
                 f"`compute_gradients` of the optimizer uses the tensor `{tensor.name}` of an inner stage of the pipeline for"
                 f" the gradients of {self._sources.stage.name}, and only what the last stage returns reaches the optimizer:"
                 " hand it on from stage to stage, and take it as an argument of `optimizer_function`"
             )
         return super().capture(tensor, name=name, shape=shape)
-
-    def _of_last_stage(self, tensor: tf.Tensor) -> tf.Tensor:
-        """A tensor of the last stage, which comes with the gradients of the micro-batch that it belongs to."""
-        for known, here in self.carried:
-            if known is tensor:
-                return here
-        check_static(tensor)
-        self.carried.append((tensor, self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "carried")))
-        return self.carried[-1][1]
 
     def own(self, gradients: Iterable[Gradient | None]) -> list[tf.Tensor | None]:
         """Returns gradients as dense tensors of this graph; gradient functions may return tensors of the stage as they are."""
@@ -177,10 +187,6 @@ class DerivedGraph(graphs.FunctionGraph):
         """The gradients of the stage's tensors, as dense tensors of this graph; None where there is none."""
         with self.as_default(), tf.device(None):
             return self.own(between(ys, xs, grad_ys, self._sources.stage.graph))
-
-    def add_input(self, spec: tf.TensorSpec, name: str) -> tf.Tensor:
-        """A new placeholder, which is no input of the graph yet."""
-        return placeholder(self, spec, name)
 
     def rematerialized(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor of the stage's graph as one of this graph."""
@@ -239,7 +245,7 @@ class DerivedGraph(graphs.FunctionGraph):
             is_cut = tensor.op.type not in _VIEWS or self._sources.is_source(tensor)
         if not is_cut:
             return None
-        found = self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "stashed")
+        found = placeholder(self, spec_of(tensor), "stashed")
         variables.say_same_behind(tensor, found)
         self.stashed.append(tensor)
         self.placeholders.append(found)
