@@ -67,12 +67,18 @@ class PipelineStageOptions:
           ValueError: The value of an option is none that it can have.
         """
         given = dict(zip(_KINDS, (convolution_options, matmul_options, slice_options), strict=True))
-        faults = [fault for name, options in given.items() for fault in _faults(name, options)]
-        if faults:
-            raise TypeError("; ".join(faults))
-        faults = [fault for name, options in given.items() for fault in poplar_options.faults(name, options or {})]
-        if faults:
-            raise ValueError("; ".join(faults))
+        faults = Faults()
+        for name, options in given.items():
+            if options is not None and not isinstance(options, dict):
+                faults.add(TypeError, f"`{name}` must be a dict of names and values, but is {options!r}")
+                continue
+            untyped = [item for item in (options or {}).items() if not all(isinstance(part, str) for part in item)]
+            for key, value in untyped:
+                words = f"must have strings as names and values, but has `{key!r}: {value!r}`; write it as text"
+                faults.add(TypeError, f"`{name}` {words}")
+            for fault in () if untyped else poplar_options.faults(name, options or {}):
+                faults.add(ValueError, fault)
+        faults.raise_any()
         self._record = StageOptionsRecord(
             *(tuple(PoplarOption(*item) for item in (options or {}).items()) for options in given.values())
         )
@@ -90,18 +96,6 @@ class PipelineStageOptions:
     def __repr__(self) -> str:
         fields = (f"{name}={dict(options)!r}" for name, options in self._record._asdict().items() if options)
         return f"PipelineStageOptions({', '.join(fields)})"
-
-
-def _faults(name: str, options: object) -> list[str]:
-    if options is None:
-        return []
-    if not isinstance(options, dict):
-        return [f"`{name}` must be a dict of names and values, but is {options!r}"]
-    return [
-        f"`{name}` must have strings as names and values, but has `{key!r}: {value!r}`; write it as text"
-        for key, value in options.items()
-        if not (isinstance(key, str) and isinstance(value, str))
-    ]
 
 
 @dataclass(frozen=True)
@@ -257,14 +251,12 @@ class Arguments(SharedOptions):
             )
         stages = _stages(self.computational_stages, faults)
         mapping = self._mapping(stages, faults)
-        mode = None
-        if isinstance(self.schedule, PhasedExecution):
-            self._check_phases(self.schedule, mapping, faults)
-        else:
-            plan_arguments.checked_schedule(
-                self.schedule, mapping, self.training, serialization, faults, name="pipeline_schedule"
-            )
-            mode = plan_arguments.checked_recomputation(self.recomputation_mode, self.schedule, self.training, faults)
+        if isinstance(self.schedule, PhasedExecution) and mapping is not None:
+            check_groups(self.schedule, mapping, faults)
+        plan_arguments.checked_schedule(
+            self.schedule, mapping, self.training, serialization, faults, name="pipeline_schedule"
+        )
+        mode = plan_arguments.checked_recomputation(self.recomputation_mode, self.schedule, self.training, faults)
         self._check_liveness(faults)
         if self.training and not callable(self.optimizer_function):
             faults.add(TypeError, f"`optimizer_function` must be a function, but is {self.optimizer_function!r}")
@@ -338,25 +330,6 @@ class Arguments(SharedOptions):
             tuple(0 if self.serialized else end - width + part for part in range(width))
             for end, width in zip(ends, widths, strict=True)
         )
-
-    def _check_phases(self, execution: PhasedExecution, mapping: plan_arguments.Mapping | None, faults: Faults) -> None:
-        """Records what cannot be done in phases: a mapping to other than their groups, and what schedules can do."""
-        if mapping is not None:
-            check_groups(execution, mapping, faults)
-        mode = self.recomputation_mode
-        if mode is not None:
-            kind = NotImplementedError if isinstance(mode, RecomputationMode) else TypeError
-            faults.add(
-                kind,
-                f"`recomputation_mode` is {mode!r} and `pipeline_schedule` is {execution}: a phase keeps its activations"
-                " off the chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
-            )
-        if self.serialized:
-            faults.add(
-                NotImplementedError,
-                f"`batch_serialization_iterations` is {self.batch_serialization_iterations} and `pipeline_schedule` is"
-                f" {execution}; batches can be serialised with `PipelineSchedule.Sequential` only",
-            )
 
     def _check_liveness(self, faults: Faults) -> None:
         liveness = self.phase_liveness

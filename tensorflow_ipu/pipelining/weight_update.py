@@ -18,11 +18,9 @@ from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, Gradient
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts, update_memory
 from tensorflow_ipu.pipelining.stages.part import GraphFunction, StagePart
 from tensorflow_ipu.pipelining.stages.splitting import LossCaptureGraph
-from tensorflow_ipu.pipelining.stages.tracing import spec_of
+from tensorflow_ipu.pipelining.stages.tracing import distinct, spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from tensorflow_ipu._base.types import DTypeOf, Number, Optimizer, Variable
 
 _NAME = "OptimizerFunctionOutput"
@@ -266,13 +264,13 @@ class Training:
         """Finds the variables to train."""
         self._output = output
         self._args, self._kwargs, chosen = _without_var_list(output)
-        used = _distinct([variable for stage in stages for variable in stage.used_variables])
+        used = distinct([variable for stage in stages for variable in stage.used_variables])
         if chosen is None:
             chosen = output.variables or (output.tape.watched_variables() if output.tape is not None else None)
         # Keras has variables of its own, around those of TensorFlow; its optimizers are given back what they gave.
         self._given = {id(tf_variable(variable).handle): variable for variable in chosen or ()}
         if chosen:
-            self.variables = _distinct([tf_variable(variable) for variable in chosen])
+            self.variables = distinct([tf_variable(variable) for variable in chosen])
         else:
             self.variables = [variable for variable in used if variable.trainable]
         handles = {id(variable.handle) for variable in used}
@@ -346,10 +344,6 @@ class Training:
             given, variables = zip(*pairs, strict=True)
             pairs = list(zip(output.opt.get_unscaled_gradients(given), variables, strict=True))
         output.opt.apply_gradients(pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs)
-
-
-def _distinct(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
-    return list({id(variable.handle): variable for variable in variables}.values())
 
 
 def _without_var_list(

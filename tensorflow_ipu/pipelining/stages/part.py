@@ -14,7 +14,14 @@ from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu._tensorflow.autograph import add_to_message, user_code
 from tensorflow_ipu._tensorflow.gradients import has_gradient
 from tensorflow_ipu.pipelining.stages.splitting import DerivedGraph, Sources
-from tensorflow_ipu.pipelining.stages.tracing import StageGraph, as_arguments, flat_tensors, placeholder, spec_of
+from tensorflow_ipu.pipelining.stages.tracing import (
+    StageGraph,
+    as_arguments,
+    distinct,
+    flat_tensors,
+    placeholder,
+    spec_of,
+)
 from tensorflow_ipu.replicas import user_lines
 
 if TYPE_CHECKING:
@@ -102,10 +109,7 @@ class StagePart:
     @property
     def used_variables(self) -> list[tf.Variable]:
         """All variables that it uses, each once."""
-        found: dict[int, tf.Variable] = {}
-        for variable in self.graph.variables:
-            found.setdefault(id(variable.handle), variable)
-        return list(found.values())
+        return distinct(self.graph.variables)
 
     def outside(self, tensor: tf.Tensor) -> tf.Tensor | None:
         """The tensor outside that one of the graph stands for; None for one that is the graph's own."""
