@@ -282,10 +282,6 @@ class Arguments(SharedOptions):
         """The IPUs of each stage, and whether it was given as a list of parts."""
         return self.mapping, tuple(isinstance(stage, (list, tuple)) for stage in self.computational_stages)
 
-    def is_everywhere(self, stage: int) -> bool:
-        """Whether a stage is on all IPUs."""
-        return self.device_mapping is not None and self.device_mapping[stage] == plan_arguments.ALL_IPUS
-
     def recorded(self) -> PipelineOptions:
         """Returns the options that tune hardware alone."""
         given = (getattr(self, each.name) for each in fields(PipelineOptions))

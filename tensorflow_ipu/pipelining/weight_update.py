@@ -16,9 +16,9 @@ from tensorflow_ipu._tensorflow.old_keras import take_over_slots
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, parts, update_memory
-from tensorflow_ipu.pipelining.stages.part import GraphFunction, StagePart
+from tensorflow_ipu.pipelining.stages.part import GraphFunction, StagePart, distinct
 from tensorflow_ipu.pipelining.stages.splitting import LossCaptureGraph
-from tensorflow_ipu.pipelining.stages.tracing import distinct, spec_of
+from tensorflow_ipu.pipelining.stages.tracing import spec_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeOf, Number, Optimizer, Variable

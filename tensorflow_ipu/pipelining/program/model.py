@@ -81,6 +81,7 @@ class Model:
         constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in inputs]
         if arguments.infeed is not None:
             positional, named = infeed.specs(arguments.infeed)
+        given = arguments.device_mapping or arguments.mapping
         last = len(arguments.stages) - 1
         source = "the `inputs`, and an element of the infeed"
         for stage, functions in enumerate(work.counting(arguments.stages)):
@@ -89,7 +90,7 @@ class Model:
                 self.parts[stage, part] = trace_stage(
                     function,
                     f"stage {stage}" if part is None else f"stage {stage}.{part}",
-                    ALL_IPUS if arguments.is_everywhere(stage) else ipu,
+                    ALL_IPUS if given[stage] == ALL_IPUS else ipu,
                     constants=constants,
                     positional=positional,
                     named={key: named[key] for key in sorted(named)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -17,7 +17,6 @@ from tensorflow_ipu.pipelining.stages.splitting import DerivedGraph, Sources
 from tensorflow_ipu.pipelining.stages.tracing import (
     StageGraph,
     as_arguments,
-    distinct,
     flat_tensors,
     placeholder,
     spec_of,
@@ -296,6 +295,11 @@ class StagePart:
                     " tensor of a training pipeline needs a static shape. Set `drop_remainder=True` where the dataset is"
                     " batched, or state the shape with `tf.ensure_shape`"
                 )
+
+
+def distinct(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
+    """Returns variables, each once."""
+    return list({id(variable.handle): variable for variable in variables}.values())
 
 
 def _bytes(specs: Sequence[tf.TensorSpec]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -20,11 +20,6 @@ _LARGEST_CONSTANT = 128
 def flat_tensors(structure: Nested) -> list[Any]:
     """The tensors of a structure, without its Nones."""
     return [tensor for tensor in tf.nest.flatten(structure) if tensor is not None]
-
-
-def distinct(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
-    """Returns variables, each once."""
-    return list({id(variable.handle): variable for variable in variables}.values())
 
 
 def spec_of(tensor: tf.Tensor | tf.Variable) -> tf.TensorSpec:
