@@ -160,6 +160,11 @@ class IPUOwnedIterator(IPUIterator):
             self._infeed_queue._feed.drop_with(self)
 
 
+def queue_of(iterator: IPUIterator) -> IPUInfeedQueue:
+    """Returns the queue that an iterator reads."""
+    return iterator._infeed_queue
+
+
 # Code of these packages that iterates over a dataset wants its elements on the host: Keras to drive its own steps,
 # TensorFlow for `as_numpy_iterator` and the like.
 _HOST_PACKAGES = ("keras", "tensorflow", "tf_keras")

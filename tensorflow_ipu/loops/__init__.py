@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._tensorflow.autograph import user_code
-from tensorflow_ipu.feeds import IPUInfeedQueue
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator
 from tensorflow_ipu.feeds.infeed import expected, take
+from tensorflow_ipu.feeds.iterator import queue_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested, Number, TensorLike
@@ -27,7 +28,7 @@ def while_loop(
     condition: Callable[..., TensorLike],
     body: Callable[..., Nested],
     inputs: Sequence[TensorLike] | TensorLike | None = None,
-    infeed_queue: IPUInfeedQueue | None = None,
+    infeed_queue: IPUInfeedQueue | IPUIterator | None = None,
     maximum_iterations: Number | None = None,
     use_while_v1: bool = True,
 ) -> Nested:
@@ -38,7 +39,7 @@ def while_loop(
       body: From the carried values, then the element of the infeed (a tuple by position, a dict by name), to the carried
         values of the next iteration, optionally followed by operations that the iteration is to run. It is called once.
       inputs: The first carried values: a list, or one value. What is no tensor is converted to one.
-      infeed_queue: The queue that `body` takes one element an iteration from.
+      infeed_queue: The queue that `body` takes one element an iteration from, or an iterator of a dataset.
       maximum_iterations: An upper limit to the iterations, as an int of up to 2**31 - 1, or an integer scalar, of which
         that is the most. The gradient of a loop needs one that is known when the program is traced.
       use_while_v1: Accepted: TensorFlow 2 has one kind of loop left, and False logs a warning, as in the original.
@@ -61,7 +62,7 @@ def while_loop(
             most = tf.minimum(most, tf.constant(tf.int32.max, most.dtype))
         most = tf.cast(most, tf.int32)
     carried = _carried_values(inputs)
-    _check_queue(infeed_queue)
+    queue = _checked_queue(infeed_queue)
     needs = _misfit(condition, len(carried), ())
     if needs is not None:
         raise TypeError(
@@ -70,14 +71,14 @@ def while_loop(
         )
     holds = user_code(condition)
     zero = tf.constant(0)
-    return _loop(lambda _, *values: _truth(holds(*values)), body, zero, carried, infeed_queue, most)
+    return _loop(lambda _, *values: _truth(holds(*values)), body, zero, carried, queue, most)
 
 
 def repeat(
     n: TensorLike,
     body: Callable[..., Nested],
     inputs: Sequence[TensorLike] | TensorLike | None = None,
-    infeed_queue: IPUInfeedQueue | None = None,
+    infeed_queue: IPUInfeedQueue | IPUIterator | None = None,
     use_while_v1: bool = True,
 ) -> Nested:
     """Repeats `body` `n` times; see `while_loop` for the result, and for what is raised.
@@ -87,7 +88,7 @@ def repeat(
         number that is known when the program is traced.
       body: As for `while_loop`.
       inputs: The first carried values, as for `while_loop`.
-      infeed_queue: The queue that `body` takes one element an iteration from.
+      infeed_queue: The queue that `body` takes one element an iteration from, or an iterator of a dataset.
       use_while_v1: Accepted, as for `while_loop`.
 
     Raises:
@@ -96,11 +97,11 @@ def repeat(
     _note_while_version(use_while_v1)
     count = _iterations("n", n)
     carried = _carried_values(inputs)
-    _check_queue(infeed_queue)
+    queue = _checked_queue(infeed_queue)
     # With a limit, XLA knows how much the gradient of a loop has to keep. TensorFlow takes one of int32.
     static = tf.get_static_value(count)
     limit = None if static is None or static > tf.int32.max else max(0, int(static))
-    return _loop(lambda i, *_: i < count, body, tf.constant(0, count.dtype), carried, infeed_queue, limit)
+    return _loop(lambda i, *_: i < count, body, tf.constant(0, count.dtype), carried, queue, limit)
 
 
 def _note_while_version(use_while_v1: bool) -> None:
@@ -135,13 +136,15 @@ def _truth(value: TensorLike) -> tf.Tensor:
     return tensor
 
 
-def _check_queue(infeed_queue: object) -> None:
-    """Refuses what is no infeed queue."""
-    if infeed_queue is not None and not isinstance(infeed_queue, IPUInfeedQueue):
+def _checked_queue(infeed_queue: IPUInfeedQueue | IPUIterator | None) -> IPUInfeedQueue | None:
+    """Returns the infeed queue, or that of an iterator, and refuses all else."""
+    queue = queue_of(infeed_queue) if isinstance(infeed_queue, IPUIterator) else infeed_queue
+    if queue is not None and not isinstance(queue, IPUInfeedQueue):
         raise TypeError(
             f"`infeed_queue` must be an `IPUInfeedQueue`, but is {infeed_queue!r}. Wrap a dataset:"
             " `IPUInfeedQueue(dataset)`"
         )
+    return queue
 
 
 def _misfit(function: Callable[..., Nested], positional: int, names: Sequence[str]) -> str | None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs
-from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.pipelining.options import PipelineStageOptions
+from tensorflow_ipu.pipelining.options import Arguments, PipelineStageOptions
 from tensorflow_ipu.pipelining.schedule.enums import (
     Liveness,
     PhasedExecution,
@@ -34,7 +33,7 @@ def pipeline(
     repeat_count: int = 1,
     batch_serialization_iterations: int = 1,
     inputs: Nested = None,
-    infeed_queue: IPUInfeedQueue | None = None,
+    infeed_queue: IPUInfeedQueue | IPUIterator | None = None,
     outfeed_queue: IPUOutfeedQueue | None = None,
     optimizer_function: Callable[..., OptimizerFunctionOutput] | None = None,
     device_mapping: Sequence[int | Sequence[int]] | None = None,
@@ -78,7 +77,8 @@ def pipeline(
       batch_serialization_iterations: How many elements of the infeed take the place of each micro-batch. With
         `PipelineSchedule.Sequential` on one IPU alone.
       inputs: The first stage's first arguments, the same for each micro-batch: a list of tensors, or one.
-      infeed_queue: The queue of the first stage's further arguments.
+      infeed_queue: The queue of the first stage's further arguments, or an iterator of a dataset, `iter(dataset)` in the
+        strategy's scope.
       outfeed_queue: The queue that gets the last stage's results, one element a micro-batch: in training a list of its
         outputs, otherwise what it returned.
       optimizer_function: From the outputs of the last stage to an `OptimizerFunctionOutput`; None to infer only.
@@ -117,11 +117,11 @@ def pipeline(
       RuntimeError: There is no variable to train, or no program is being traced.
       FailedPreconditionError: Of `tf.errors`; the number of micro-batches is no such multiple.
     """
-    given = SimpleNamespace(**locals())  # The signature alone declares the arguments.
+    given = locals()  # As they are in the signature.
     from tensorflow_ipu.pipelining.program.build import build  # It takes time to import.
 
     try:
-        return build(given)
+        return build(Arguments(**given))
     except Exception as exc:
         raise tracebacks.blamed_on_call(exc)  # noqa: B904  (It is the same.)
 

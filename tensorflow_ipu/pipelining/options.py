@@ -1,11 +1,11 @@
-"""What `pipeline` was given: checked, all faults at once, and brought into one form."""
+"""The arguments of `pipeline`: declared once, checked all at once, and read from here by Keras, printing and files."""
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
@@ -13,7 +13,8 @@ import tensorflow as tf
 from tensorflow_ipu._base import poplar_options
 from tensorflow_ipu._base.checks import Faults, as_int, is_int, note_bool
 from tensorflow_ipu._base.tensors import note_dtype
-from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator, IPUOutfeedMode, IPUOutfeedQueue
+from tensorflow_ipu.feeds.iterator import queue_of
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.optimizers.accumulation import check_sharding, checked_method
 from tensorflow_ipu.pipelining.schedule import plan_arguments
@@ -27,7 +28,9 @@ from tensorflow_ipu.pipelining.schedule.enums import (
 from tensorflow_ipu.pipelining.schedule.phased import check_groups
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import DTypeOf, Nested
+    from _typeshed import DataclassInstance
+
+    from tensorflow_ipu._base.types import DTypeOf, Nested, Number
     from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 
 _KINDS = ("convolution_options", "matmul_options", "slice_options")
@@ -64,12 +67,18 @@ class PipelineStageOptions:
           ValueError: The value of an option is none that it can have.
         """
         given = dict(zip(_KINDS, (convolution_options, matmul_options, slice_options), strict=True))
-        faults = [fault for name, options in given.items() for fault in _faults(name, options)]
-        if faults:
-            raise TypeError("; ".join(faults))
-        faults = [fault for name, options in given.items() for fault in poplar_options.faults(name, options or {})]
-        if faults:
-            raise ValueError("; ".join(faults))
+        faults = Faults()
+        for name, options in given.items():
+            if options is not None and not isinstance(options, dict):
+                faults.add(TypeError, f"`{name}` must be a dict of names and values, but is {options!r}")
+                continue
+            untyped = [item for item in (options or {}).items() if not all(isinstance(part, str) for part in item)]
+            for key, value in untyped:
+                words = f"must have strings as names and values, but has `{key!r}: {value!r}`; write it as text"
+                faults.add(TypeError, f"`{name}` {words}")
+            for fault in () if untyped else poplar_options.faults(name, options or {}):
+                faults.add(ValueError, fault)
+        faults.raise_any()
         self._record = StageOptionsRecord(
             *(tuple(PoplarOption(*item) for item in (options or {}).items()) for options in given.values())
         )
@@ -89,18 +98,6 @@ class PipelineStageOptions:
         return f"PipelineStageOptions({', '.join(fields)})"
 
 
-def _faults(name: str, options: object) -> list[str]:
-    if options is None:
-        return []
-    if not isinstance(options, dict):
-        return [f"`{name}` must be a dict of names and values, but is {options!r}"]
-    return [
-        f"`{name}` must have strings as names and values, but has `{key!r}: {value!r}`; write it as text"
-        for key, value in options.items()
-        if not (isinstance(key, str) and isinstance(value, str))
-    ]
-
-
 @dataclass(frozen=True)
 class PipelineOptions:
     """What tunes hardware alone, as given to `pipeline`: checked and recorded, of no effect in the emulator."""
@@ -116,184 +113,255 @@ class PipelineOptions:
     offload_weights: bool | None
 
 
-def checked_options(given: object, stages: int | None, faults: Faults) -> PipelineOptions:
-    """What `given` has of them. Records what is wrong with them, and with the dtypes."""
-    for name in ("gradient_accumulation_dtype", "accumulate_outfeed_dtype"):
-        note_dtype(name, getattr(given, name), faults)
-    lists: dict[str, tuple[PipelineStageOptions, ...] | None] = {}
-    for direction in ("forward", "backward"):
-        name = f"{direction}_propagation_stages_poplar_options"
-        lists[name] = _stage_options(name, getattr(given, name), stages, faults)
-    name = "weight_update_poplar_options"
-    update = getattr(given, name)
-    if update is not None and not isinstance(update, PipelineStageOptions):
-        faults.add(TypeError, f"`{name}` must be a `PipelineStageOptions`, but is {update!r}")
-    names = [each.name for each in fields(PipelineOptions) if not each.name.endswith("_poplar_options")]
-    flags = {name: getattr(given, name) for name in names}
-    for name, value in flags.items():
-        note_bool(name, value, faults, optional=True)
-    check_sharding(given, faults)
-    return PipelineOptions(**lists, weight_update_poplar_options=update, **flags)
-
-
-def _stage_options(
-    name: str, value: object, stages: int | None, faults: Faults
-) -> tuple[PipelineStageOptions, ...] | None:
-    if value is None:
-        return None
-    if not isinstance(value, (list, tuple)):
+def _note_stage_options(name: str, value: object, faults: Faults) -> None:
+    if value is not None and not isinstance(value, (list, tuple)):
         faults.add(TypeError, f"`{name}` must be a list of `PipelineStageOptions`, but is {value!r}")
-        return None
-    for each in (inner for item in value for inner in (item if isinstance(item, (list, tuple)) else [item])):
+        return
+    for each in (inner for item in value or () for inner in (item if isinstance(item, (list, tuple)) else [item])):
         if not isinstance(each, PipelineStageOptions):
             faults.add(TypeError, f"`{name}` must hold `PipelineStageOptions` alone, but holds {each!r}")
-    if stages is not None and len(value) != stages:
-        faults.add(ValueError, f"`{name}` has {len(value)} items, but there are {stages} stages; give one for each")
-    return tuple(value)
 
 
-def check_queues(given: SimpleNamespace, training: bool, faults: Faults) -> None:
-    """Records what is wrong with the queues, and with what is to go into the outfeed."""
-    infeed, outfeed, mask = given.infeed_queue, given.outfeed_queue, given.outfeed_mask
-    if infeed is not None and not isinstance(infeed, IPUInfeedQueue):
-        faults.add(TypeError, f"infeed_queue is not an instance of `IPUInfeedQueue`, but {infeed!r}")
-    if outfeed is not None and not isinstance(outfeed, IPUOutfeedQueue):
-        faults.add(TypeError, f"outfeed_queue is not an instance of `IPUOutfeedQueue`, but {outfeed!r}")
-    if mask is not None and not isinstance(mask, (list, tuple)):
-        faults.add(TypeError, f"`outfeed_mask` must be a list of bools, one an output, but is {mask!r}")
-    if mask is not None and not training:
-        faults.add(ValueError, "An optimizer_function must be provided when `outfeed_mask` is set")
-    if given.outfeed_loss and not training:
-        faults.add(ValueError, "An optimizer_function must be provided when `outfeed_loss` is True")
-    if given.outfeed_loss and mask is not None:
-        faults.add(ValueError, "Only one of `outfeed_loss` and `outfeed_mask` can be set")
-    if given.outfeed_loss and outfeed is None:
-        faults.add(ValueError, "An outfeed_queue must be provided when `outfeed_loss` is True")
-    if given.accumulate_outfeed:
-        if outfeed is None:
-            faults.add(ValueError, "An outfeed_queue must be provided when `accumulate_outfeed` is True")
-        elif isinstance(outfeed, IPUOutfeedQueue) and outfeed.outfeed_mode is not IPUOutfeedMode.ALL:
+def _note_update_options(name: str, value: object, faults: Faults) -> None:
+    if value is not None and not isinstance(value, PipelineStageOptions):
+        faults.add(TypeError, f"`{name}` must be a `PipelineStageOptions`, but is {value!r}")
+
+
+# The metadata of an option: `check` records what is wrong with a value, `unset` says what None stands for, and `refused`
+# why a Keras model does not take it.
+PER_VARIABLE = {"check": note_dtype, "unset": "that of each variable"}
+FLAG = {"check": note_bool}
+CHOICE = {"check": functools.partial(note_bool, optional=True)}  # Of True, False and None.
+_STAGES = {"check": _note_stage_options}
+_OF_MODEL = {"refused": "the model sets it"}
+_USELESS = {"refused": "a Keras model has no use for it"}
+_RENAMED = {
+    name: {"refused": f"set `gradient_accumulation_{name}` instead"}
+    for name in ("steps_per_replica", "reduction_method")
+}
+
+
+def check_fields(options: DataclassInstance, faults: Faults) -> None:
+    """Records what is wrong with options one by one, and with sharding."""
+    for each in fields(options):
+        if "check" in each.metadata:
+            each.metadata["check"](each.name, getattr(options, each.name), faults)
+    if hasattr(options, "replicated_optimizer_state_sharding"):
+        check_sharding(options, faults)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedOptions:
+    """The options of `pipeline` that Keras models take too, under the same names and with the same defaults."""
+
+    accumulate_outfeed_dtype: DTypeOf = field(default=None, metadata={**PER_VARIABLE, "unset": "that of each result"})
+    backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = field(
+        default=None, metadata=_STAGES
+    )
+    continuous_weight_updates: bool = False
+    forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = field(
+        default=None, metadata=_STAGES
+    )
+    gradient_accumulation_dtype: DTypeOf = field(default=None, metadata=PER_VARIABLE)
+    gradient_accumulation_for_captured_grads: bool = True
+    name: str | None = None
+    offload_activations: bool | None = field(default=None, metadata=CHOICE)
+    offload_gradient_accumulation_buffers: bool | None = field(default=None, metadata=CHOICE)
+    offload_weight_update_variables: bool | None = field(default=None, metadata=CHOICE)
+    offload_weights: bool | None = field(default=None, metadata=CHOICE)
+    phase_liveness: Liveness | None = field(default=None, metadata={"unset": "phases leave the chip after each"})
+    pipeline_schedule: PipelineSchedule | PhasedExecution | None = field(
+        default=None, metadata={"unset": "PipelineSchedule.Grouped"}
+    )
+    recomputation_mode: RecomputationMode | None = field(default=None, metadata={"unset": "nothing is recomputed"})
+    replicated_optimizer_state_sharding: bool | None = field(default=False, metadata=CHOICE)
+    replicated_weight_sharding: bool | None = field(default=None, metadata=CHOICE)
+    weight_update_poplar_options: PipelineStageOptions | None = field(
+        default=None, metadata={"check": _note_update_options}
+    )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Arguments(SharedOptions):
+    """The arguments of `pipeline`, and what follows from them. Making it raises all that is wrong with them."""
+
+    computational_stages: Sequence[Callable[..., Nested] | Sequence[Callable[..., Nested]]] = field(metadata=_OF_MODEL)
+    gradient_accumulation_count: Number | tf.Variable | None = field(metadata=_RENAMED["steps_per_replica"])
+    repeat_count: int = field(metadata=_OF_MODEL)
+    batch_serialization_iterations: int = field(metadata=_USELESS)
+    inputs: Nested = field(metadata=_OF_MODEL)
+    infeed_queue: IPUInfeedQueue | IPUIterator | None = field(metadata=_OF_MODEL)
+    outfeed_queue: IPUOutfeedQueue | None = field(metadata=_OF_MODEL)
+    optimizer_function: Callable[..., OptimizerFunctionOutput] | None = field(metadata=_OF_MODEL)
+    device_mapping: Sequence[int | Sequence[int]] | None
+    outfeed_loss: bool = field(metadata=_USELESS)
+    accumulate_outfeed: bool | Results
+    outfeed_mask: Sequence[bool] | None = field(metadata=_USELESS)
+    reduction_method: GradientAccumulationReductionMethod | str = field(metadata=_RENAMED["reduction_method"])
+
+    # What follows from them, in the form in which it is used.
+    training: bool = field(init=False)
+    serialized: bool = field(init=False)  # Whether several elements of the infeed take the place of a micro-batch.
+    stages: tuple[tuple[Callable[..., Nested], ...], ...] = field(init=False)
+    count: int | tf.Tensor = field(init=False)
+    multiple: int = field(init=False)  # What the count is to be a multiple of.
+    known_count: int | None = field(init=False)  # None where the run alone knows the count or has to refuse it.
+    mapping: plan_arguments.Mapping = field(init=False)
+    schedule: PipelineSchedule | PhasedExecution = field(init=False)
+    recomputation: RecomputationMode | None = field(init=False)
+    liveness: Liveness = field(init=False)
+    infeed: IPUInfeedQueue | None = field(init=False)
+    results: Results = field(init=False)
+    method: GradientAccumulationReductionMethod = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Checks the arguments, and raises all faults at once."""
+        serialization = self.batch_serialization_iterations
+        serialized = is_int(serialization) and serialization > 1
+        omitted = PipelineSchedule.Sequential if serialized else PipelineSchedule.Grouped
+        source = self.infeed_queue
+        results = Results.SUM if self.accumulate_outfeed else Results.EACH
+        vars(self).update(
+            training=self.optimizer_function is not None,
+            serialized=serialized,
+            schedule=omitted if self.pipeline_schedule is None else self.pipeline_schedule,
+            liveness=self.phase_liveness or Liveness.OffChipAfterEachPhase,
+            infeed=queue_of(source) if isinstance(source, IPUIterator) else source,
+            results=self.accumulate_outfeed if isinstance(self.accumulate_outfeed, Results) else results,
+        )
+        faults = Faults()
+        count = _count(self.gradient_accumulation_count, faults)
+        method = GradientAccumulationReductionMethod.SUM
+        if self.training:
+            method = checked_method("reduction_method", self.reduction_method, faults)
+        plan_arguments.checked_count("batch_serialization_iterations", serialization, faults)
+        plan_arguments.checked_count("repeat_count", self.repeat_count, faults)
+        counts = {"gradient_accumulation_count": count, "batch_serialization_iterations": serialization}
+        plan_arguments.checked_product(counts, faults)
+        if self.serialized and method is not GradientAccumulationReductionMethod.SUM:
+            faults.add(
+                ValueError,
+                "batch_serialization_iterations != 1 is only supported when `reduction_method` is SUM, but they are"
+                f" {serialization} and {method.name}",
+            )
+        if self.continuous_weight_updates:
+            faults.add(
+                NotImplementedError,
+                "`continuous_weight_updates` is not supported: weights are updated once a pass. Leave it False",
+            )
+        stages = _stages(self.computational_stages, faults)
+        mapping = self._mapping(stages, faults)
+        if isinstance(self.schedule, PhasedExecution) and mapping is not None:
+            check_groups(self.schedule, mapping, faults)
+        plan_arguments.checked_schedule(
+            self.schedule, mapping, self.training, serialization, faults, name="pipeline_schedule"
+        )
+        mode = plan_arguments.checked_recomputation(self.recomputation_mode, self.schedule, self.training, faults)
+        self._check_liveness(faults)
+        if self.training and not callable(self.optimizer_function):
+            faults.add(TypeError, f"`optimizer_function` must be a function, but is {self.optimizer_function!r}")
+        self._check_queues(faults)
+        check_fields(self, faults)
+        for name in ("forward_propagation_stages_poplar_options", "backward_propagation_stages_poplar_options"):
+            options = getattr(self, name)
+            if stages is not None and isinstance(options, (list, tuple)) and len(options) != len(stages):
+                faults.add(
+                    ValueError,
+                    f"`{name}` has {len(options)} items, but there are {len(stages)} stages; give one for each",
+                )
+        faults.raise_any()
+        multiple = 1
+        if mapping is not None and isinstance(self.schedule, PipelineSchedule):
+            multiple = plan_arguments.overlap_length(self.schedule, mapping, self.training)
+        known = count if isinstance(count, int) and count % multiple == 0 else None
+        vars(self).update(stages=stages, count=count, mapping=mapping, recomputation=mode, method=method)
+        vars(self).update(multiple=multiple, known_count=known)
+
+    @property
+    def full_mapping(self) -> tuple[plan_arguments.Mapping, tuple[bool, ...]]:
+        """The IPUs of each stage, and whether it was given as a list of parts."""
+        return self.mapping, tuple(isinstance(stage, (list, tuple)) for stage in self.computational_stages)
+
+    def recorded(self) -> PipelineOptions:
+        """Returns the options that tune hardware alone."""
+        given = (getattr(self, each.name) for each in fields(PipelineOptions))
+        values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in given]
+        return PipelineOptions(*values)
+
+    def _mapping(
+        self, stages: tuple[tuple[Callable[..., Nested], ...], ...] | None, faults: Faults
+    ) -> plan_arguments.Mapping | None:
+        value: object = self.device_mapping
+        if value is None:
+            value = self._default_mapping([len(parts) for parts in stages or ()])
+        elif not isinstance(value, (list, tuple)):
+            faults.add(TypeError, f"device_mapping argument needs to be a list or a tuple, but is {value!r}")
+            return None
+        elif stages is not None and len(value) != len(stages):
+            faults.add(
+                ValueError,
+                f"Each stage must be mapped to an IPU: `device_mapping` has {len(value)} items, and there are"
+                f" {len(stages)} stages",
+            )
+            return None
+        full = plan_arguments.checked_mapping("device_mapping", value, faults)
+        if full is None or stages is None:
+            return None
+        for at, (ipus, parts) in enumerate(zip(full[0], stages, strict=True)):
+            if len(ipus) != len(parts):
+                faults.add(
+                    ValueError,
+                    f"`device_mapping[{at}]` is {value[at]!r}, but stage {at} has {len(parts)} concurrent"
+                    f" function{'s' * (len(parts) > 1)}; each needs an IPU",
+                )
+                return None
+        return full[0]
+
+    def _default_mapping(self, widths: list[int]) -> plan_arguments.Mapping:
+        """The IPUs of stages of so many parts, where the user names none."""
+        if isinstance(self.schedule, PhasedExecution):
+            return self.schedule.default_mapping(widths)
+        ends = itertools.accumulate(widths)
+        return tuple(
+            tuple(0 if self.serialized else end - width + part for part in range(width))
+            for end, width in zip(ends, widths, strict=True)
+        )
+
+    def _check_liveness(self, faults: Faults) -> None:
+        liveness = self.phase_liveness
+        if liveness is not None and not isinstance(liveness, Liveness):
+            faults.add(TypeError, f"`phase_liveness` must be a `Liveness` or None, but is {liveness!r}")
+        elif liveness is not None and not isinstance(self.schedule, PhasedExecution):
+            faults.add(
+                ValueError,
+                f"`phase_liveness` is {liveness} and `pipeline_schedule` is {self.schedule}: stages of a pipeline never"
+                " leave the chip; leave `phase_liveness` out, or use a `PhasedExecution`",
+            )
+
+    def _check_queues(self, faults: Faults) -> None:
+        """Records what is wrong with the queues, and with what is to go into the outfeed."""
+        outfeed, mask = self.outfeed_queue, self.outfeed_mask
+        queues = (("infeed_queue", self.infeed, IPUInfeedQueue), ("outfeed_queue", outfeed, IPUOutfeedQueue))
+        for name, queue, kind in queues:
+            if queue is not None and not isinstance(queue, kind):
+                faults.add(TypeError, f"{name} is not an instance of `{kind.__name__}`, but {queue!r}")
+        if mask is not None and not isinstance(mask, (list, tuple)):
+            faults.add(TypeError, f"`outfeed_mask` must be a list of bools, one an output, but is {mask!r}")
+        if mask is not None and not self.training:
+            faults.add(ValueError, "An optimizer_function must be provided when `outfeed_mask` is set")
+        if self.outfeed_loss and not self.training:
+            faults.add(ValueError, "An optimizer_function must be provided when `outfeed_loss` is True")
+        if self.outfeed_loss and mask is not None:
+            faults.add(ValueError, "Only one of `outfeed_loss` and `outfeed_mask` can be set")
+        for name in ("outfeed_loss", "accumulate_outfeed"):
+            if getattr(self, name) and outfeed is None:
+                faults.add(ValueError, f"An outfeed_queue must be provided when `{name}` is True")
+        every = IPUOutfeedMode.ALL
+        if self.accumulate_outfeed and isinstance(outfeed, IPUOutfeedQueue) and outfeed.outfeed_mode is not every:
             faults.add(
                 ValueError,
                 "To accumulate the outfeed, it must be in `IPUOutfeedMode.ALL`; make another `outfeed_queue`",
             )
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """The arguments of a pipeline, in the form in which they are used."""
-
-    stages: tuple[tuple[Callable[..., Nested], ...], ...]
-    count: int | tf.Tensor
-    accumulation_dtype: DTypeOf
-    sum_captured: bool
-    repeat_count: int
-    serialization: int
-    inputs: tuple[Nested, ...]
-    infeed: IPUInfeedQueue | None
-    outfeed: IPUOutfeedQueue | None
-    optimizer_function: Callable[..., OptimizerFunctionOutput] | None
-    mapping: plan_arguments.Mapping
-    concurrent: tuple[bool, ...]
-    everywhere: frozenset[int]
-    schedule: PipelineSchedule | PhasedExecution
-    recomputation: RecomputationMode | None
-    outfeed_loss: bool
-    results: Results
-    accumulate_outfeed_dtype: DTypeOf
-    outfeed_mask: tuple[bool, ...] | None
-    method: GradientAccumulationReductionMethod
-    options: PipelineOptions
-    liveness: Liveness | None
-
-    @property
-    def training(self) -> bool:
-        """Whether there are backward passes and updates."""
-        return self.optimizer_function is not None
-
-
-def checked(given: SimpleNamespace) -> Arguments:
-    """Checks the arguments of `pipeline`, under their names."""
-    faults = Faults()
-    training = given.optimizer_function is not None
-    count = _count(given.gradient_accumulation_count, faults)
-    method = GradientAccumulationReductionMethod.SUM
-    if training:
-        method = checked_method("reduction_method", given.reduction_method, faults)
-    serialization = given.batch_serialization_iterations
-    plan_arguments.checked_count("batch_serialization_iterations", serialization, faults)
-    plan_arguments.checked_count("repeat_count", given.repeat_count, faults)
-    serialized = is_int(serialization) and serialization > 1
-    counts = {"gradient_accumulation_count": count, "batch_serialization_iterations": serialization}
-    plan_arguments.checked_product(counts, faults)
-    if serialized and method is not GradientAccumulationReductionMethod.SUM:
-        faults.add(
-            ValueError,
-            f"batch_serialization_iterations != 1 is only supported when `reduction_method` is SUM, but they are"
-            f" {serialization} and {method.name}",
-        )
-    if given.continuous_weight_updates:
-        faults.add(
-            NotImplementedError,
-            "`continuous_weight_updates` is not supported: weights are updated once a pass. Leave it False",
-        )
-    schedule = given.pipeline_schedule
-    if schedule is None:
-        schedule = PipelineSchedule.Sequential if serialized else PipelineSchedule.Grouped
-    stages = _stages(given.computational_stages, faults)
-    mapping = _mapping(given.device_mapping, stages, schedule, serialized, faults)
-    mode = None
-    if isinstance(schedule, PhasedExecution):
-        _check_phases(schedule, mapping, given, faults)
-    else:
-        plan_arguments.checked_schedule(schedule, mapping, training, serialization, faults, name="pipeline_schedule")
-        mode = plan_arguments.checked_recomputation(given.recomputation_mode, schedule, training, faults)
-    _check_liveness(schedule, given.phase_liveness, faults)
-    function = given.optimizer_function
-    if function is not None and not callable(function):
-        faults.add(TypeError, f"`optimizer_function` must be a function, but is {function!r}")
-    check_queues(given, training, faults)
-    options = checked_options(given, None if stages is None else len(stages), faults)
-    faults.raise_any()
-    assert stages is not None
-    assert count is not None
-    assert mapping is not None
-    inputs = given.inputs
-    mask = given.outfeed_mask
-    return Arguments(
-        stages=stages,
-        count=count,
-        accumulation_dtype=given.gradient_accumulation_dtype,
-        sum_captured=bool(given.gradient_accumulation_for_captured_grads),
-        repeat_count=given.repeat_count,
-        serialization=serialization,
-        inputs=() if inputs is None else tuple(inputs) if isinstance(inputs, (list, tuple)) else (inputs,),
-        infeed=given.infeed_queue,
-        outfeed=given.outfeed_queue,
-        optimizer_function=given.optimizer_function,
-        mapping=mapping,
-        concurrent=tuple(isinstance(stage, (list, tuple)) for stage in given.computational_stages),
-        everywhere=frozenset(
-            at for at, item in enumerate(given.device_mapping or ()) if item == plan_arguments.ALL_IPUS
-        ),
-        schedule=schedule,
-        recomputation=mode,
-        outfeed_loss=bool(given.outfeed_loss),
-        results=_results(given.accumulate_outfeed),
-        accumulate_outfeed_dtype=given.accumulate_outfeed_dtype,
-        outfeed_mask=None if mask is None else tuple(map(bool, mask)),
-        method=method,
-        options=options,
-        liveness=(given.phase_liveness or Liveness.OffChipAfterEachPhase)
-        if isinstance(schedule, PhasedExecution)
-        else None,
-    )
-
-
-def _results(accumulate: bool | Results) -> Results:
-    if isinstance(accumulate, Results):
-        return accumulate
-    return Results.SUM if accumulate else Results.EACH
 
 
 def _count(value: Any, faults: Faults) -> int | tf.Tensor | None:
@@ -334,87 +402,3 @@ def _stages(value: object, faults: Faults) -> tuple[tuple[Callable[..., Nested],
                 faults.add(TypeError, f"`{name}[{at}]` must be a function, or a list of them, but is {stage!r}")
         found.append(parts)
     return tuple(found)
-
-
-def _mapping(
-    value: object,
-    stages: tuple[tuple[Callable[..., Nested], ...], ...] | None,
-    schedule: object,
-    serialized: bool,
-    faults: Faults,
-) -> plan_arguments.Mapping | None:
-    if value is None:
-        if stages is None:
-            return None
-        default = _default_mapping([len(parts) for parts in stages], schedule, serialized)
-        full = plan_arguments.checked_mapping("device_mapping", default, faults)
-        return full and full[0]
-    if not isinstance(value, (list, tuple)):
-        faults.add(TypeError, f"device_mapping argument needs to be a list or a tuple, but is {value!r}")
-        return None
-    if stages is not None and len(value) != len(stages):
-        faults.add(
-            ValueError,
-            f"Each stage must be mapped to an IPU: `device_mapping` has {len(value)} items, and there are"
-            f" {len(stages)} stages",
-        )
-        return None
-    full = plan_arguments.checked_mapping("device_mapping", value, faults)
-    if full is None or stages is None:
-        return None
-    for at, (ipus, parts) in enumerate(zip(full[0], stages, strict=True)):
-        if len(ipus) != len(parts):
-            faults.add(
-                ValueError,
-                f"`device_mapping[{at}]` is {value[at]!r}, but stage {at} has {len(parts)} concurrent"
-                f" function{'s' * (len(parts) > 1)}; each needs an IPU",
-            )
-            return None
-    return full[0]
-
-
-def _default_mapping(widths: list[int], schedule: object, serialized: bool) -> plan_arguments.Mapping:
-    """The IPUs of stages of so many parts, where the user names none."""
-    if isinstance(schedule, PhasedExecution):
-        return schedule.default_mapping(widths)
-    ends = itertools.accumulate(widths)
-    return tuple(
-        tuple(0 if serialized else end - width + part for part in range(width))
-        for end, width in zip(ends, widths, strict=True)
-    )
-
-
-def _check_phases(
-    execution: PhasedExecution, mapping: plan_arguments.Mapping | None, given: SimpleNamespace, faults: Faults
-) -> None:
-    """Records what cannot be done in phases: a mapping to other than their groups of IPUs, and what schedules can do."""
-    if mapping is not None:
-        check_groups(execution, mapping, faults)
-    mode = given.recomputation_mode
-    if mode is not None:
-        kind = NotImplementedError if isinstance(mode, RecomputationMode) else TypeError
-        faults.add(
-            kind,
-            f"`recomputation_mode` is {mode!r} and `pipeline_schedule` is {execution}: a phase keeps its activations off"
-            " the chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
-        )
-    serialization = given.batch_serialization_iterations
-    if is_int(serialization) and serialization > 1:
-        faults.add(
-            NotImplementedError,
-            f"`batch_serialization_iterations` is {serialization} and `pipeline_schedule` is {execution}; batches can be"
-            " serialised with `PipelineSchedule.Sequential` only",
-        )
-
-
-def _check_liveness(schedule: object, liveness: object, faults: Faults) -> None:
-    if liveness is None:
-        return
-    if not isinstance(liveness, Liveness):
-        faults.add(TypeError, f"`phase_liveness` must be a `Liveness` or None, but is {liveness!r}")
-    elif not isinstance(schedule, PhasedExecution):
-        faults.add(
-            ValueError,
-            f"`phase_liveness` is {liveness} and `pipeline_schedule` is {schedule}: stages of a pipeline never leave the"
-            " chip; leave `phase_liveness` out, or use a `PhasedExecution`",
-        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import tensorflow as tf
 
@@ -15,15 +16,16 @@ from tensorflow_ipu._tensorflow.old_keras import take_over_slots
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, accumulation, update_memory
-from tensorflow_ipu.pipelining.stages.part import GraphFunction
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, placeholder, spec_of
+from tensorflow_ipu.pipelining.stages.part import GraphFunction, StagePart, distinct
+from tensorflow_ipu.pipelining.stages.splitting import LossCaptureGraph
+from tensorflow_ipu.pipelining.stages.tracing import spec_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tensorflow_ipu._base.types import DTypeOf, Number, Optimizer, ShapeLike, Variable
+    from tensorflow_ipu._base.types import DTypeOf, Number, Optimizer, Variable
 
 _NAME = "OptimizerFunctionOutput"
+_Set = TypeVar("_Set")  # What an attribute may be set to.
+_Kept = TypeVar("_Kept")
 
 
 class OptimizerKind(enum.Enum):
@@ -39,6 +41,28 @@ class OptimizerKind(enum.Enum):
         if isinstance(optimizer, (keras_optimizer, *old_keras.keras_2_optimizers())):
             return cls.KERAS
         return cls.V1 if isinstance(optimizer, tf.compat.v1.train.Optimizer) else None
+
+
+class _Checked(Generic[_Set, _Kept]):
+    """An attribute of one of the `kinds`. `check` checks values as they are set, and returns what is kept."""
+
+    def __init__(self, check: Callable[[Any, _Set], _Kept], words: str, kinds: tuple[type, ...]) -> None:
+        self._check, self._words, self._kinds = check, words, kinds
+        self.__doc__ = check.__doc__
+
+    def __get__(self, owner: object, kind: object = None) -> _Kept:
+        found: Any = self if owner is None else vars(owner)[self._check.__name__]
+        return found
+
+    def __set__(self, owner: object, value: _Set) -> None:
+        name = self._check.__name__
+        if not isinstance(value, self._kinds):
+            raise TypeError(f"`{_NAME}.{name}` must be {self._words}, but is {value!r}")
+        vars(owner)[name] = self._check(owner, value)
+
+
+def _checked(words: str, *kinds: type) -> Callable[[Callable[[Any, _Set], _Kept]], _Checked[_Set, _Kept]]:
+    return lambda check: _Checked(check, words, kinds)
 
 
 class OptimizerFunctionOutput:
@@ -76,9 +100,8 @@ class OptimizerFunctionOutput:
           TypeError: A value is of a wrong kind.
           ValueError: Two values do not go together.
         """
-        self._variables: tuple[Variable, ...] = ()
-        self._tape: tf.GradientTape | None = None
-        self._gradient_capture_context: GradientCaptureContext | None = None
+        # They are checked against each other.
+        vars(self).update(variables=(), tape=None, gradient_capture_context=None)
         self.opt = opt
         self.loss = loss
         self.compute_gradients_args = compute_gradients_args
@@ -93,42 +116,31 @@ class OptimizerFunctionOutput:
     @property
     def kind(self) -> OptimizerKind:
         """Whose the optimizer is."""
-        return self._kind
+        kind = OptimizerKind.of(self.opt)
+        assert kind is not None
+        return kind
 
     @property
     def is_keras(self) -> bool:
         """Whether the optimizer is one of Keras."""
-        return self._kind is not OptimizerKind.V1
+        return self.kind is not OptimizerKind.V1
 
-    @property
-    def opt(self) -> Optimizer:
+    @_checked("an optimizer", object)
+    def opt(self, value: Optimizer) -> Optimizer:
         """The optimizer."""
-        return self._opt
+        if OptimizerKind.of(value) is None:
+            kinds = "a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`"
+            raise TypeError(f"`{_NAME}.opt` must be {kinds}, but is {value!r}")
+        return value
 
-    @opt.setter
-    def opt(self, value: Optimizer) -> None:
-        kind = OptimizerKind.of(value)
-        if kind is None:
-            raise TypeError(
-                f"`{_NAME}.opt` must be a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`, but is"
-                f" {value!r}"
-            )
-        self._opt, self._kind = value, kind
-
-    @property
-    def loss(self) -> tf.Tensor:
+    @_checked("a `tf.Tensor`", tf.Tensor)
+    def loss(self, value: tf.Tensor) -> tf.Tensor:
         """The loss."""
-        return self._loss
-
-    @loss.setter
-    def loss(self, value: tf.Tensor) -> None:
-        if not isinstance(value, tf.Tensor):
-            raise TypeError(f"`{_NAME}.loss` must be a `tf.Tensor`, but is {value!r}")
-        self._loss = value
+        return value
 
     def differentiated(self) -> tf.Tensor:
         """The loss, from which gradients come as large as an optimizer wants that scales losses, and divides them itself."""
-        loss, optimizer = self._loss, self._opt
+        loss, optimizer = self.loss, self.opt
         if hasattr(optimizer, "get_unscaled_gradients"):
             scale = optimizer.get_scaled_loss(tf.ones((), loss.dtype))
         else:
@@ -137,138 +149,80 @@ class OptimizerFunctionOutput:
             return loss
         return tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: upstream * scale))(loss)
 
-    @property
-    def compute_gradients_args(self) -> tuple[Any, ...]:
+    @_checked("a tuple", tuple, NoneType)
+    def compute_gradients_args(self, value: tuple[Any, ...] | None) -> tuple[Any, ...]:
         """Positional arguments of `compute_gradients`."""
-        return self._compute_gradients_args
-
-    @compute_gradients_args.setter
-    def compute_gradients_args(self, value: tuple[Any, ...] | None) -> None:
-        self._compute_gradients_args = _tuple("compute_gradients_args", value)
         self._check_not_keras("compute_gradients_args", value)
+        return value or ()
 
-    @property
-    def compute_gradients_kwargs(self) -> dict[str, Any]:
+    @_checked("a dict", Mapping, NoneType)
+    def compute_gradients_kwargs(self, value: dict[str, Any] | None) -> dict[str, Any]:
         """Keyword arguments of `compute_gradients`."""
-        return self._compute_gradients_kwargs
-
-    @compute_gradients_kwargs.setter
-    def compute_gradients_kwargs(self, value: dict[str, Any] | None) -> None:
-        self._compute_gradients_kwargs = _dict("compute_gradients_kwargs", value)
         self._check_not_keras("compute_gradients_kwargs", value)
+        return dict(value or {})
 
-    @property
-    def apply_gradients_args(self) -> tuple[Any, ...]:
+    @_checked("a tuple", tuple, NoneType)
+    def apply_gradients_args(self, value: tuple[Any, ...] | None) -> tuple[Any, ...]:
         """Positional arguments of `apply_gradients`."""
-        return self._apply_gradients_args
+        return value or ()
 
-    @apply_gradients_args.setter
-    def apply_gradients_args(self, value: tuple[Any, ...] | None) -> None:
-        self._apply_gradients_args = _tuple("apply_gradients_args", value)
-
-    @property
-    def apply_gradients_kwargs(self) -> dict[str, Any]:
+    @_checked("a dict", Mapping, NoneType)
+    def apply_gradients_kwargs(self, value: dict[str, Any] | None) -> dict[str, Any]:
         """Keyword arguments of `apply_gradients`."""
-        return self._apply_gradients_kwargs
+        return dict(value or {})
 
-    @apply_gradients_kwargs.setter
-    def apply_gradients_kwargs(self, value: dict[str, Any] | None) -> None:
-        self._apply_gradients_kwargs = _dict("apply_gradients_kwargs", value)
-
-    @property
-    def variables(self) -> tuple[Variable, ...]:
+    @_checked("a tuple or a list", tuple, list, NoneType)
+    def variables(self, value: Sequence[Variable] | None) -> tuple[Variable, ...]:
         """The variables to train; empty where the tape says, or nothing does."""
-        return self._variables
-
-    @variables.setter
-    def variables(self, value: Sequence[Variable] | None) -> None:
-        if value is not None and not isinstance(value, (tuple, list)):
-            raise TypeError(f"`{_NAME}.variables` must be a tuple or a list, but is {value!r}")
         if value and not self.is_keras:
             raise ValueError(
-                f"`{_NAME}.variables` goes with a Keras optimizer alone. For {self._opt!r}, write"
+                f"`{_NAME}.variables` goes with a Keras optimizer alone. For {self.opt!r}, write"
                 ' `compute_gradients_kwargs={"var_list": variables}`'
             )
-        if value and self._tape is not None:
+        if value and self.tape is not None:
             raise ValueError(f"`{_NAME}.variables` must be empty where `tape` is used, which says the same: give one")
-        self._variables = tuple(value or ())
+        return tuple(value or ())
 
-    @property
-    def tape(self) -> tf.GradientTape | None:
+    @_checked("a `tf.GradientTape`", tf.GradientTape, NoneType)
+    def tape(self, value: tf.GradientTape | None) -> tf.GradientTape | None:
         """The tape."""
-        return self._tape
+        if value is not None and not self.is_keras:
+            raise ValueError(f"`{_NAME}.tape` goes with a Keras optimizer alone, and `opt` is {self.opt!r}")
+        if value is not None and self.variables:
+            raise ValueError(f"`{_NAME}.tape` may not be used where `variables` is, which says the same: give one")
+        if value is not None and self.gradient_capture_context is not None:
+            raise ValueError(f"`{_NAME}.tape` may not be used where `gradient_capture_context` is: give one")
+        return value
 
-    @tape.setter
-    def tape(self, value: tf.GradientTape | None) -> None:
-        if value is not None:
-            if not isinstance(value, tf.GradientTape):
-                raise TypeError(f"`{_NAME}.tape` must be a `tf.GradientTape`, but is {value!r}")
-            if not self.is_keras:
-                raise ValueError(f"`{_NAME}.tape` goes with a Keras optimizer alone, and `opt` is {self._opt!r}")
-            if self._variables:
-                raise ValueError(f"`{_NAME}.tape` may not be used where `variables` is, which says the same: give one")
-            if self._gradient_capture_context is not None:
-                raise ValueError(f"`{_NAME}.tape` may not be used where `gradient_capture_context` is: give one")
-        self._tape = value
-
-    @property
-    def gradient_capture_context(self) -> GradientCaptureContext | None:
+    @_checked("a `GradientCaptureContext`", GradientCaptureContext, NoneType)
+    def gradient_capture_context(self, value: GradientCaptureContext | None) -> GradientCaptureContext | None:
         """The context that captures gradients."""
-        return self._gradient_capture_context
+        if value is not None and self.tape is not None:
+            raise ValueError(f"`{_NAME}.gradient_capture_context` may not be used where `tape` is: give one")
+        return value
 
-    @gradient_capture_context.setter
-    def gradient_capture_context(self, value: GradientCaptureContext | None) -> None:
-        if value is not None:
-            if not isinstance(value, GradientCaptureContext):
-                raise TypeError(
-                    f"`{_NAME}.gradient_capture_context` must be a `GradientCaptureContext`, but is {value!r}"
-                )
-            if self._tape is not None:
-                raise ValueError(f"`{_NAME}.gradient_capture_context` may not be used where `tape` is: give one")
-        self._gradient_capture_context = value
-
-    @property
-    def captured_gradient_outfeed(self) -> IPUOutfeedQueue | None:
+    @_checked("an `IPUOutfeedQueue`", IPUOutfeedQueue, NoneType)
+    def captured_gradient_outfeed(self, value: IPUOutfeedQueue | None) -> IPUOutfeedQueue | None:
         """The queue of the captured gradients."""
-        return self._captured_gradient_outfeed
-
-    @captured_gradient_outfeed.setter
-    def captured_gradient_outfeed(self, value: IPUOutfeedQueue | None) -> None:
-        if value is not None:
-            if not isinstance(value, IPUOutfeedQueue):
-                raise TypeError(f"`{_NAME}.captured_gradient_outfeed` must be an `IPUOutfeedQueue`, but is {value!r}")
-            if self.capturing is None:
-                raise ValueError(
-                    f"`{_NAME}.captured_gradient_outfeed` needs gradients that are captured: give a"
-                    " `gradient_capture_context`, or a `GradientCaptureTape` as `tape`"
-                )
-        self._captured_gradient_outfeed = value
+        if value is not None and self.capturing is None:
+            raise ValueError(
+                f"`{_NAME}.captured_gradient_outfeed` needs gradients that are captured: give a"
+                " `gradient_capture_context`, or a `GradientCaptureTape` as `tape`"
+            )
+        return value
 
     @property
     def capturing(self) -> GradientCaptureContext | None:
         """What captures gradients: the context, or the tape if it does so too."""
-        if self._gradient_capture_context is not None:
-            return self._gradient_capture_context
-        return self._tape if isinstance(self._tape, GradientCaptureTape) else None
+        tape = self.tape if isinstance(self.tape, GradientCaptureTape) else None
+        return self.gradient_capture_context or tape
 
     def _check_not_keras(self, name: str, value: object) -> None:
         if value and self.is_keras:
             raise ValueError(
-                f"`{_NAME}.{name}` goes with a `tf.compat.v1.train` optimizer alone: the Keras optimizer {self._opt!r} has"
+                f"`{_NAME}.{name}` goes with a `tf.compat.v1.train` optimizer alone: the Keras optimizer {self.opt!r} has"
                 " no `compute_gradients`"
             )
-
-
-def _tuple(name: str, value: Any) -> tuple[Any, ...]:
-    if value is not None and not isinstance(value, tuple):
-        raise TypeError(f"`{_NAME}.{name}` must be a tuple, but is {value!r}")
-    return value or ()
-
-
-def _dict(name: str, value: Any) -> dict[str, Any]:
-    if value is not None and not isinstance(value, Mapping):
-        raise TypeError(f"`{_NAME}.{name}` must be a dict, but is {value!r}")
-    return dict(value or {})
 
 
 # Of a variable that is trained: for each place where optimizers are made, their slots.
@@ -306,17 +260,17 @@ def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.tra
 class Training:
     """What a pipeline's optimizer function said, applied to the variables of its stages."""
 
-    def __init__(self, output: OptimizerFunctionOutput, traces: Sequence[StageTrace]) -> None:
+    def __init__(self, output: OptimizerFunctionOutput, stages: Sequence[StagePart]) -> None:
         """Finds the variables to train."""
         self._output = output
         self._args, self._kwargs, chosen = _without_var_list(output)
-        used = _distinct([variable for trace in traces for variable in trace.variables])
+        used = distinct([variable for stage in stages for variable in stage.used_variables])
         if chosen is None:
             chosen = output.variables or (output.tape.watched_variables() if output.tape is not None else None)
         # Keras has variables of its own, around those of TensorFlow; its optimizers are given back what they gave.
         self._given = {id(tf_variable(variable).handle): variable for variable in chosen or ()}
         if chosen:
-            self.variables = _distinct([tf_variable(variable) for variable in chosen])
+            self.variables = distinct([tf_variable(variable) for variable in chosen])
         else:
             self.variables = [variable for variable in used if variable.trainable]
         handles = {id(variable.handle) for variable in used}
@@ -392,10 +346,6 @@ class Training:
         output.opt.apply_gradients(pairs, *output.apply_gradients_args, **output.apply_gradients_kwargs)
 
 
-def _distinct(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
-    return list({id(variable.handle): variable for variable in variables}.values())
-
-
 def _without_var_list(
     output: OptimizerFunctionOutput,
 ) -> tuple[tuple[Any, ...], dict[str, Any], Sequence[Variable] | None]:
@@ -448,43 +398,17 @@ class Accumulation:
         return [total + gradient for total, gradient in zip(before, gradients, strict=True)]
 
 
-class _UpdateGraph(graphs.FunctionGraph):
-    """A graph that may use tensors of the last stage's graph: they become its inputs."""
-
-    def __init__(self, trace: StageTrace) -> None:
-        """Makes an empty graph, for an update after the stage of `trace`."""
-        super().__init__("pipeline_update")
-        self._trace = trace
-        self._here: dict[int, tf.Tensor] = {}
-        self.handed: list[tf.Tensor] = []
-        self.placeholders: list[tf.Tensor] = []
-
-    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
-        """Gives a tensor of another graph as one of this graph."""
-        if getattr(tensor, "graph", None) is not self._trace.graph:
-            return super().capture(tensor, name, shape)
-        outside = self._trace.outside(tensor)
-        if outside is not None:
-            return super().capture(outside, name, shape)
-        if id(tensor) not in self._here:
-            check_static(tensor)
-            self._here[id(tensor)] = placeholder(self, spec_of(tensor), "handed")
-            self.handed.append(tensor)
-            self.placeholders.append(self._here[id(tensor)])
-        return self._here[id(tensor)]
-
-
 class WeightUpdate:
     """An update that was traced."""
 
     def __init__(
-        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], trace: StageTrace
+        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], stage: StagePart
     ) -> None:
         """Traces an update."""
-        graph = _UpdateGraph(trace)
+        graph = LossCaptureGraph("pipeline_update", stage)
         graphs.trace_into(graph, lambda *given: apply(given), gradients)
-        self.handed = graph.handed
-        self._placeholders = [*graph.inputs[: len(gradients)], *graph.placeholders]
+        self.handed = [tensor for tensor, _ in graph.carried]
+        self._placeholders = [*graph.inputs[: len(gradients)], *(here for _, here in graph.carried)]
         self._function = GraphFunction(graph, self._placeholders, [])
 
     def alone(self) -> tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]:

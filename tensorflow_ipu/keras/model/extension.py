@@ -332,7 +332,6 @@ class Extension:
             self.stages,
             mode,
             micro_batches=self.steps_per_update if mode == "train" else None,
-            device_mapping=self.options.pipelining.device_mapping,
             accumulate_outfeed=self.accumulates(mode),
-            options=self.options.pipelining.arguments(),
+            options=self.options.pipelining,
         )

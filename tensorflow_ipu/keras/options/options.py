@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import copy
 import enum
-import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, make_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
-from tensorflow_ipu._base.checks import Faults, as_int, note_bool, parse_method
-from tensorflow_ipu._base.tensors import note_dtype
+from tensorflow_ipu._base.checks import Faults, as_int, parse_method
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
-from tensorflow_ipu.optimizers.accumulation import check_sharding, checked_method
-from tensorflow_ipu.pipelining import pipeline
-from tensorflow_ipu.pipelining.options import checked_options
+from tensorflow_ipu.optimizers.accumulation import checked_method
+from tensorflow_ipu.pipelining.options import CHOICE, FLAG, PER_VARIABLE, Arguments, SharedOptions, check_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -67,19 +64,13 @@ class OptionGroup:
     """Options whose fields are the arguments of the method that sets them, with its defaults."""
 
     title: ClassVar[str]
-    explicit: ClassVar[tuple[str, ...]] = ()
+    explicit: ClassVar[tuple[str, ...]] = ()  # The method's arguments by position, which are shown first.
     refused: ClassVar[Mapping[str, str]] = {}
-    unset: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """The names of the options, in the order in which they are shown."""
-        return *cls.explicit, *cls.further()
-
-    @classmethod
-    def further(cls) -> list[str]:
-        """The names of the options that the method takes as keyword arguments alone."""
-        return [field.name for field in fields(cls) if field.name not in cls.explicit]
+        return *cls.explicit, *(each.name for each in fields(cls) if each.name not in cls.explicit)
 
     @classmethod
     def of(cls, /, **given: Any) -> Self:
@@ -91,13 +82,14 @@ class OptionGroup:
         unknown = sorted(given.keys() - cls.names() - cls.refused.keys())
         if unknown:
             names, method = ", ".join(f"`{name}`" for name in unknown), f"set_{cls.title.replace(' ', '_')}"
-            known = ", ".join(sorted(cls.further()))
+            known = ", ".join(sorted(set(cls.names()).difference(cls.explicit)))
             faults.add(TypeError, f"`{method}` has no option {names}; the options by name are {known}")
         group = cls(**{name: given[name] for name in cls.names() if name in given})
         try:
             group = group.checked(faults)
         except (TypeError, ValueError) as exc:
             faults.add(type(exc), str(exc))
+        check_fields(group, faults)
         faults.raise_any()
         return group
 
@@ -110,15 +102,11 @@ class OptionGroup:
         default = type(self)()
         return {name: getattr(self, name) for name in self.names() if getattr(self, name) != getattr(default, name)}
 
-    def in_effect(self) -> dict[str, Any]:
-        """All options by name, with the values that count."""
-        return {name: getattr(self, name) for name in self.names()}
-
     def text(self, model_name: str) -> str:
         """The options as lines, each as one would type it."""
-        rows = [
-            (name, value, self.unset.get(name, "") if value is None else "") for name, value in self.in_effect().items()
-        ]
+        unset = {each.name: each.metadata.get("unset", "") for each in fields(self)}
+        values = ((name, getattr(self, name)) for name in self.names())
+        rows = [(name, value, unset[name] if value is None else "") for name, value in values]
         return assignments(f'Model "{model_name}": {self.title}', rows)
 
 
@@ -132,18 +120,15 @@ class InfeedOptions(OptionGroup):
         "device_ordinal": "the strategy has the device",
     }
 
-    prefetch_depth: int | None = None
+    prefetch_depth: int | None = 3  # The default of a queue.
     optimise_latency: bool = False
 
-    def in_effect(self) -> dict[str, Any]:
-        """All options by name, with the depth that a queue takes where none is set."""
-        return {**super().in_effect(), "prefetch_depth": _infeed(super().in_effect()).prefetch_depth}
-
     def checked(self, faults: Faults) -> Self:
-        """The group itself, since a queue checks its arguments."""
+        """The group with the depth that a queue takes for None. The queue checks its arguments."""
         del faults
-        _infeed(vars(self))
-        return self
+        # A queue of so little data costs nothing.
+        queue = IPUInfeedQueue(tf.data.Dataset.range(1), device_ordinal=0, **vars(self))
+        return replace(self, prefetch_depth=queue.prefetch_depth)
 
 
 @dataclass(frozen=True)
@@ -164,11 +149,6 @@ class OutfeedOptions(OptionGroup):
         del faults
         IPUOutfeedQueue(device_ordinal=0, **vars(self))
         return self
-
-
-def _infeed(options: Mapping[str, Any]) -> IPUInfeedQueue:
-    """A queue of so little data that it costs nothing, since the queue knows what its arguments mean."""
-    return IPUInfeedQueue(tf.data.Dataset.range(1), device_ordinal=0, **options)
 
 
 class ReplicatedMetricReductionMethod(enum.Enum):
@@ -219,7 +199,9 @@ _NORMALIZATION = {
 class UpdateOptions(OptionGroup):
     """The options of all models whose updates are of several steps."""
 
-    gradient_accumulation_steps_per_replica: int | None = None
+    gradient_accumulation_steps_per_replica: int | None = field(
+        default=None, metadata={"unset": "each step updates the weights"}
+    )
     gradient_accumulation_reduction_method: GradientAccumulationReductionMethod = (
         GradientAccumulationReductionMethod.SUM
     )
@@ -239,29 +221,8 @@ class UpdateOptions(OptionGroup):
         )
 
 
-_AUTOMATIC = ("computational_stages", "repeat_count", "inputs", "infeed_queue", "outfeed_queue", "optimizer_function")
-_NEVER = ("outfeed_loss", "outfeed_mask", "batch_serialization_iterations")
-_REFUSED = {
-    **_NORMALIZATION,
-    "gradient_accumulation_count": "set `gradient_accumulation_steps_per_replica` instead",
-    "reduction_method": "set `gradient_accumulation_reduction_method` instead",
-    **dict.fromkeys(_AUTOMATIC, "the model sets it"),
-    **dict.fromkeys(_NEVER, "a Keras model has no use for it"),
-}
-# The arguments of `pipeline` that are options, with its defaults.
-_Arguments: Any = make_dataclass(
-    "_Arguments",
-    [
-        (name, Any, parameter.default)
-        for name, parameter in sorted(inspect.signature(pipeline).parameters.items())
-        if name not in _REFUSED
-    ],
-    frozen=True,
-)
-
-
 @dataclass(frozen=True)
-class PipeliningOptions(_Arguments, UpdateOptions):
+class PipeliningOptions(SharedOptions, UpdateOptions):
     """How a model with pipeline stages runs."""
 
     title: ClassVar[str] = "pipelining options"
@@ -271,25 +232,23 @@ class PipeliningOptions(_Arguments, UpdateOptions):
         "accumulate_outfeed",
         "gradient_accumulation_reduction_method",
     )
-    refused: ClassVar[Mapping[str, str]] = _REFUSED
-    unset: ClassVar[Mapping[str, str]] = {
-        "gradient_accumulation_steps_per_replica": "to be set before `fit`",
-        "device_mapping": "as the schedule has it",
-        "accumulate_outfeed": "results are those of each step",
-        "accumulate_outfeed_dtype": "that of each result",
-        "gradient_accumulation_dtype": "that of each variable",
-        "phase_liveness": "phases leave the chip after each",
-        "pipeline_schedule": "PipelineSchedule.Grouped",
-        "recomputation_mode": "nothing is recomputed",
+    refused: ClassVar[Mapping[str, str]] = {
+        **_NORMALIZATION,
+        **{each.name: each.metadata["refused"] for each in fields(Arguments) if "refused" in each.metadata},
     }
 
-    device_mapping: list[int] | None = None
-    accumulate_outfeed: bool | None = None
+    gradient_accumulation_steps_per_replica: int | None = field(
+        default=None, metadata={"unset": "to be set before `fit`"}
+    )
+    device_mapping: list[int] | None = field(default=None, metadata={"unset": "as the schedule has it"})
+    accumulate_outfeed: bool | None = field(
+        default=None, metadata={**CHOICE, "unset": "results are those of each step"}
+    )
 
     def arguments(self) -> dict[str, Any]:
         """The arguments of `pipeline` that are here, but for counts, IPUs and whether results are summed."""
-        given = {name: getattr(self, name) for name in self.further()}
-        return {**given, "reduction_method": self.gradient_accumulation_reduction_method}
+        shared = {each.name: getattr(self, each.name) for each in fields(SharedOptions)}
+        return {**shared, "reduction_method": self.gradient_accumulation_reduction_method}
 
     def checked(self, faults: Faults) -> Self:
         """The group with a mapping of its own: the user's list may change, what the program is compiled by does not."""
@@ -302,8 +261,6 @@ class PipeliningOptions(_Arguments, UpdateOptions):
                 f"Expected `device_mapping` to have numbers of IPUs, from 0 to {environment.MOST_IPUS - 1} or -1 for all of"
                 f" them, but it is {mapping!r}",
             )
-        note_bool("accumulate_outfeed", self.accumulate_outfeed, faults, optional=True)
-        checked_options(self, None, faults)
         return replace(group, device_mapping=copy.copy(mapping))
 
 
@@ -322,17 +279,13 @@ class GradientAccumulationOptions(UpdateOptions):
         "opt": "the optimizer is the one that the model is compiled with",
         "num_mini_batches": "set `gradient_accumulation_steps_per_replica` instead",
     }
-    unset: ClassVar[Mapping[str, str]] = {
-        "gradient_accumulation_steps_per_replica": "each step updates the weights",
-        "dtype": "that of each variable",
-    }
 
-    use_v2_gradient_accumulation_optimizer: bool = False
-    dtype: DTypeOf = None
+    use_v2_gradient_accumulation_optimizer: bool = field(default=False, metadata=FLAG)
+    dtype: DTypeOf = field(default=None, metadata=PER_VARIABLE)
     name: str | None = None
-    offload_weight_update_variables: bool | None = None
-    replicated_optimizer_state_sharding: bool | None = False
-    verify_usage: bool = True
+    offload_weight_update_variables: bool | None = field(default=None, metadata=CHOICE)
+    replicated_optimizer_state_sharding: bool | None = field(default=False, metadata=CHOICE)
+    verify_usage: bool = field(default=True, metadata=FLAG)
 
     @property
     def plan(self) -> StepAccumulation | None:
@@ -346,20 +299,13 @@ class GradientAccumulationOptions(UpdateOptions):
 
     def checked(self, faults: Faults) -> Self:
         """See the class above."""
-        group = super().checked(faults)
-        note_bool("use_v2_gradient_accumulation_optimizer", self.use_v2_gradient_accumulation_optimizer, faults)
         if self.use_v2_gradient_accumulation_optimizer is True and self.gradient_accumulation_steps_per_replica is None:
             faults.add(
                 ValueError,
                 "`use_v2_gradient_accumulation_optimizer` may only be set to True when gradients are accumulated: set"
                 " `gradient_accumulation_steps_per_replica` too",
             )
-        note_dtype("dtype", self.dtype, faults)
-        for name in ("offload_weight_update_variables", "replicated_optimizer_state_sharding"):
-            note_bool(name, getattr(self, name), faults, optional=True)
-        note_bool("verify_usage", self.verify_usage, faults)
-        check_sharding(self, faults)
-        return group
+        return super().checked(faults)
 
 
 _OTHER = {"accumulation": "pipelining", "pipelining": "accumulation"}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras._keras3 import Node
+    from tensorflow_ipu.keras.options.options import PipeliningOptions
     from tensorflow_ipu.keras.pipeline.places import Named
     from tensorflow_ipu.keras.pipeline.stages import Assignment
     from tensorflow_ipu.strategy import IPUStrategyV1
@@ -293,17 +294,15 @@ class PipelinedModel:
         mode: str,
         *,
         micro_batches: int | None,
-        device_mapping: list[int] | None,
         accumulate_outfeed: bool,
-        options: Mapping[str, Any],
+        options: PipeliningOptions,
     ) -> None:
         """Plans a pipeline."""
         self._model = model
         self._mode = mode
         self._micro_batches = micro_batches
-        self._mapping = device_mapping
         self._accumulate = accumulate_outfeed
-        self._options = dict(options)
+        self._options = options
         self._stages = assignment.check()
         self._graph = internals.functional_of(assignment.graph)
         self._flow = calls_of(assignment.graph, assignment.places)
@@ -321,11 +320,11 @@ class PipelinedModel:
                 repeat_count=steps // count,
                 infeed_queue=infeed,
                 outfeed_queue=outfeed,
-                device_mapping=self._mapping,
+                device_mapping=self._options.device_mapping,
                 # A metric gathers values itself, and a sum of what it says step by step would be of no use.
                 accumulate_outfeed=keras_passes.Results.LAST if self._accumulate else False,
                 **({"optimizer_function": self._optimizer} if trains else {}),
-                **self._options,
+                **self._options.arguments(),
             )
         self.log_names = trace.log_names
 

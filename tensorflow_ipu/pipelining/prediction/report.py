@@ -19,6 +19,7 @@ from tensorflow_ipu.pipelining.report.cost import (
     Prices,
     StageCost,
     StageCosts,
+    backward_time,
     holdings_of,
     plan_cost,
     timeline,
@@ -128,7 +129,7 @@ class Planned:
         if costs is None or len(plan.ipus) < plan.stages:
             yield NotAsked(words, "stages have concurrent parts, or share IPUs: `compare_plans` costs other mappings")
             return
-        slowest = max(range(plan.stages), key=lambda stage: _time(costs[stage]))
+        slowest = max(range(plan.stages), key=lambda stage: costs[stage].forward + backward_time(costs[stage]))
         halves = [_half(costs[slowest])] * 2
         more = [*costs[:slowest], *halves, *costs[slowest + 1 :]]
         words += f" on an IPU of its own: stage {slowest}, the slowest, cut in two that take equally long"
@@ -201,10 +202,6 @@ def _half(cost: StageCost) -> StageCost:
     backward = None if cost.backward is None else cost.backward / 2
     sums = None if cost.accumulator_bytes is None else cost.accumulator_bytes / 2
     return replace(cost, **halves, backward=backward, accumulator_bytes=sums)
-
-
-def _time(cost: StageCost) -> float:
-    return cost.forward + (2 * cost.forward if cost.backward is None else cost.backward)
 
 
 # Of a long plan so many tasks are shown, as far as its ramps allow.

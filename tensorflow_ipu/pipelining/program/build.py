@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import weakref
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -13,7 +12,7 @@ import tensorflow as tf
 from tensorflow_ipu._native import library
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.feeds import program_order
-from tensorflow_ipu.pipelining.options import Arguments, PipelineOptions, checked
+from tensorflow_ipu.pipelining.options import Arguments, PipelineOptions
 from tensorflow_ipu.pipelining.program import memory
 from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
 from tensorflow_ipu.pipelining.program.layout import Layout, costs_of_stages, footprint_of, traced_cost
@@ -27,7 +26,6 @@ from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSc
 from tensorflow_ipu.pipelining.schedule.phased import planned_phases
 from tensorflow_ipu.pipelining.schedule.pipelined import planned
 from tensorflow_ipu.pipelining.schedule.plan import Plan
-from tensorflow_ipu.pipelining.schedule.plan_arguments import overlap_length
 from tensorflow_ipu.pipelining.weight_update import Accumulation
 
 if TYPE_CHECKING:
@@ -85,18 +83,17 @@ def pipelines_of(program: Callable[..., Nested]) -> tuple[TracedPipeline, ...]:
     return tuple(pipeline for pipeline, _ in getattr(traces[-1].graph, _ATTRIBUTE, ())) if traces else ()
 
 
-def build(given: SimpleNamespace) -> tf.Operation:
+def build(arguments: Arguments) -> tf.Operation:
     """The pipeline of these arguments, in the program that is being traced."""
-    arguments = checked(given)
     if tf.executing_eagerly():
         raise RuntimeError("`pipeline` can only be called in a program: in a `tf.function` that `IPUStrategy.run` gets")
     plan = _plan(arguments)
-    with tf.name_scope(given.name or "pipeline"):
+    with tf.name_scope(arguments.name or "pipeline"):
         with program_order.unordered():
             model = Model(arguments, plan)
         _check_count(arguments)
         costs = costs_of_stages(plan, model.parts, traced_cost)
-        note(TracedPipeline(given.name, plan, arguments.options, costs, weakref.ref(model.parts)))
+        note(TracedPipeline(arguments.name, plan, arguments.recorded(), costs, weakref.ref(model.parts)))
         with gradients.unrecorded(), _order(arguments):
             _run(arguments, plan, model)
             return tf.no_op(name="done")
@@ -109,45 +106,28 @@ def _check_count(arguments: Arguments) -> None:
         plan_arguments.check_multiple(arguments.count, arguments.schedule, arguments.mapping, arguments.training)
 
 
-def _known_count(arguments: Arguments) -> int | None:
-    """Returns the number of micro-batches, and None where the run alone knows it or has to refuse it."""
-    count = arguments.count
-    if isinstance(count, int) and count % _multiple(arguments) == 0:
-        return count
-    return None
-
-
-def _multiple(arguments: Arguments) -> int:
-    if isinstance(arguments.schedule, PhasedExecution):
-        return 1
-    return overlap_length(arguments.schedule, arguments.mapping, arguments.training)
-
-
 def _plan(arguments: Arguments) -> Plan:
     """The plan; for a count that is known at run time only, that of the smallest one with a steady section."""
-    micro_batches = _known_count(arguments)
-    schedule, mapping, training = arguments.schedule, arguments.mapping, arguments.training
-    full = (mapping, arguments.concurrent)
+    micro_batches, full = arguments.known_count, arguments.full_mapping
+    schedule, training = arguments.schedule, arguments.training
     if isinstance(schedule, PhasedExecution):
-        assert arguments.liveness is not None
         count = micro_batches or 2
         plan = planned_phases(schedule, full, count, training, arguments.repeat_count, arguments.liveness)
     else:
-        count = micro_batches or 4 * _multiple(arguments)
+        count = micro_batches or 4 * arguments.multiple
         plan = planned(
             schedule.name,
             full,
-            count * arguments.serialization,
+            count * arguments.batch_serialization_iterations,
             schedule,
             training=training,
             mode=arguments.recomputation,
             repeat_count=arguments.repeat_count,
-            batch=arguments.serialization,
+            batch=arguments.batch_serialization_iterations,
         )
-    options = arguments.options
     plan = plan.offloaded(
-        activations=options.offload_activations is True,
-        accumulators=options.offload_gradient_accumulation_buffers is True,
+        activations=arguments.offload_activations is True,
+        accumulators=arguments.offload_gradient_accumulation_buffers is True,
     )
     if micro_batches is not None:
         return plan
@@ -156,11 +136,10 @@ def _plan(arguments: Arguments) -> Plan:
 
 def _count(arguments: Arguments) -> int | tf.Tensor:
     """How many micro-batches one pass has; where the run alone knows, it fails where the schedule cannot have so many."""
-    known = _known_count(arguments)
-    if known is not None:
-        return known
-    multiple = _multiple(arguments)
-    largest = plan_arguments.LARGEST_COUNT // arguments.serialization
+    if arguments.known_count is not None:
+        return arguments.known_count
+    multiple = arguments.multiple
+    largest = plan_arguments.LARGEST_COUNT // arguments.batch_serialization_iterations
     before, after = plan_arguments.words_of_multiple(
         arguments.schedule.name,
         len(arguments.stages),
@@ -179,20 +158,23 @@ def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
     # Else a dequeue would wait until an earlier micro-batch is enqueued.
     if arguments.schedule is PipelineSchedule.Sequential:
         return contextlib.nullcontext()
-    return program_order.barrier(arguments.infeed, arguments.outfeed)
+    return program_order.barrier(arguments.infeed, arguments.outfeed_queue)
 
 
 def _run(arguments: Arguments, plan: Plan, model: Model) -> None:
     """Builds the program: all passes."""
     feeds = PipelineFeeds(arguments, model)
-    total = _count(arguments) * arguments.serialization
+    total = _count(arguments) * arguments.batch_serialization_iterations
     steady = plan.section("steady")
     iterations: int | tf.Tensor = steady.repeat
     if not isinstance(total, int):
         iterations = (total - plan.unlooped_micro_batches) // steady.advance
     training = model.training
     accumulation = Accumulation(
-        arguments.method, total, arguments.accumulation_dtype, sum_captured=arguments.sum_captured
+        arguments.method,
+        total,
+        arguments.gradient_accumulation_dtype,
+        sum_captured=arguments.gradient_accumulation_for_captured_grads,
     )
     zero = memory.opaque_zero()
     update = None if training is None else model.update(training, accumulation)

@@ -29,7 +29,7 @@ class PipelineFeeds:
         """Takes the queues and the last stage's outputs, and checks that they fit."""
         outputs = model.outputs()
         flat = flat_tensors(outputs)
-        if flat and arguments.outfeed is None:
+        if flat and arguments.outfeed_queue is None:
             raise ValueError(
                 f"The last computational stage has tensor outputs: {', '.join(map(str, flat))}, but no outfeed_queue has been"
                 " provided. Give one, or return nothing"
@@ -44,7 +44,7 @@ class PipelineFeeds:
         self._outputs = outputs
         self._structure = self._result(flat, model.loss_spec())
         specs = tf.nest.flatten(self._structure)
-        outfeed = arguments.outfeed if flat_tensors(self._structure) else None
+        outfeed = arguments.outfeed_queue if flat_tensors(self._structure) else None
         self._results = Results.EACH if outfeed is None else arguments.results
         if self.once:
             specs = [tf.TensorSpec(one.shape, dtype_for(arguments.accumulate_outfeed_dtype, one)) for one in specs]

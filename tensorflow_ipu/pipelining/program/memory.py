@@ -144,21 +144,10 @@ class LoopIndices:
             second=[when.second for when in conditions],
             kinds=[int(when.wanted) for when in conditions],
         )
-        self._numbers = dict(zip(numbers, found.numbers, strict=True))
-        self._places = dict(zip(places, found.slots, strict=True))
-        self._runs = dict(zip(conditions, found.predicates, strict=True))
-
-    def number(self, micro_batch: int) -> tf.Tensor:
-        """The number in the pass of a micro-batch of the section, an int32 scalar."""
-        return self._numbers[micro_batch]
-
-    def place(self, micro_batch: int, buffer: Buffer) -> tf.Tensor:
-        """Where in a buffer of several places it is, an int32 scalar."""
-        return self._places[micro_batch, buffer.depth]
-
-    def runs(self, when: Predicate) -> tf.Tensor:
-        """A bool scalar: whether something runs."""
-        return self._runs[when]
+        # Int32 scalars: the numbers in the pass of micro-batches of the section, and their places in buffers of a depth.
+        self.numbers: dict[int, tf.Tensor] = dict(zip(numbers, found.numbers, strict=True))
+        self.places: dict[tuple[int, int], tf.Tensor] = dict(zip(places, found.slots, strict=True))
+        self.runs: dict[Predicate, tf.Tensor] = dict(zip(conditions, found.predicates, strict=True))  # Bool scalars.
 
 
 def _stash_buffers(operation: Operation) -> Iterable[Buffer]:
@@ -250,7 +239,7 @@ class ProgramMemory:
         self._overlap = Overlap(self._tokens, self._window) if overlapping else None
         for operations in steps:
             for operation in operations:
-                self._run(operation, indices, None if all_there else indices.runs(Predicate(operation.micro_batch)))
+                self._run(operation, indices, None if all_there else indices.runs[Predicate(operation.micro_batch)])
             self._end_step()
         self._overlap = None
 
@@ -261,7 +250,7 @@ class ProgramMemory:
         for of_step in pairs:
             for pair in of_step:
                 for together, when in _runs(pair):
-                    runs = indices.runs(when)
+                    runs = indices.runs[when]
                     if len(together) == 1:
                         self._run(together[0], indices, runs)
                     else:
@@ -280,7 +269,7 @@ class ProgramMemory:
         def flat(token: Token, reads: Values, old: Values) -> list[tf.Tensor]:
             read = dict(zip(operation.reads, cut(reads, [len(values) for values in given]), strict=True))
             targets = dict(zip(operation.targets, cut(old, widths), strict=True))
-            new = operation.body(_MemoryView(self, operation.micro_batch, indices, token, read, targets))
+            new = operation.body(MemoryView(self, operation.micro_batch, indices, token, read, targets))
             return [one for key in operation.targets for one in new[key]]
 
         reads, old = _flat(given), _flat(before)
@@ -334,8 +323,8 @@ class ProgramMemory:
 
 
 @dataclass(frozen=True)
-class _MemoryView:
-    """What an operation sees of the memory while it runs; see `operations.View`."""
+class MemoryView:
+    """What an operation sees of the memory while it runs, for its micro-batch."""
 
     memory: ProgramMemory
     of_section: int  # The micro-batch's number there.
@@ -346,8 +335,8 @@ class _MemoryView:
 
     @property
     def micro_batch(self) -> tf.Tensor:
-        """The number of its micro-batch in the pass."""
-        return self.indices.number(self.of_section)
+        """The number of its micro-batch in the pass, an int32 scalar."""
+        return self.indices.numbers[self.of_section]
 
     def read(self, read: Read) -> list[tf.Tensor]:
         """What is read: what was given, or what is in the buffer."""
@@ -356,7 +345,7 @@ class _MemoryView:
             return list(self.given[read])
         if self.memory._overlap is not None:
             self.memory._overlap.note_read(buffer)
-        return read_buffer(self.memory.contents[buffer], self.indices.place(self.of_section, buffer), self.token)
+        return read_buffer(self.memory.contents[buffer], self.indices.places[self.of_section, buffer.depth], self.token)
 
     def old(self, key: Key) -> list[tf.Tensor]:
         """What a target holds before."""
@@ -368,7 +357,7 @@ class _MemoryView:
             return list(values)
         overlap = self.memory._overlap
         token = self.token if overlap is None else overlap.after_reads(buffer)
-        return written_buffer(old, self.indices.place(self.of_section, buffer), values, token)
+        return written_buffer(old, self.indices.places[self.of_section, buffer.depth], values, token)
 
     def settled(self, values: Values) -> list[tf.Tensor]:
         """Values that are computed before anything else of the operation, where it overlaps with others."""

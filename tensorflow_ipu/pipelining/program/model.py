@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ import tensorflow as tf
 from tensorflow_ipu._base import progress
 from tensorflow_ipu.feeds import infeed
 from tensorflow_ipu.pipelining.schedule.plan_arguments import ALL_IPUS
-from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace, as_arguments, flat_tensors, spec_of, trace_stage
+from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs, trace_stage
+from tensorflow_ipu.pipelining.stages.tracing import as_arguments, flat_tensors, spec_of
 from tensorflow_ipu.pipelining.weight_update import Accumulation, OptimizerFunctionOutput, Training, WeightUpdate
 
 if TYPE_CHECKING:
@@ -54,40 +54,43 @@ class Model:
         self._loss: _Loss | None = (
             None if arguments.optimizer_function is None else _Loss([], arguments.optimizer_function)
         )
-        self.traces: dict[Place, StageTrace] = {}
+        self.parts = Parts()
         with progress.of("tracing stages", plan.stages) as work:
             self._trace(arguments, work)
         last = self._plan.stages - 1
         # Where the loss is computed: in the last stage, or after its parts.
-        self._loss_trace = self.traces[last, self._plan.parts(last)[0][0]]
-        self.parts = Parts({place: StagePart(trace) for place, trace in self.traces.items()})
-        _check_shared(list(self.traces.values()))
+        self._loss_part = self.parts[last, self._plan.parts(last)[0][0]]
+        _check_shared(self.parts.values())
         self.training: Training | None = None
         self.head: StagePart | None = None
         if self._loss is not None:
             alone = len(self._plan.parts(last)) == 1
             head = None if alone else self._trace_head()
-            traces = [*self.traces.values(), *([] if head is None else [head])]
-            self.training = Training(self._loss.found[-1], traces)
-            self.head = None if head is None else self._differentiate_head(head, self.training)
+            stages = [*self.parts.values(), *([] if head is None else [head])]
+            self.training = Training(self._loss.found[-1], stages)
+            if head is not None:
+                self._differentiate_head(head, self.training)
             with progress.of("differentiating stages", plan.stages) as work:
                 self._differentiate(self.training, work)
 
     def _trace(self, arguments: Arguments, work: progress.Work) -> None:
         positional: list[Nested] = []
         named: dict[str, Nested] = {}
-        constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in arguments.inputs]
+        inputs = arguments.inputs
+        inputs = () if inputs is None else inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+        constants = [tf.nest.map_structure(tf.convert_to_tensor, each) for each in inputs]
         if arguments.infeed is not None:
             positional, named = infeed.specs(arguments.infeed)
+        given = arguments.device_mapping or arguments.mapping
         last = len(arguments.stages) - 1
         source = "the `inputs`, and an element of the infeed"
         for stage, functions in enumerate(work.counting(arguments.stages)):
             places = self._plan.parts(stage)
             for (part, ipu), function in zip(places, functions, strict=True):
-                self.traces[stage, part] = trace_stage(
+                self.parts[stage, part] = trace_stage(
                     function,
                     f"stage {stage}" if part is None else f"stage {stage}.{part}",
-                    ALL_IPUS if stage in arguments.everywhere else ipu,
+                    ALL_IPUS if given[stage] == ALL_IPUS else ipu,
                     constants=constants,
                     positional=positional,
                     named={key: named[key] for key in sorted(named)},
@@ -100,20 +103,20 @@ class Model:
 
     def _handed_on(self, stage: int) -> tuple[list[Nested], dict[str, Nested]]:
         """What a stage returns, as the arguments of the next one."""
-        traces = [self.traces[stage, part] for part, _ in self._plan.parts(stage)]
-        each = [as_arguments(tf.nest.map_structure(_spec_or_none, trace.outputs)) for trace in traces]
+        parts = [self.parts[stage, part] for part, _ in self._plan.parts(stage)]
+        each = [as_arguments(part.outputs) for part in parts]
         if len(each) == 1:
             return each[0]
-        for trace, (_, named) in zip(traces, each, strict=True):
+        for part, (_, named) in zip(parts, each, strict=True):
             if named:
                 raise ValueError(
-                    f"{trace.name} of the pipeline returns a dict; what concurrent stages return is concatenated, so"
+                    f"{part.name} of the pipeline returns a dict; what concurrent stages return is concatenated, so"
                     " return tensors"
                 )
         return [one for positional, _ in each for one in positional], {}
 
     def _differentiate(self, training: Training, work: progress.Work) -> None:
-        assigned = {id(handle) for trace in self.traces.values() for handle in trace.assigned()}
+        assigned = {id(handle) for part in self.parts.values() for handle in part.assigned()}
         last = self._plan.stages - 1
         wanted = [] if self.head is None else self.head.input_gradients
         for stage in work.counting(reversed(range(self._plan.stages))):
@@ -128,28 +131,26 @@ class Model:
                     training.captured,
                     of_inputs=stage > 0,
                     recompute=self._plan.recomputation is not None and stage < last,
-                    loss=self._loss_trace,
+                    loss=self._loss_part,
                 )
             wanted = sorted({number for _, runner in parts for number in runner.input_gradients})
         carried = (tensor for runner in self.parts.values() for tensor in runner.carried)
-        self._owner.hand_back(list({id(tensor): tensor for tensor in carried}.values()))
+        self._loss_part.hand_back(list({id(tensor): tensor for tensor in carried}.values()))
 
-    def _trace_head(self) -> StageTrace:
+    def _trace_head(self) -> StagePart:
         """The loss of a last stage of several parts: a stage after them, as it needs the outputs of all."""
         positional, _ = self._handed_on(self._plan.stages - 1)
         ipu = self._plan.mapping[-1][0]
         return trace_stage(lambda *outputs: outputs, "the loss", ipu, positional=positional, loss_of=self._loss)
 
-    def _differentiate_head(self, trace: StageTrace, training: Training) -> StagePart:
-        head = StagePart(trace)
+    def _differentiate_head(self, head: StagePart, training: Training) -> None:
         head.differentiate(None, training.variables, (), training.mapped, dict, of_inputs=True, recompute=False)
         if head.variables:
             raise ValueError(
                 f"`optimizer_function` uses the variable `{head.variables[0].name}`, and the last stage has several parts,"
                 " of which none is its owner: use it in a stage, and return what the loss needs of it"
             )
-        self._loss_trace = trace
-        return head
+        self._loss_part = self.head = head
 
     def outputs(self) -> Nested:
         """What the last stage returns: its structure as specs, for a stage of parts the list of all their outputs."""
@@ -159,7 +160,7 @@ class Model:
 
     def loss_spec(self) -> tf.TensorSpec | None:
         """The loss."""
-        return None if self._loss_trace.loss is None else spec_of(self._loss_trace.loss)
+        return None if self._loss_part.loss is None else spec_of(self._loss_part.loss)
 
     def update(self, training: Training, accumulation: Accumulation) -> WeightUpdate:
         """Traces the update of the weights, and has the last stage keep what the optimizer uses of it."""
@@ -169,33 +170,23 @@ class Model:
             training.update(list(zip(gradients, variables, strict=True)))
 
         assert self._loss is not None
-        training.prepare(self._loss.function, self._loss_trace.graph)
-        update = WeightUpdate(apply, accumulation.specs(variables), self._loss_trace)
-        self._owner.handed = update.handed
+        training.prepare(self._loss.function, self._loss_part.graph)
+        update = WeightUpdate(apply, accumulation.specs(variables), self._loss_part)
+        self._loss_part.handed = update.handed
         return update
 
-    @property
-    def _owner(self) -> StagePart:
-        """What computes the loss."""
-        last = self._plan.stages - 1
-        return self.parts[last, self._plan.parts(last)[0][0]] if self.head is None else self.head
 
-
-def _spec_or_none(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
-    return None if tensor is None else spec_of(tensor)
-
-
-def _check_shared(traces: Sequence[StageTrace]) -> None:
+def _check_shared(parts: Iterable[StagePart]) -> None:
     """Refuses a variable that stages of different IPUs use."""
-    users: dict[int, StageTrace] = {}
-    for trace in traces:
-        if trace.ipu == ALL_IPUS:
+    users: dict[int, StagePart] = {}
+    for part in parts:
+        if part.ipu == ALL_IPUS:
             continue
-        for variable in trace.variables:
-            other = users.setdefault(id(variable.handle), trace)
-            if other.ipu != trace.ipu:
+        for variable in part.used_variables:
+            other = users.setdefault(id(variable.handle), part)
+            if other.ipu != part.ipu:
                 raise ValueError(
-                    f"{other.name} on IPU {other.ipu} and {trace.name} on IPU {trace.ipu} both use the variable"
+                    f"{other.name} on IPU {other.ipu} and {part.name} on IPU {part.ipu} both use the variable"
                     f" `{variable.name}`: an input can only be used by pipeline stages on the same IPU. Map the stages to"
                     " one IPU with `device_mapping`, or use it in one stage and hand its value on"
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -23,35 +23,10 @@ from tensorflow_ipu.pipelining.stages.part import Place, StagePart
 from tensorflow_ipu.pipelining.weight_update import Accumulation
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Number
     from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
+    from tensorflow_ipu.pipelining.program.memory import MemoryView
 
 Contents = dict[Key, list[tf.Tensor]]
-
-
-class View(Protocol):
-    """What an operation sees of the memory while it runs, for its micro-batch."""
-
-    @property
-    def micro_batch(self) -> Number:
-        """The number of its micro-batch in the pass, an integer scalar."""
-        ...
-
-    def read(self, read: Read) -> list[tf.Tensor]:
-        """What it reads."""
-        ...
-
-    def old(self, key: Key) -> list[tf.Tensor]:
-        """What one of its targets holds before, as a whole."""
-        ...
-
-    def placed(self, buffer: Buffer, old: Sequence[tf.Tensor], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Tensors of a buffer, with the micro-batch's entry replaced by `values`."""
-        ...
-
-    def settled(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Values that are computed before anything else of the operation, where it overlaps with others."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -69,7 +44,7 @@ class Operation:
     micro_batch: int
     reads: tuple[Read, ...]
     targets: tuple[Key, ...]
-    body: Callable[[View], Contents]
+    body: Callable[[MemoryView], Contents]
     scratch: Mapping[Key, Sequence[tf.TensorSpec]] | None = None
 
 
@@ -141,7 +116,7 @@ class Operations:
             targets += [SUMS, HANDED] if len(self._plan.parts(stage)) == 1 else [OUTPUTS]
         first, end = self._layout.range_of_outputs(stage, part)
 
-        def body(view: View) -> Contents:
+        def body(view: MemoryView) -> Contents:
             inputs = view.settled(self._feeds.take()) if source is None else view.read(source)
             outputs, loss, handed, stashed = runner.forward(inputs, view.micro_batch)
             new: Contents = {}
@@ -185,7 +160,7 @@ class Operations:
         number_of_step = instruction.micro_batch
         within = self._layout.recomputes_within(stage)
 
-        def body(view: View) -> Contents:
+        def body(view: MemoryView) -> Contents:
             residuals = view.read(source)
             if within:
                 residuals = runner.recompute(residuals)
@@ -225,7 +200,7 @@ class Operations:
         """Hands on the outputs of a last stage of several parts, once all of them are there."""
         outputs_of, head = Read(OUTPUTS), self._layout.head
 
-        def body(view: View) -> Contents:
+        def body(view: MemoryView) -> Contents:
             outputs = view.read(outputs_of)
             if head is None:
                 return {SUMS: self._feeds.give(outputs, None, view.old(SUMS))}

@@ -12,7 +12,7 @@ from tensorflow_ipu._base import progress
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu._base.page import PageView, folded, small_page, table
 from tensorflow_ipu._base.units import format_bytes, format_seconds
-from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, StageCosts, plan_cost
+from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, StageCosts, backward_time, plan_cost
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan
 from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES, overlap_length
@@ -193,7 +193,7 @@ def _weights(stages: int, stage_costs: StageCosts, training: bool) -> list[float
     for stage, cost in enumerate(costs):
         if not isinstance(cost, StageCost):
             raise TypeError(f"`stage_costs[{stage}]` must be a `StageCost`, but is {cost!r}; stages here have no parts")
-        found.append(cost.forward + training * _backward(cost))
+        found.append(cost.forward + training * backward_time(cost))
     return found
 
 
@@ -455,7 +455,7 @@ def joined(costs: Sequence[StageCost]) -> StageCost:
     return replace(
         first,
         forward=total("forward"),
-        backward=sum(_backward(cost) for cost in costs),
+        backward=sum(backward_time(cost) for cost in costs),
         recompute_factor=1.0,
         update=total("update"),
         activation_bytes=total("activation_bytes"),
@@ -468,13 +468,9 @@ def joined(costs: Sequence[StageCost]) -> StageCost:
     )
 
 
-def _backward(cost: StageCost) -> float:
-    return 2 * cost.forward if cost.backward is None else cost.backward
-
-
 def _time(cost: StageCost, again: bool) -> float:
     """The time of a stage for one micro-batch."""
-    return cost.forward + _backward(cost) + again * cost.forward * cost.recompute_factor
+    return cost.forward + backward_time(cost) + again * cost.forward * cost.recompute_factor
 
 
 def _split(costs: Sequence[StageCost], depths: Sequence[int], again: bool, capacity: int) -> tuple[int, ...]:

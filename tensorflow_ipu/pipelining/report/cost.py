@@ -106,12 +106,17 @@ class StageCost:
         if isinstance(instruction, Forward):
             return self.forward
         if isinstance(instruction, Backward):
-            return 2 * self.forward if self.backward is None else self.backward
+            return backward_time(self)
         if isinstance(instruction, Recompute):
             return self.recompute_factor * self.forward
         if isinstance(instruction, Load):
             return self.load
         return self.save if isinstance(instruction, Save) else self.update
+
+
+def backward_time(cost: StageCost) -> float:
+    """Returns the time of a backward pass, by default twice that of a forward pass."""
+    return 2 * cost.forward if cost.backward is None else cost.backward
 
 
 StageCosts = StageCost | Sequence[StageCost | Sequence[StageCost]] | None

@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorflow_ipu._base.checks import Faults, is_int
 from tensorflow_ipu._base.environment import MOST_IPUS
-from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
+from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.plan import (
     Instruction,
     Load,
@@ -90,12 +90,6 @@ def _mapping_fault(name: str, item: object, ipus: tuple[Any, ...]) -> tuple[type
     return None
 
 
-def shared_ipus(mapping: Sequence[Sequence[int]]) -> list[int]:
-    """The IPUs that more than one stage is mapped to."""
-    ipus = [ipu for parts in mapping for ipu in parts]
-    return sorted({ipu for ipu in ipus if ipus.count(ipu) > 1})
-
-
 def checked_schedule(
     schedule: object,
     mapping: Mapping | None,
@@ -105,7 +99,8 @@ def checked_schedule(
     name: str = "schedule",
 ) -> None:
     """Records a fault where a schedule, the argument `name`, is none, or cannot do what it is asked for."""
-    if not isinstance(schedule, PipelineSchedule):
+    kinds = (PipelineSchedule, PhasedExecution) if name == "pipeline_schedule" else (PipelineSchedule,)
+    if not isinstance(schedule, kinds):
         others = " or a `PhasedExecution`" if name == "pipeline_schedule" else ""
         faults.add(TypeError, f"`{name}` must be a `PipelineSchedule`{others}, but is {schedule!r}")
         return
@@ -116,7 +111,7 @@ def checked_schedule(
             f"`batch_serialization_iterations` is {batch_serialization_iterations} and `{name}` is {schedule.name};"
             " batches can be serialised with `PipelineSchedule.Sequential` only",
         )
-    if mapping is None:
+    if mapping is None or isinstance(schedule, PhasedExecution):
         return
     if serialized and len({ipu for ipus in mapping for ipu in ipus}) > 1:
         faults.add(
@@ -124,7 +119,8 @@ def checked_schedule(
             f"`batch_serialization_iterations` is {batch_serialization_iterations}, so all stages must be on one IPU;"
             f" `device_mapping` is {_plain(mapping)}",
         )
-    shared = shared_ipus(mapping)
+    ipus = [ipu for parts in mapping for ipu in parts]
+    shared = sorted({ipu for ipu in ipus if ipus.count(ipu) > 1})
     if schedule is PipelineSchedule.Interleaved and training and shared:
         faults.add(
             NotImplementedError,
@@ -140,6 +136,12 @@ def checked_recomputation(mode: object, schedule: object, training: bool, faults
     if not isinstance(mode, RecomputationMode):
         faults.add(TypeError, f"`recomputation_mode` must be a `RecomputationMode` or None, but is {mode!r}")
         return None
+    if isinstance(schedule, PhasedExecution):
+        faults.add(
+            NotImplementedError,
+            f"`recomputation_mode` is {mode} and `pipeline_schedule` is {schedule}: a phase keeps its activations off the"
+            " chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
+        )
     if not isinstance(schedule, PipelineSchedule):
         return None
     supported = SUPPORTED_MODES[schedule]

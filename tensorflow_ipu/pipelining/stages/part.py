@@ -1,22 +1,30 @@
-"""One part of a stage as functions of tensors: forward, recompute, backward."""
+"""One part of a stage, traced: functions of tensors that run it forward, recompute and backward."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import replicas, scopes
 from tensorflow_ipu._tensorflow import functions, graphs
+from tensorflow_ipu._tensorflow.autograph import add_to_message, user_code
 from tensorflow_ipu._tensorflow.gradients import has_gradient
-from tensorflow_ipu.pipelining.stages.splitting import DerivedGraph, Sources, gradients
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace, spec_of
+from tensorflow_ipu.pipelining.stages.splitting import DerivedGraph, Sources
+from tensorflow_ipu.pipelining.stages.tracing import (
+    StageGraph,
+    as_arguments,
+    flat_tensors,
+    placeholder,
+    spec_of,
+)
 from tensorflow_ipu.replicas import user_lines
 
 if TYPE_CHECKING:
-    from tensorflow_ipu._base.types import Number
+    from tensorflow_ipu._base.types import Nested, Number
 
 _numbers = itertools.count()
 
@@ -61,13 +69,25 @@ PairsMap = Callable[[list[tuple[tf.Tensor, tf.Variable]]], Sequence[tuple[tf.Ten
 class StagePart:
     """A stage, or one of several parts of a stage that run concurrently."""
 
-    def __init__(self, trace: StageTrace) -> None:
-        """A part that only runs forward."""
-        self._trace = trace
-        self.name = trace.name
-        self.ipu = trace.ipu
-        self.outputs = tf.nest.map_structure(lambda one: None if one is None else spec_of(one), trace.outputs)
-        self.output_specs = [spec_of(one) for one in trace.flat_outputs]
+    def __init__(
+        self,
+        name: str,
+        ipu: int,
+        graph: StageGraph,
+        inputs: Sequence[tf.Tensor],
+        constant: Sequence[tf.Tensor | None],
+        outputs: Nested,
+        loss: tf.Tensor | None,
+    ) -> None:
+        """A part that only runs forward. `constant` has for each input its value, if all micro-batches have the same."""
+        self.name = name
+        self.ipu = ipu
+        self.graph = graph
+        self.inputs = inputs
+        self.constant = constant
+        self.loss = loss
+        self.outputs = tf.nest.map_structure(lambda one: None if one is None else spec_of(one), outputs)
+        self.output_specs = [spec_of(one) for one in flat_tensors(outputs)]
         self.stash: list[tf.TensorSpec] = []
         self.residuals: list[tf.TensorSpec] = []
         self.input_gradients: list[int] = []
@@ -75,16 +95,31 @@ class StagePart:
         self.captures: dict[str, list[tf.TensorSpec]] = {}
         self.handed: list[tf.Tensor] = []
         self.carried: list[tf.Tensor] = []
-        self._constants = [one for one in trace.constant if one is not None]
         self._backward: GraphFunction | None = None
         self._backward_graph: DerivedGraph | None = None
         self._backward_results: list[tf.Tensor] = []
         self._recompute: GraphFunction | None = None
-        self._results = [*trace.flat_outputs, *([] if trace.loss is None else [trace.loss])]
+        self._results = [*flat_tensors(outputs), *([] if loss is None else [loss])]
         self._forward: GraphFunction | None = None
         self._stashed: list[tf.Tensor] = []
         self._assigned: Collection[int] = ()
         self._gradient_placeholders: list[tf.Tensor] = []
+
+    @property
+    def used_variables(self) -> list[tf.Variable]:
+        """All variables that it uses, each once."""
+        return distinct(self.graph.variables)
+
+    def outside(self, tensor: tf.Tensor) -> tf.Tensor | None:
+        """The tensor outside that one of the graph stands for; None for one that is the graph's own."""
+        return next((outside for outside, inside in self.graph.captures if inside is tensor), None)
+
+    def assigned(self) -> list[tf.Tensor]:
+        """The resources outside that it changes, not only reads."""
+        inputs = self.graph.inputs
+        read_only = set(graphs.read_only_inputs(self.graph))
+        changed = {id(each) for at, each in enumerate(inputs) if each.dtype == tf.resource and at not in read_only}
+        return [outside for outside, inside in self.graph.captures if id(inside) in changed]
 
     @property
     def varying_input_specs(self) -> list[tf.TensorSpec]:
@@ -94,22 +129,22 @@ class StagePart:
     @property
     def varying_inputs(self) -> list[tf.Tensor]:
         """The placeholders of what differs from micro-batch to micro-batch."""
-        return [one for one, fixed in zip(self._trace.inputs, self._trace.constant, strict=True) if fixed is None]
+        return [one for one, fixed in zip(self.inputs, self.constant, strict=True) if fixed is None]
 
     def forward(
         self, inputs: Sequence[tf.Tensor], micro_batch: Number
     ) -> tuple[list[tf.Tensor], tf.Tensor | None, list[tf.Tensor], list[tf.Tensor]]:
         """Runs forward."""
-        graph = self._trace.graph
-        counted = graph.used_micro_batch
+        counted = self.graph.used_micro_batch
         if self._forward is None:
             outputs = [*self._results, *self.handed, *self._stashed]
-            takes = [*self._trace.inputs, *([] if counted is None else [counted])]
-            self._forward = GraphFunction(graph, takes, outputs)
+            takes = [*self.inputs, *([] if counted is None else [counted])]
+            self._forward = GraphFunction(self.graph, takes, outputs)
         number = [] if counted is None else [tf.cast(micro_batch, tf.int32)]
-        found = iter(self._forward([*self._constants, *inputs, *number]))
+        constants = [one for one in self.constant if one is not None]
+        found = iter(self._forward([*constants, *inputs, *number]))
         outputs = list(itertools.islice(found, len(self.output_specs)))
-        loss = None if self._trace.loss is None else next(found)
+        loss = None if self.loss is None else next(found)
         return outputs, loss, list(itertools.islice(found, len(self.handed))), list(found)
 
     def recompute(self, stash: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -158,29 +193,26 @@ class StagePart:
         *,
         of_inputs: bool,
         recompute: bool,
-        loss: StageTrace | None = None,
+        loss: StagePart | None = None,
     ) -> None:
         """Makes the backward pass, and decides what is stashed for it."""
-        trace = self._trace
         self._assigned = assigned
-        ys = (
-            [trace.loss_tensor]
-            if output_gradients is None
-            else [trace.flat_outputs[at] for at in sorted(output_gradients)]
-        )
+        numbers = [-1] if output_gradients is None else sorted(output_gradients)  # The loss is the last result.
+        ys = [self._results[at] for at in numbers]
         if not ys:
             return
-        used = [(variable, inside) for variable in variables if (inside := trace.internal(variable)) is not None]
+        inside = {id(outside): inside for outside, inside in self.graph.captures}
+        used = [(variable, inside[id(variable.handle)]) for variable in variables if id(variable.handle) in inside]
         inputs = [at for at, one in enumerate(self.varying_inputs) if of_inputs and has_gradient(one)]
-        xs = [*(self.varying_inputs[at] for at in inputs), *(inside for _, inside in used)]
+        xs = [*(self.varying_inputs[at] for at in inputs), *(handle for _, handle in used)]
         if not xs:
             return
-        sources = Sources(trace, assigned)
+        sources = Sources(self, assigned)
         # What a loop within the stage leaves for its gradient is no tensor, and cannot be stashed: it is recomputed.
         for again in (False, True):
-            graph = DerivedGraph(f"{trace.graph.name}_backward", sources, recompute=again, loss=loss)
-            grad_ys = None if output_gradients is None else [graph.add_input(spec_of(one), "gradient") for one in ys]
-            found = gradients(graph, ys, xs, grad_ys, trace)
+            graph = DerivedGraph(f"{self.graph.name}_backward", sources, recompute=again, loss=loss)
+            grad_ys = None if output_gradients is None else [placeholder(graph, spec_of(one), "gradient") for one in ys]
+            found = graph.gradients(ys, xs, grad_ys)
             if all(map(_can_be_stashed, graph.stashed)):
                 break
         by_input = {at: one for at, one in zip(inputs, found[: len(inputs)], strict=True) if one is not None}
@@ -211,11 +243,11 @@ class StagePart:
     @property
     def device(self) -> str:
         """The device of its variables; empty if it has none."""
-        return next((variable.device for variable in self._trace.variables), "")
+        return next((variable.device for variable in self.used_variables), "")
 
     def passes(self) -> dict[str, tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]]:
         """What it runs, as functions of tensors without side effects that can be called outside of the program."""
-        graph = DerivedGraph(f"{self._trace.graph.name}_alone", Sources(self._trace, self._assigned), recompute=True)
+        graph = DerivedGraph(f"{self.graph.name}_alone", Sources(self, self._assigned), recompute=True)
         results = [graph.rematerialized(one) for one in self._results]
         forward = GraphFunction(graph, graph.placeholders, results)
         found = {"forward": (forward, [spec_of(one) for one in graph.placeholders])}
@@ -232,12 +264,7 @@ class StagePart:
 
     def lines(self) -> dict[str, str]:
         """The user's line of each operation of the stage, by the operation's name."""
-        return user_lines(self._trace.graph)
-
-    @property
-    def used_variables(self) -> list[tf.Variable]:
-        """All variables that it uses."""
-        return self._trace.variables
+        return user_lines(self.graph)
 
     @property
     def activation_bytes(self) -> int:
@@ -252,10 +279,10 @@ class StagePart:
     @property
     def weight_bytes(self) -> int:
         """The bytes of its variables."""
-        return _bytes([spec_of(variable) for variable in self._trace.variables])
+        return _bytes([spec_of(variable) for variable in self.used_variables])
 
     def _make_recompute(self, sources: Sources, wanted: list[tf.Tensor]) -> None:
-        graph = DerivedGraph(f"{self._trace.graph.name}_recompute", sources, recompute=True)
+        graph = DerivedGraph(f"{self.graph.name}_recompute", sources, recompute=True)
         results = [graph.rematerialized(one) for one in wanted]
         self._stashed = graph.stashed
         self._recompute = GraphFunction(graph, graph.placeholders, results)
@@ -268,6 +295,11 @@ class StagePart:
                     " tensor of a training pipeline needs a static shape. Set `drop_remainder=True` where the dataset is"
                     " batched, or state the shape with `tf.ensure_shape`"
                 )
+
+
+def distinct(variables: Iterable[tf.Variable]) -> list[tf.Variable]:
+    """Returns variables, each once."""
+    return list({id(variable.handle): variable for variable in variables}.values())
 
 
 def _bytes(specs: Sequence[tf.TensorSpec]) -> int:
@@ -285,3 +317,87 @@ def split_outputs(
     ends = itertools.accumulate((len(runner.output_specs) for _, runner in parts), initial=0)
     ranges = zip(parts, itertools.pairwise(ends), strict=True)
     return [(part, [one for one in numbers if begin <= one < end]) for (part, _), (begin, end) in ranges]
+
+
+def trace_stage(
+    function: Callable[..., Nested],
+    name: str,
+    ipu: int,
+    *,
+    constants: Sequence[Nested] = (),
+    positional: Sequence[Nested] = (),
+    named: Mapping[str, Nested] | None = None,
+    loss_of: Callable[..., tf.Tensor] | None = None,
+    source: str = "",
+) -> StagePart:
+    """Traces a stage, or a part of one; `source` says where its arguments come from."""
+    graph = StageGraph(f"pipeline_{name.replace(' ', '_').replace('.', '_')}")
+    body = user_code(function)
+
+    def traced(args: Nested, by_name: Mapping[str, Nested]) -> tuple[Nested, tf.Tensor | None]:
+        outputs = _without_operations(body(*args, **by_name))
+        if loss_of is None:
+            return outputs, None
+        outputs = tf.nest.map_structure(lambda one: None if one is None else tf.convert_to_tensor(one), outputs)
+        return outputs, loss_of(*as_arguments(outputs)[0])
+
+    fixed = tf.nest.map_structure(spec_of, list(constants))
+    given = f"{source}: {_described([*fixed, *positional], named or {})}"
+    _check_call(function, f"{name} of the pipeline", (*constants, *positional), named or {}, given)
+    with scopes.ipu_shard(ipu):
+        try:
+            graphs.trace_into(graph, traced, ((*fixed, *positional), dict(named or {})))
+        except (TypeError, ValueError) as exc:
+            if source and not isinstance(exc, tf.errors.OpError):
+                add_to_message(exc, f"{name} of the pipeline was called with {given}")
+            raise
+    returned: Nested = graph.structured_outputs
+    outputs, loss = returned
+    inputs = graph.inputs[: len(graph.inputs) - len(graph.captures)]
+    outside = tf.nest.flatten(list(constants))
+    _check_captures(graph, name)
+    constant = (*outside, *(None for _ in inputs[len(outside) :]))
+    return StagePart(name, ipu, graph, inputs, constant, outputs, loss)
+
+
+def _without_operations(returned: Nested) -> Nested:
+    """What a function returned, less the operations: those run by themselves."""
+    if isinstance(returned, tf.Operation):
+        return None
+    if isinstance(returned, (list, tuple)) and any(isinstance(one, tf.Operation) for one in returned):
+        return type(returned)(one for one in returned if not isinstance(one, tf.Operation))
+    return returned
+
+
+def _check_call(
+    function: Callable[..., Nested], name: str, positional: Sequence[Nested], named: Mapping[str, Nested], given: str
+) -> None:
+    try:
+        signature = inspect.signature(getattr(function, "python_function", function))
+    except (TypeError, ValueError):  # A function of C, which says nothing about itself.
+        return
+    try:
+        signature.bind(*positional, **named)
+    except TypeError as exc:
+        by_name = f" and by name {', '.join(named)}" if named else ""
+        raise TypeError(
+            f"{name} takes `{signature}`, but gets {len(positional)} arguments by position{by_name}, {given}"
+        ) from exc
+
+
+def _described(positional: Sequence[Nested], named: Mapping[str, Nested]) -> str:
+    """The tensors that a stage gets, by type and shape: `float32[2, 3], int32[], mask: bool[2]`."""
+    parts = [*(("", one) for one in positional), *((f"{key}: ", one) for key, one in named.items())]
+    specs = [(key, spec) for key, part in parts for spec in tf.nest.flatten(part) if isinstance(spec, tf.TensorSpec)]
+    texts = [f"{key}{spec.dtype.name}{spec.shape}".replace("(", "[").replace(")", "]") for key, spec in specs]
+    return ", ".join(texts).replace(",]", "]") or "nothing"
+
+
+def _check_captures(graph: graphs.FunctionGraph, name: str) -> None:
+    for outside, _ in graph.captures:
+        if outside.dtype != tf.resource and hasattr(outside, "graph"):
+            raise ValueError(
+                f"Trying to capture the tensor `{outside.name}` in {name} of the pipeline, which is not a resource: a stage"
+                " can use variables, and tensors that were made outside of the program, but no other tensor from around"
+                " it. Hand it over through `inputs` or the infeed, from stage to stage"
+            )

@@ -9,10 +9,11 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import graphs, variables
 from tensorflow_ipu._tensorflow.gradients import between
-from tensorflow_ipu.pipelining.stages.tracing import StageTrace, check_static, is_of_stage, placeholder
+from tensorflow_ipu.pipelining.stages.tracing import check_static, is_of_stage, placeholder, spec_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, ShapeLike
+    from tensorflow_ipu.pipelining.stages.part import StagePart
 
 # Marks what a recomputing stage is to stash all the same.
 CHECKPOINT = "_IpuRecomputationCheckpoint"
@@ -25,14 +26,14 @@ _LARGEST_CONSTANT = 1024
 class Sources:
     """What the tensors of a stage's graph depend on."""
 
-    def __init__(self, trace: StageTrace, assigned: Collection[int]) -> None:
-        """Takes the trace, and the ids of the resources that the pipeline changes."""
-        self.trace = trace
+    def __init__(self, stage: StagePart, assigned: Collection[int]) -> None:
+        """Takes the stage, and the ids of the resources that the pipeline changes."""
+        self.stage = stage
         self._assigned = assigned
-        self._outside = {id(inside): outside for outside, inside in trace.graph.captures}
+        self._outside = {id(inside): outside for outside, inside in stage.graph.captures}
         self._constants = {
             id(inside): outside
-            for inside, outside in zip(trace.inputs, trace.constant, strict=True)
+            for inside, outside in zip(stage.inputs, stage.constant, strict=True)
             if outside is not None
         }
         self._varies: dict[int, bool] = {}
@@ -124,55 +125,68 @@ def _only_reads(function: Any) -> bool:
     )
 
 
-class DerivedGraph(graphs.FunctionGraph):
-    """A graph that uses tensors of a stage's graph: those that have to be stashed become its inputs."""
+class LossCaptureGraph(graphs.FunctionGraph):
+    """A graph that may use tensors of the stage that computes the loss: they become its inputs."""
 
-    runs_in_loop = True  # As a stage itself does.
-
-    def __init__(self, name: str, sources: Sources, *, recompute: bool, loss: StageTrace | None = None) -> None:
+    def __init__(self, name: str, loss: StagePart | None) -> None:
         """Makes an empty graph."""
         super().__init__(name)
-        self._sources = sources
-        self._recompute = recompute
         self._loss = loss
-        self._here: dict[int, tf.Tensor] = {}
-        self._kept: list[tf.Tensor] = []  # Ids are those of living tensors.
-        self.stashed: list[tf.Tensor] = []
-        self.placeholders: list[tf.Tensor] = []
-        self.carried: list[tuple[tf.Tensor, tf.Tensor]] = []
+        self.carried: list[tuple[tf.Tensor, tf.Tensor]] = []  # These tensors, each with its placeholder.
 
     def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
         """Gives a tensor of another graph as one of this graph."""
-        graph = getattr(tensor, "graph", None)
-        if graph is self._sources.trace.graph:
-            return self.rematerialized(tensor)
-        if self._loss is not None and graph is self._loss.graph:
-            outside = self._loss.outside(tensor)
-            return self._of_last_stage(tensor) if outside is None else super().capture(outside, name=name, shape=shape)
-        if is_of_stage(graph):
-            raise ValueError(
-                f"`compute_gradients` of the optimizer uses the tensor `{tensor.name}` of an inner stage of the pipeline for"
-                f" the gradients of {self._sources.trace.name}, and only what the last stage returns reaches the optimizer:"
-                " hand it on from stage to stage, and take it as an argument of `optimizer_function`"
-            )
-        return super().capture(tensor, name=name, shape=shape)
-
-    def _of_last_stage(self, tensor: tf.Tensor) -> tf.Tensor:
-        """A tensor of the last stage, which comes with the gradients of the micro-batch that it belongs to."""
+        if self._loss is None or getattr(tensor, "graph", None) is not self._loss.graph:
+            return super().capture(tensor, name=name, shape=shape)
+        outside = self._loss.outside(tensor)
+        if outside is not None:
+            return super().capture(outside, name=name, shape=shape)
         for known, here in self.carried:
             if known is tensor:
                 return here
         check_static(tensor)
-        self.carried.append((tensor, self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "carried")))
+        self.carried.append((tensor, placeholder(self, spec_of(tensor), "carried")))
         return self.carried[-1][1]
+
+
+class DerivedGraph(LossCaptureGraph):
+    """A graph that uses tensors of a stage's graph: those that have to be stashed become its inputs."""
+
+    runs_in_loop = True  # As a stage itself does.
+
+    def __init__(self, name: str, sources: Sources, *, recompute: bool, loss: StagePart | None = None) -> None:
+        """Makes an empty graph."""
+        super().__init__(name, loss)
+        self._sources = sources
+        self._recompute = recompute
+        self._here: dict[int, tf.Tensor] = {}
+        self._kept: list[tf.Tensor] = []  # Ids are those of living tensors.
+        self.stashed: list[tf.Tensor] = []
+        self.placeholders: list[tf.Tensor] = []
+
+    def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
+        """Gives a tensor of another graph as one of this graph."""
+        graph = getattr(tensor, "graph", None)
+        if graph is self._sources.stage.graph:
+            return self.rematerialized(tensor)
+        if is_of_stage(graph) and (self._loss is None or graph is not self._loss.graph):
+            raise ValueError(
+                f"`compute_gradients` of the optimizer uses the tensor `{tensor.name}` of an inner stage of the pipeline for"
+                f" the gradients of {self._sources.stage.name}, and only what the last stage returns reaches the optimizer:"
+                " hand it on from stage to stage, and take it as an argument of `optimizer_function`"
+            )
+        return super().capture(tensor, name=name, shape=shape)
 
     def own(self, gradients: Iterable[Gradient | None]) -> list[tf.Tensor | None]:
         """Returns gradients as dense tensors of this graph; gradient functions may return tensors of the stage as they are."""
         return [None if each is None else self.capture(tf.convert_to_tensor(each)) for each in gradients]
 
-    def add_input(self, spec: tf.TensorSpec, name: str) -> tf.Tensor:
-        """A new placeholder, which is no input of the graph yet."""
-        return placeholder(self, spec, name)
+    def gradients(
+        self, ys: list[tf.Tensor], xs: list[tf.Tensor], grad_ys: list[tf.Tensor] | None
+    ) -> list[tf.Tensor | None]:
+        """The gradients of the stage's tensors, as dense tensors of this graph; None where there is none."""
+        with self.as_default(), tf.device(None):
+            return self.own(between(ys, xs, grad_ys, self._sources.stage.graph))
 
     def rematerialized(self, tensor: tf.Tensor) -> tf.Tensor:
         """A tensor of the stage's graph as one of this graph."""
@@ -231,7 +245,7 @@ class DerivedGraph(graphs.FunctionGraph):
             is_cut = tensor.op.type not in _VIEWS or self._sources.is_source(tensor)
         if not is_cut:
             return None
-        found = self.add_input(tf.TensorSpec(tensor.shape, tensor.dtype), "stashed")
+        found = placeholder(self, spec_of(tensor), "stashed")
         variables.say_same_behind(tensor, found)
         self.stashed.append(tensor)
         self.placeholders.append(found)
@@ -251,11 +265,3 @@ class DerivedGraph(graphs.FunctionGraph):
             new.set_shape(old.shape)
             self._here[id(old)] = new
             self._kept.append(old)
-
-
-def gradients(
-    graph: DerivedGraph, ys: list[tf.Tensor], xs: list[tf.Tensor], grad_ys: list[tf.Tensor] | None, trace: StageTrace
-) -> list[tf.Tensor | None]:
-    """The gradients of a stage's tensors, as dense tensors of `graph`; None where there is none."""
-    with graph.as_default(), tf.device(None):
-        return graph.own(between(ys, xs, grad_ys, trace.graph))

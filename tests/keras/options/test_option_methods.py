@@ -135,9 +135,12 @@ def test_defaults_are_those_of_what_takes_the_options(tiny):
     for group, taker in ((options.pipelining, pipelining.pipeline), (options.outfeed, ipu.IPUOutfeedQueue)):
         parameters = {renamed.get(name, name): one for name, one in inspect.signature(taker).parameters.items()}
         assert set(group.names()) <= set(parameters)
-        for name, value in group.in_effect().items():
+        for name in group.names():
             if name != "accumulate_outfeed":  # None is False here.
-                assert value == parameters[name].default, name
+                assert getattr(group, name) == parameters[name].default, name
+    infeed = options.infeed
+    tiny.set_infeed_queue_options(prefetch_depth=None)
+    assert options.infeed == infeed
 
 
 # Resetting.

@@ -1,5 +1,7 @@
 """What `pipeline` refuses, by the kind of error; all faults of a call at once."""
 
+import dataclasses
+import inspect
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext
 from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule, PipelineStageOptions, RecomputationMode
+from tensorflow_ipu.pipelining.options import Arguments, SharedOptions
 
 
 def stage(x):
@@ -107,6 +110,16 @@ def test_sound_arguments_are_not_refused(build):
     pipeline = pipelining.last_pipeline()
     assert pipeline.name == "sound"
     assert pipeline.options.forward_propagation_stages_poplar_options == (OPTIONS, OPTIONS)
+
+
+def test_dataclass_declares_the_arguments_as_the_signature_does():
+    parameters = inspect.signature(pipelining.pipeline).parameters
+    declared = {each.name: each for each in dataclasses.fields(Arguments) if each.init}
+    assert {name: each.type for name, each in declared.items()} == {
+        name: parameter.annotation for name, parameter in parameters.items()
+    }
+    for each in dataclasses.fields(SharedOptions):
+        assert each.default == parameters[each.name].default, each.name
 
 
 def test_all_faults_of_a_call_are_told_together_by_the_kind_of_the_first(build):

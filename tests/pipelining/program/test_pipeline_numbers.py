@@ -261,3 +261,21 @@ def test_without_kernels_of_the_host_stages_have_the_form_that_xla_has_fast_code
     orders = re.findall(r" convolution\(.*dim_labels=(\S+?)[,\s]", compiled_text(strategy, program))
     assert len(orders) >= 5  # Each stage, and its gradients; those of the images are nobody's.
     assert set(orders) == {"b01f_01io->b01f"}
+
+
+@pytest.mark.parametrize("as_argument", [False, True])
+def test_pipeline_and_loop_take_the_elements_of_an_iterator_as_a_plain_loop_does(as_argument, strategy, toy):
+    with strategy.scope():
+        iterator, outfeed = iter(toy.numbers(8)), ipu.IPUOutfeedQueue()
+
+    def program(*arguments):
+        source = arguments[0] if as_argument else iterator
+        stages = [lambda x: x * 2.0, lambda x: x + 1.0, lambda x: x * x]
+        pipelining.pipeline(stages, 3, infeed_queue=source, outfeed_queue=outfeed)
+        return ipu.loops.repeat(1, lambda total, x: total + x, [0.0], source)
+
+    compiled = tf.function(program, jit_compile=True)
+    left_over = [strategy.run(compiled, (iterator,) * as_argument) for _ in range(2)]
+    plain = [float(x) for x in toy.numbers(8)]
+    np.testing.assert_array_equal(outfeed.dequeue(), [(2 * x + 1) ** 2 for x in plain[:3] + plain[4:7]])
+    np.testing.assert_array_equal(left_over, [plain[3], plain[7]])

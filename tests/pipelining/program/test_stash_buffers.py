@@ -42,8 +42,8 @@ def test_turns_are_those_of_each_iteration_before_among_and_behind_the_micro_bat
     @tf.function(jit_compile=True)
     def turns(base):
         found = LoopIndices(operations, base, COUNT, WHEN)
-        places = [found.place(0, ring(3)), found.place(-2, ring(3)), found.place(-2, ring(5))]
-        return [found.number(0), found.number(-2), *places, *(found.runs(when) for when in WHEN)]
+        places = [found.places[0, 3], found.places[-2, 3], found.places[-2, 5]]
+        return [found.numbers[0], found.numbers[-2], *places, *(found.runs[when] for when in WHEN)]
 
     for base in range(-3, COUNT + 4):
         expected = [base, base - 2, base % 3, (base - 2) % 3, (base - 2) % 5]
@@ -178,10 +178,10 @@ def test_parts_that_may_be_skipped_rings_and_orders_need_no_code_of_their_own(co
         token = memory.opaque_zero()
         [kept] = memory.empty([([tf.TensorSpec(x.shape, x.dtype)], 3)])
         turns = LoopIndices([operation(0, 3)], base, COUNT, WHEN)
-        place = turns.place(0, ring(3))
+        place = turns.places[0, 3]
         for when in WHEN:
             token, [*kept] = memory.run_once(
-                turns.runs(when),
+                turns.runs[when],
                 token,
                 [x],
                 kept,
