@@ -155,7 +155,7 @@ def check_runtime_not_started() -> None:
 
 
 # Operations that users call eagerly. Those that run programs are told of by `replicas`.
-_EAGER = ("ipu_dataset_benchmark", "ipu_host_exchange", "ipu_infeed_start", "ipu_infeed_stop")
+_EAGER = ("ipu_host_exchange", "ipu_infeed_start", "ipu_infeed_stop")
 _EAGER += ("ipu_outfeed_delete", "ipu_outfeed_dequeue")
 
 
