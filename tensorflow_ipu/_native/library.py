@@ -54,14 +54,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         ),
         ("ipu_embedding_new", _INT, [_POINTER, _INT, _INT, _FLAG]),
         ("ipu_embedding_open", None, [_INT, _FLAG]),
-        (
-            (
-                "ipu_end_process ipu_interrupt_disarm ipu_interrupt_now ipu_random_forget"
-                " ipu_run_application_on_this_thread"
-            ),
-            None,
-            [],
-        ),
+        ("ipu_end_process ipu_interrupt_disarm ipu_random_forget ipu_run_application_on_this_thread", None, []),
         ("ipu_hold_executable", None, [_TEXT, _TEXT, _TEXT, _INT]),
         ("ipu_host_function_new", _INT, [_INT]),
         ("ipu_host_layers ipu_journal", _TEXT, []),
