@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tensorflow_ipu.compat import _names
-from tensorflow_ipu.compat._names import NOT_YET, Absent, Target
+from tensorflow_ipu.compat._names import Absent, Target
 from tensorflow_ipu.config import IPUConfig
 
 _IPU = _names.IPU
@@ -23,7 +23,6 @@ class State(Enum):
 
     WORKS = "works"
     RECORDED = "recorded"
-    NOT_YET = "not yet"
     CANNOT = "cannot be"
 
 
@@ -81,7 +80,7 @@ def markdown() -> str:
         entry for entry in entries() if not entry.name.startswith("IPUConfig.")
     ]  # Options have a page of their own.
     paragraphs = [f"**{State.WORKS.value.capitalize()}**", "\n".join(_working(listed))]
-    for state in (State.RECORDED, State.NOT_YET, State.CANNOT):
+    for state in (State.RECORDED, State.CANNOT):
         reasons: dict[str, list[str]] = {}
         for entry in listed:
             if entry.state is state:
@@ -120,8 +119,7 @@ def _working(listed: list[ListedName]) -> Iterator[str]:
 
 def _entry(module: str, name: str, target: Target) -> ListedName:
     if isinstance(target, Absent):
-        state = State.NOT_YET if target.reason == NOT_YET else State.CANNOT
-        return ListedName(_short(module), name, state, target.reason)
+        return ListedName(_short(module), name, State.CANNOT, target.reason)
     what = _names.recorded(target)
     if what is not None:
         return ListedName(_short(module), name, State.RECORDED, what)

@@ -12,14 +12,12 @@ from typing import Any
 from tensorflow_ipu.compat import _table
 from tensorflow_ipu.compat._table import OLD_OPTIONS, RECORDED
 
-NOT_YET = "it is not available in this version of tensorflow_ipu"
-
 
 @dataclass(frozen=True)
 class Absent:
     """Stands for an old name that exists nowhere."""
 
-    reason: str = NOT_YET
+    reason: str
 
 
 # Where a name is, as `package.module:attribute`; or why it is nowhere.

@@ -151,7 +151,7 @@ def test_first_place_of_names_of_keras_has_those_of_keras_ipu_and_of_the_addons(
 
 
 def test_table_takes_a_name_by_a_row(monkeypatch):
-    rows = {"still_missing": Absent(), "shard": "tensorflow_ipu.scopes:ipu_shard"}
+    rows = {"still_missing": Absent("of a reason"), "shard": "tensorflow_ipu.scopes:ipu_shard"}
     monkeypatch.setitem(_names.MODULES, f"{IPU}.new", Module(rows))
     new = importlib.import_module(f"{IPU}.new")
     assert new.shard is importlib.import_module(f"{IPU}.scopes").ipu_shard
