@@ -28,7 +28,7 @@ SETUP = """
 import os, signal, threading, time
 import keras, numpy as np, tensorflow as tf
 import tensorflow_ipu as ipu
-from tensorflow_ipu.replicas import active
+from tensorflow_ipu._base.active_runs import active
 
 strategy = ipu.IPUStrategy()
 

@@ -54,14 +54,7 @@ _NATIVE_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         ),
         ("ipu_embedding_new", _INT, [_POINTER, _INT, _INT, _FLAG]),
         ("ipu_embedding_open", None, [_INT, _FLAG]),
-        (
-            (
-                "ipu_end_process ipu_interrupt_disarm ipu_interrupt_now ipu_random_forget"
-                " ipu_run_application_on_this_thread"
-            ),
-            None,
-            [],
-        ),
+        ("ipu_end_process ipu_interrupt_disarm ipu_random_forget ipu_run_application_on_this_thread", None, []),
         ("ipu_hold_executable", None, [_TEXT, _TEXT, _TEXT, _INT]),
         ("ipu_host_function_new", _INT, [_INT]),
         ("ipu_host_layers ipu_journal", _TEXT, []),
@@ -155,7 +148,7 @@ def check_runtime_not_started() -> None:
 
 
 # Operations that users call eagerly. Those that run programs are told of by `replicas`.
-_EAGER = ("ipu_dataset_benchmark", "ipu_host_exchange", "ipu_infeed_start", "ipu_infeed_stop")
+_EAGER = ("ipu_host_exchange", "ipu_infeed_start", "ipu_infeed_stop")
 _EAGER += ("ipu_outfeed_delete", "ipu_outfeed_dequeue")
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import backprop_util, context, record
+from tensorflow.python.eager import backprop_util, record
 from tensorflow.python.framework import ops
 from tensorflow.python.ops import gradients_util, resource_variable_ops
 
@@ -41,13 +41,6 @@ def record_as(
     """Records `results` as one operation of `inputs` with this gradient; stands on `record.record_operation`."""
     # `tf.custom_gradient` calls the function under a tape of its own. Without it: that one.
     record.record_operation(kind, results, inputs, gradient)
-
-
-def is_watched() -> bool:
-    """Whether a tape or debugger watches this thread; stands on `record.could_possibly_record`, `context.op_callbacks`."""
-    # Without it: True, and programs with handlers of signals run on the main thread.
-    current: Any = context.context()
-    return record.could_possibly_record() or bool(current.op_callbacks)
 
 
 def overridden(graph: tf.Graph, kind: str, gradient: Callable[..., Any]) -> AbstractContextManager[None]:

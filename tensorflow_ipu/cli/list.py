@@ -14,8 +14,7 @@ def parser() -> argparse.ArgumentParser:
         "list",
         "Prints all names of IPU TensorFlow, of `keras.ipu`, of the add-ons and of the packages beside them, and all options"
         " of `IPUConfig`, with what each is here, and where or why: `works`; `recorded`, which is checked and written down and"
-        " changes no result; `not yet`; `cannot be`. The modules of `ipu.ops` and `ipu.optimizers` are in `ipu` itself as"
-        " well.",
+        " changes no result; `cannot be`. The modules of `ipu.ops` and `ipu.optimizers` are in `ipu` itself as well.",
         "0; 1 if no name has any of the texts",
     )
     made.add_argument("--markdown", action="store_true", help="print all names in Markdown")

@@ -19,7 +19,7 @@ from tensorflow_ipu._tensorflow import old_keras, patches, variables
 from tensorflow_ipu._tensorflow.old_keras import setting
 from tensorflow_ipu._tensorflow.patches import Changes
 from tensorflow_ipu.compat import _keras_2, _lost_names
-from tensorflow_ipu.compat._keras_names import ROOTS, SPELLINGS, TF_KERAS
+from tensorflow_ipu.compat._names import KERAS_ROOTS, SPELLINGS, TF_KERAS
 from tensorflow_ipu.ops.distributed_batch_norm import in_programs
 from tensorflow_ipu.strategy.ipu_strategy import supporting_loss_scaling
 
@@ -160,7 +160,7 @@ def bridge(changes: Changes) -> None:
 
 
 def _place_old_modules(changes: Changes) -> None:
-    for root in ROOTS:
+    for root in KERAS_ROOTS:
         old = importlib.import_module(root)
         parent, _, name = root.rpartition(".")
         below = parent.removeprefix("keras")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._api_files import KERAS_2, KERAS_3
-from tensorflow_ipu.compat._keras_names import SPELLINGS
+from tensorflow_ipu.compat._names import SPELLINGS
 from tensorflow_ipu.compat._project import Found, Project, begin
 from tensorflow_ipu.compat._reading import Reading, Use
 

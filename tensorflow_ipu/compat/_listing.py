@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_names, _names, _table
-from tensorflow_ipu.compat._table import NOT_YET, Absent, Target
+from tensorflow_ipu.compat import _names
+from tensorflow_ipu.compat._names import Absent, Target
 from tensorflow_ipu.config import IPUConfig
 
-_IPU = _ipu_names.IPU
+_IPU = _names.IPU
 _CONFIG = f"{_IPU}.config"
 
 # From so many names on, the name of a module stands for them.
@@ -23,7 +23,6 @@ class State(Enum):
 
     WORKS = "works"
     RECORDED = "recorded"
-    NOT_YET = "not yet"
     CANNOT = "cannot be"
 
 
@@ -81,7 +80,7 @@ def markdown() -> str:
         entry for entry in entries() if not entry.name.startswith("IPUConfig.")
     ]  # Options have a page of their own.
     paragraphs = [f"**{State.WORKS.value.capitalize()}**", "\n".join(_working(listed))]
-    for state in (State.RECORDED, State.NOT_YET, State.CANNOT):
+    for state in (State.RECORDED, State.CANNOT):
         reasons: dict[str, list[str]] = {}
         for entry in listed:
             if entry.state is state:
@@ -120,9 +119,8 @@ def _working(listed: list[ListedName]) -> Iterator[str]:
 
 def _entry(module: str, name: str, target: Target) -> ListedName:
     if isinstance(target, Absent):
-        state = State.NOT_YET if target.reason == NOT_YET else State.CANNOT
-        return ListedName(_short(module), name, state, target.reason)
-    what = _table.recorded(target)
+        return ListedName(_short(module), name, State.CANNOT, target.reason)
+    what = _names.recorded(target)
     if what is not None:
         return ListedName(_short(module), name, State.RECORDED, what)
     home, _, attribute = target.partition(":")
@@ -133,7 +131,7 @@ def _options() -> Iterator[ListedName]:
     config = IPUConfig()
     for option in config.to_dict():
         effect = config.get_attribute_metadata(option).effect
-        what = _table.of_option(effect.name if effect is not None else "")
+        what = _names.of_option(effect.name if effect is not None else "")
         name = f"IPUConfig.{option}"
         if what is None:
             yield ListedName(_short(_CONFIG), name, State.WORKS, f"tensorflow_ipu.config.{name}")
@@ -142,9 +140,9 @@ def _options() -> Iterator[ListedName]:
 
 
 def _is_listed(module: str) -> bool:
-    roots = (_IPU, "keras.ipu", _companion_names.ADDONS, "libpvti", *_companion_names.PACKAGES)
+    roots = (_IPU, "keras.ipu", _names.ADDONS, "libpvti", *_names.PACKAGES)
     of_ours = any(module == root or module.startswith(f"{root}.") for root in roots)
-    return of_ours and not module.startswith(_keras_names.FIRST)  # The same as in `keras.ipu` and the add-ons.
+    return of_ours and not module.startswith(_names.FIRST_KERAS)  # The same as in `keras.ipu` and the add-ons.
 
 
 def _short(module: str) -> str:

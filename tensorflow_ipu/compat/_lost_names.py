@@ -12,7 +12,6 @@ import numpy as np
 
 from tensorflow_ipu._tensorflow.patches import Changes
 from tensorflow_ipu.compat import _names
-from tensorflow_ipu.compat._table import resolve
 
 _logger = logging.getLogger(__name__)
 _noted: set[str] = set()
@@ -60,7 +59,7 @@ def bridge(changes: Changes) -> None:
         "numpy": {name: (value, f"`{getattr(value, '__name__', value)}`") for name, value in _NUMPY.items()}
     }
     for module, name, target in _names.ATTRIBUTES:
-        lent.setdefault(module, {})[name] = (resolve(target), f"`{target.replace(':', '.')}`")
+        lent.setdefault(module, {})[name] = (_names.resolve(target), f"`{target.replace(':', '.')}`")
     for module, names in lent.items():
         _lend(importlib.import_module(module), names, changes)
 

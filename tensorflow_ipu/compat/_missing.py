@@ -6,11 +6,11 @@ import ast
 import importlib.util
 from collections.abc import Callable, Iterator
 
-from tensorflow_ipu.compat import _names, _table
+from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._api_files import OURS
+from tensorflow_ipu.compat._names import Absent
 from tensorflow_ipu.compat._project import Found, Project, begin
 from tensorflow_ipu.compat._reading import Reading, Use
-from tensorflow_ipu.compat._table import Absent
 
 
 def missing(project: Project) -> list[Found]:
@@ -77,7 +77,7 @@ def _recorded(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
     for use in reading.uses:
         for full in sorted(project.meanings(use)):
             module, name = _split(full)
-            what = _table.recorded(_names.target(module, name)) if name else None
+            what = _names.recorded(_names.target(module, name)) if name else None
             if what is not None:
                 yield use.line, f"`{module}.{name}` changes no result: {what}"
 

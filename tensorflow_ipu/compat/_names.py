@@ -3,51 +3,126 @@
 from __future__ import annotations
 
 import difflib
+import importlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from tensorflow_ipu.compat import _companion_names, _ipu_names, _keras_names, _tensorflow_names
-from tensorflow_ipu.compat._table import Absent, Module, Target
+from tensorflow_ipu.compat import _table
+from tensorflow_ipu.compat._table import OLD_OPTIONS, RECORDED
 
-IPU, POPLAR, ADDONS = _ipu_names.IPU, _ipu_names.POPLAR, _companion_names.ADDONS
 
-MODULES: dict[str, Module] = {
-    **_ipu_names.MODULES,
-    **_tensorflow_names.MODULES,
-    **_keras_names.MODULES,
-    **_companion_names.MODULES,
-}
-ALIASES: dict[str, str] = {**_ipu_names.ALIASES, **_keras_names.ALIASES}
-ATTRIBUTES = _tensorflow_names.ATTRIBUTES
-CONTRIB = _tensorflow_names.CONTRIB
-GONE: dict[str, str] = {**_ipu_names.GONE, **_tensorflow_names.GONE, **_keras_names.GONE}
+@dataclass(frozen=True)
+class Absent:
+    """Stands for an old name that exists nowhere."""
 
-# Packages of the SDK that come on their own.
+    reason: str
+
+
+# Where a name is, as `package.module:attribute`; or why it is nowhere.
+Target = str | Absent
+
+
+@dataclass(frozen=True)
+class Module:
+    """An old module."""
+
+    names: Mapping[str, Target] = field(default_factory=dict)
+    note: str = ""
+
+
+def _entries(table: str) -> Iterator[tuple[list[str], str, str, str]]:
+    """The entries of a table: the prefixes and the note that apply, what is before the `=`, and what is after it."""
+    prefixes, note = [""], ""
+    for entry in re.split(r"\n(?=\S)", table):
+        line = " ".join(entry.split())
+        if line.startswith("["):
+            found, _, note = line[1:].partition("]")
+            prefixes, note = found.split() or [""], note.strip()
+        else:
+            head, _, text = f" {line}".partition(" =")
+            yield prefixes, note, head.strip(), text
+
+
+def _read(table: str) -> tuple[dict[str, Module], dict[str, str]]:
+    """The modules of a table, and the modules of second names."""
+    modules: dict[str, Module] = {}
+    aliases = {}
+    for prefixes, note, head, text in _entries(table):
+        full, *others = [f"{prefix}{head}" for prefix in prefixes]
+        aliases.update(dict.fromkeys(others, full))
+        names: dict[str, Target] = {}
+        words, *lacking = text.split(" absent ")
+        place = ""
+        for word in words.split():
+            if word.endswith(":"):
+                place = f"tensorflow_ipu{word}" if word.startswith(".") else word
+            elif word.startswith("+"):
+                parts = [
+                    name for name in modules if name == word[1:] or (word[-1] == "*" and name.startswith(word[1:-1]))
+                ]
+                names.update(row for name in parts for row in modules[name].names.items())
+            else:
+                old, _, new = word.partition("=")
+                names[old] = f"{place}{new or old}"
+        for each in lacking:
+            words, _, reason = each.partition(" -- ")
+            names.update(dict.fromkeys(words.split(), Absent(reason)))
+        modules[full] = Module(names, note)
+    return modules, aliases
+
+
+IPU, POPLAR, ADDONS = "tensorflow.python.ipu", "tensorflow.compiler.plugin.poplar", "ipu_tensorflow_addons"
+CONTRIB, TENSORFLOW_ADDONS = "tensorflow.contrib", "tensorflow_addons"
+# Where releases up to early 2021 had Keras's IPU names, and with them the layers that are add-ons since.
+FIRST_KERAS = f"{IPU}.keras"
+# Where `tf.keras` really is, and by what else it is imported. Its classes are those of `keras`, and its modules are others.
+TF_KERAS = "keras._tf_keras.keras"
+SPELLINGS = ("tensorflow.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras")
+
+MODULES, ALIASES = _read(_table.MODULES)
+ALIASES.update(
+    (f"{keras}{module.removeprefix('keras')}", module)
+    for keras in (TF_KERAS, *SPELLINGS)
+    for module in MODULES
+    if module.startswith("keras.")
+)
+# The old modules that are attributes of modules of Keras.
+KERAS_ROOTS = [name for name in MODULES if name.startswith("keras.") and name.rpartition(".")[0] not in MODULES]
+GONE = {f"{prefix}{name}": text.strip() for [prefix], _, names, text in _entries(_table.GONE) for name in names.split()}
+# Names that modules have lost: module, name, where it is now.
+ATTRIBUTES = [
+    (module, name, target)
+    for module, lost in _read(_table.LOST)[0].items()
+    for name, target in lost.names.items()
+    if isinstance(target, str)
+]
+
+# Packages of the SDK beside its TensorFlow: those that are here too, and those that come on their own.
+PACKAGES = ("horovod", "popdist")
 COMPANIONS = ("popart", "popef", "poptorch", "pva")
-
 # Packages whose own, where it is installed, goes before what the tables have.
-YIELDING = ("horovod", _companion_names.TENSORFLOW_ADDONS)
+YIELDING = ("horovod", TENSORFLOW_ADDONS)
+
+_OPTIONS = {"MODEL": "for the machine's report", "RECORDED": "checked, and nothing changes by it"}
 
 
-# What functions of 2020 set, which were in `utils` before there was `IPUConfig`.
-OLD_OPTIONS = {
-    "auto_select_ipus": "auto_select_ipus",
-    "create_ipu_config": "",
-    "select_ipus": "select_ipus",
-    "set_compilation_options": "compilation_poplar_options",
-    "set_convolution_options": "convolutions",
-    "set_experimental_multi_replica_distribution_options": "experimental.multi_replica_distribution",
-    "set_floating_point_behaviour_options": "floating_point_behaviour",
-    "set_gcl_options": "gcl_poplar_options",
-    "set_io_tile_options": "io_tiles",
-    "set_ipu_connection_type": "device_connection",
-    "set_ipu_model_options": "ipu_model",
-    "set_ipu_options": "",
-    "set_matmul_options": "matmuls",
-    "set_norm_options": "norms",
-    "set_optimization_options": "optimizations",
-    "set_pooling_options": "pooling",
-    "set_recomputation_options": "allow_recompute",
-    "set_serialization_options": "serialization_output_folder",
-}
+def resolve(target: str) -> Any:
+    """Imports what a target names: a name of a module, or a module where it has no colon."""
+    module, _, name = target.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, name) if name else found
+
+
+def recorded(target: Target | None) -> str | None:
+    """What becomes of the use of a name at this place; None where it has its effect."""
+    return RECORDED.get(target) if isinstance(target, str) else None
+
+
+def of_option(effect: str) -> str | None:
+    """The same for an option of `IPUConfig`, by the name of its effect."""
+    return _OPTIONS.get(effect)
 
 
 def module_exists(name: str) -> bool:
@@ -60,9 +135,9 @@ def original(name: str) -> str | None:
     # `import tensorflow.keras` runs Keras's public modules once more, and would make two modules for `tf.keras`.
     if name in ALIASES:
         return ALIASES[name]
-    for spelling in _keras_names.SPELLINGS:
+    for spelling in SPELLINGS:
         if name == spelling or name.startswith(f"{spelling}."):
-            return f"{_keras_names.TF_KERAS}{name[len(spelling) :]}"
+            return f"{TF_KERAS}{name[len(spelling) :]}"
     return None
 
 
@@ -127,7 +202,7 @@ def became(name: str) -> str:
 
 def _hints(module: str, name: str) -> str:
     full = ALIASES.get(module, module)
-    if name in OLD_OPTIONS and full.startswith(_ipu_names.IPU):
+    if name in OLD_OPTIONS and full.startswith(IPU):
         return f"; it {became(name)}: docs/configuration.md"
     near = difflib.get_close_matches(name, existing(full), n=1)
     hint = f"; did you mean `{near[0]}`?" if near else ""

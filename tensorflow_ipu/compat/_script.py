@@ -22,22 +22,13 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow.patches import Changes
-from tensorflow_ipu.compat import (
-    _companion_names,
-    _ipu_names,
-    _keras_2,
-    _keras_errors,
-    _lost_names,
-    _names,
-    _tensorflow_1,
-)
-from tensorflow_ipu.compat._table import resolve
+from tensorflow_ipu.compat import _keras_2, _keras_errors, _lost_names, _names, _tensorflow_1
 from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
 
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
 # Below these, what stands for a name is logged.
-_NOTED = (_companion_names.TENSORFLOW_ADDONS, "tensorflow.python")
+_NOTED = (_names.TENSORFLOW_ADDONS, "tensorflow.python")
 
 
 class OldModule(ModuleType):
@@ -56,8 +47,8 @@ class OldModule(ModuleType):
             raise AttributeError(message, name=name, obj=self)
         target = None if name.startswith("__") else _names.target(self.__name__, name)
         if isinstance(target, str):
-            value = resolve(target)
-            if self.__name__.startswith(_NOTED) and not self.__name__.startswith(_ipu_names.IPU):
+            value = _names.resolve(target)
+            if self.__name__.startswith(_NOTED) and not self.__name__.startswith(_names.IPU):
                 _lost_names.note(f"`{self.__name__}.{name}`", f"`{target.replace(':', '.')}`")
         elif _names.module_exists(f"{self.__name__}.{name}"):
             value = importlib.import_module(f"{self.__name__}.{name}")

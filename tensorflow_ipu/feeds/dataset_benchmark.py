@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import json
+import sys
+import time
 from typing import Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import as_int, check_bool, is_int
 from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
-from tensorflow_ipu.replicas import run_interruptibly
 
 
 def check_dataset(argument: str, value: object) -> None:
@@ -110,9 +112,6 @@ class BufferDataset(tf.data.Dataset):
         return spec
 
 
-_HOST = "/device:CPU:0"
-
-
 def dataset_benchmark(
     dataset: tf.data.Dataset,
     number_of_epochs: int,
@@ -121,7 +120,7 @@ def dataset_benchmark(
     apply_debug_options: bool = True,
     do_memcpy: bool = True,
 ) -> tf.Tensor:
-    """Measures how fast a dataset can be read.
+    """Measures how fast Python reads a dataset.
 
         report = dataset_benchmark(dataset, 10, 512)
         json.loads(report.numpy()[0])  # in a graph: json.loads(session.run(report)[0])
@@ -135,7 +134,7 @@ def dataset_benchmark(
       elements_per_epochs: The elements of each, 1 or more.
       print_stats: Whether each measurement is also written to standard error, as a row of a table.
       apply_debug_options: Whether TensorFlow's debug mode for datasets applies, if it is switched on.
-      do_memcpy: Whether each element is copied to a buffer, as on the way to a program.
+      do_memcpy: Whether each element is copied, as on the way to a program.
 
     Returns:
       A string tensor of shape [1], a JSON object: `epochs` lists for each measurement `elements_processed`,
@@ -146,14 +145,14 @@ def dataset_benchmark(
       TypeError: An argument has a wrong type, or elements are no dense tensors of numbers.
       ValueError: `number_of_epochs` or `elements_per_epochs` is below 1.
       tf.errors.OutOfRangeError: The dataset ended too early; its own errors come as they are.
-      KeyboardInterrupt: Ctrl-C was pressed; the measurement ends with the next element.
+      KeyboardInterrupt: Ctrl-C was pressed; outside of graphs, the measurement ends with the next element.
     """
     check_dataset("dataset", dataset)
     check_bool("apply_debug_options", apply_debug_options)
     check_elements(dataset)
     if apply_debug_options:
         dataset = variables.as_run(dataset)
-    return _measure(dataset, [], [], 0, number_of_epochs, elements_per_epochs, print_stats, do_memcpy)
+    return _measure(dataset, number_of_epochs, elements_per_epochs, print_stats, do_memcpy)
 
 
 def infeed_benchmark(
@@ -163,48 +162,91 @@ def infeed_benchmark(
     print_stats: bool = True,
     do_memcpy: bool = True,
 ) -> tf.Tensor:
-    """Measures how fast an infeed queue can feed a program of one replica.
+    """Measures how fast Python reads the dataset of an infeed queue.
 
-    It reads the queue's dataset anew, by a queue of its own with the same `prefetch_depth`: `infeed_queue` need not be
-    initialized, and keeps its position. Other arguments, the result and errors are those of `dataset_benchmark`.
+    It reads the dataset anew: `infeed_queue` need not be initialized, and keeps its position. Other arguments, the result
+    and errors are those of `dataset_benchmark`.
 
     Raises:
       ValueError: The queue is a traced argument.
       tf.errors.FailedPreconditionError: The dataset has a dtype that an IPU does not take.
+      tf.errors.InvalidArgumentError: The dataset's tensors have a dimension of size 0.
     """
     dataset = dataset_of("infeed_queue", infeed_queue)
     infeed_queue._element.check_types()
-    types, shapes = infeed_queue._element.types, infeed_queue._element.shapes
-    depth = infeed_queue.prefetch_depth
-    return _measure(dataset, types, shapes, depth, number_of_epochs, elements_per_epochs, print_stats, do_memcpy)
+    check_sizes(dataset)
+    return _measure(dataset, number_of_epochs, elements_per_epochs, print_stats, do_memcpy)
 
 
 def _measure(
-    dataset: tf.data.Dataset,
-    types: list[tf.DType],
-    shapes: list[tf.TensorShape],
-    queue_depth: int | None,
-    number_of_epochs: int,
-    elements_per_epochs: int,
-    print_stats: bool,
-    do_memcpy: bool,
+    dataset: tf.data.Dataset, number_of_epochs: int, elements_per_epochs: int, print_stats: bool, do_memcpy: bool
 ) -> tf.Tensor:
     check_count("number_of_epochs", number_of_epochs)
     check_count("elements_per_epochs", elements_per_epochs)
     check_bool("print_stats", print_stats)
     check_bool("do_memcpy", do_memcpy)
 
-    def measure() -> tf.Tensor:
-        with tf.device(_HOST):
-            return ops.ipu_dataset_benchmark(
-                tf.data.experimental.to_variant(dataset),
-                tf.constant(number_of_epochs, tf.int64),
-                tf.constant(elements_per_epochs, tf.int64),
-                types=types,
-                shapes=shapes,
-                queue_depth=queue_depth,
-                copy=do_memcpy,
-                print_stats=print_stats,
-            )
+    def row(epoch: int, size: int, seconds: float) -> str:
+        seconds = max(1e-9, float(seconds))  # A clock that has not advanced must not give an infinite speed.
+        speed, bandwidth = elements_per_epochs / seconds, int(size) / seconds * 1e-9
+        if print_stats:
+            if epoch == 0:
+                sys.stderr.write("epoch     elements           bytes     seconds   elements/s       GB/s\n")
+            numbers = f"{seconds:11.6f} {speed:12.1f} {bandwidth:10.4f}"
+            sys.stderr.write(f"{epoch + 1:5} {elements_per_epochs:12} {size:15} {numbers}\n")
+        measured = {
+            "elements_processed": elements_per_epochs,
+            "total_bytes_processed": int(size),
+            "time_elapsed": seconds,
+            "elements_per_second": speed,
+            "bandwidth": bandwidth,
+        }
+        return json.dumps(measured)
 
-    return run_interruptibly(measure) if tf.executing_eagerly() else measure()
+    def rows() -> list[str]:
+        iterator = variables.OwnedIterator(dataset)
+        made = []
+        for epoch in range(number_of_epochs):
+            count = size = 0
+            start = time.perf_counter()
+            for element in itertools.islice(iterator, elements_per_epochs):
+                count += 1
+                for tensor in tf.nest.flatten(element):
+                    size += tensor.numpy().nbytes if do_memcpy else tensor.shape.num_elements() * tensor.dtype.size
+            seconds = time.perf_counter() - start
+            if count < elements_per_epochs:
+                raise tf.errors.OutOfRangeError(
+                    None,
+                    None,
+                    f"The dataset ended after {epoch * elements_per_epochs + count} elements, and the benchmark needs"
+                    f" {number_of_epochs * elements_per_epochs}: {number_of_epochs} epochs (`number_of_epochs`) of"
+                    f" {elements_per_epochs} elements (`elements_per_epochs`). `repeat()` the dataset, or ask for fewer.",
+                )
+            made.append(row(epoch, size, seconds))
+        return made
+
+    @tf.function(autograph=False)
+    def rows_in_graph() -> tf.Tensor:
+        iterator = variables.OwnedIterator(dataset)
+
+        def element(count: tf.Tensor, size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            tensors = tf.nest.flatten(iterator.get_next())
+            if do_memcpy:
+                tensors = [tf.raw_ops.DeepCopy(x=each) for each in tensors]
+            return count + 1, tf.add_n([size, *(tf.size(each, tf.int64) * each.dtype.size for each in tensors)])
+
+        def epoch(number: tf.Tensor) -> tf.Tensor:
+            start = tf.timestamp()
+            with tf.control_dependencies([start]):
+                zero = tf.zeros([], tf.int64)
+            _, size = tf.while_loop(lambda count, _: count < elements_per_epochs, element, [zero, zero])
+            with tf.control_dependencies([size]):
+                seconds = tf.timestamp() - start
+            return tf.numpy_function(row, [number, size, seconds], tf.string)
+
+        return tf.map_fn(epoch, tf.range(number_of_epochs), parallel_iterations=1, fn_output_signature=tf.string)
+
+    with tf.device("/device:CPU:0"):
+        made = rows() if tf.executing_eagerly() else rows_in_graph()
+        report = tf.strings.join(['{"epochs": [', tf.strings.reduce_join([made], 1, separator=", "), "]}"])
+        return tf.ensure_shape(report, [1])

@@ -18,7 +18,7 @@ from tensorflow.python.keras.optimizer_v2 import gradient_descent
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu.compat import _names
-from tensorflow_ipu.compat._table import resolve
+from tensorflow_ipu.compat._names import resolve
 
 # Keras and its layers, and those behind `tf.keras`.
 _WITH_INPUT = ("keras", "keras.layers", "keras._tf_keras.keras", "keras._tf_keras.keras.layers")

@@ -13,7 +13,7 @@ import pytest
 
 from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._api_files import OURS
-from tensorflow_ipu.compat._table import Absent, Module, absent, resolve
+from tensorflow_ipu.compat._names import Absent, Module, resolve
 from tensorflow_ipu.keras.optimizers import ALSDefaults
 
 pytestmark = pytest.mark.usefixtures("installed")
@@ -151,7 +151,7 @@ def test_first_place_of_names_of_keras_has_those_of_keras_ipu_and_of_the_addons(
 
 
 def test_table_takes_a_name_by_a_row(monkeypatch):
-    rows = {**absent("still_missing"), "shard": "tensorflow_ipu.scopes:ipu_shard"}
+    rows = {"still_missing": Absent("of a reason"), "shard": "tensorflow_ipu.scopes:ipu_shard"}
     monkeypatch.setitem(_names.MODULES, f"{IPU}.new", Module(rows))
     new = importlib.import_module(f"{IPU}.new")
     assert new.shard is importlib.import_module(f"{IPU}.scopes").ipu_shard

@@ -368,6 +368,8 @@ def test_graph_measures_anew_with_each_run(benchmark, pairs, numbers):
         for _ in range(2):  # One pass each: the dataset has no more.
             epochs = json.loads(session.run(report)[0])["epochs"]
             assert [epoch["total_bytes_processed"] for epoch in epochs] == [24, 24]
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(benchmark(numbers(12), 1, 13, print_stats=False))
     measure = tf.function(lambda: feeds.dataset_benchmark(pairs, 1, 10, print_stats=False))
     assert [_epochs(measure())[0]["elements_processed"] for _ in range(2)] == [10, 10]
 

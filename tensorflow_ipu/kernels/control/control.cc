@@ -271,12 +271,6 @@ void ipu_interrupt_arm(int32_t forward) {
   forward_to = forward;
 }
 
-// Interrupts the run as Ctrl-C does, if there is one.
-void ipu_interrupt_now() {
-  const core::Lock lock(arming);
-  if (armed) Interrupt();
-}
-
 // Ends what `ipu_interrupt_arm` began, and lets feeds be used again.
 void ipu_interrupt_disarm() {
   const core::Lock lock(arming);

@@ -73,7 +73,7 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
     if (queue_ != nullptr) {
       queue_->Close();  // Nothing is taken any more, so it is known whether the program under way has used it.
       before_ += queue_->passed();
-      const int64_t turn = turns_ == nullptr ? 0 : turns_->current();
+      const int64_t turn = turns_->current();
       if (turn != 0 && queue_->UsedIn(turn)) ended_in_turn_ = turn;
     }
     if (queue != nullptr) queue->Refuse(ended_in_turn_);

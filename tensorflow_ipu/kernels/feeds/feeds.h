@@ -41,13 +41,6 @@ class InfeedElement {
     }
   }
 
-  // Calls `visit(data, bytes)` for each piece of memory of the element.
-  template <typename Visit>
-  void ForEachPiece(Visit visit) const {
-    for (const tensorflow::Tensor& tensor : tensors_) visit(tensor.data(), tensor.TotalBytes());
-    if (!copy_.empty()) visit(copy_.data(), copy_.size());
-  }
-
   // Copies each tensor `i`, of `sizes[i]` bytes, to `to[i]`.
   void CopyTo(const std::vector<std::size_t>& sizes, void* const* to) const {
     const std::byte* from = copy_.data();
@@ -97,7 +90,7 @@ class Pump;
 class Infeed {
  public:
   // `turns` are those of the device whose programs it feeds.
-  Infeed(std::string name, int64_t depth, core::Grouping sharing = {1, false}, const core::Turns* turns = nullptr)
+  Infeed(std::string name, int64_t depth, core::Grouping sharing, const core::Turns* turns)
       : name_(std::move(name)), depth_(depth), sharing_(sharing), turns_(turns) {}
 
   ~Infeed() { Stop(); }

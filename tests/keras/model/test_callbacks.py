@@ -1,6 +1,8 @@
 """Callbacks of a model in a scope: once an execution or once a step, and those of Keras do what they do outside."""
 
 import csv
+import os
+import signal
 import threading
 from typing import Any
 
@@ -10,7 +12,6 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import devices
 
 
@@ -140,17 +141,10 @@ def test_interrupt_ends_a_step_that_has_begun(features, labels, model):
     model.fit(**data(features, labels))
     before = model.get_weights()
     for delay in np.linspace(0.0001, 0.01, 40):
-        ended = threading.Event()
-
-        def press():
-            while not ended.wait(delay):  # noqa: B023
-                native.ipu_interrupt_now()  # Does something while a program runs.
-
-        thread = threading.Thread(target=press)
-        thread.start()
-        with pytest.raises(tf.errors.CancelledError):
-            model.fit(**data(features, labels), epochs=100_000)
-        ended.set()
+        thread = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+        begin = keras.callbacks.LambdaCallback(on_train_begin=lambda _, thread=thread: thread.start())
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(**data(features, labels), epochs=100_000, callbacks=[begin])
         thread.join(60)
         for weight, was in zip(model.get_weights(), before, strict=True):
             np.testing.assert_array_equal(weight, was)
