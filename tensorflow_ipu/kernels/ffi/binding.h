@@ -13,7 +13,7 @@
 
 namespace tensorflow_ipu {
 
-// The answer of a handler that may have to wait. Most of its calls do not, and a future would double their time.
+// The answer of a handler that may have to wait. Most calls do not, and need no future, which is allocated.
 using Answer = std::variant<xla::ffi::Error, xla::ffi::Future>;
 
 inline xla::ffi::Error ToError(core::Status status) {

@@ -29,7 +29,7 @@ struct InfeedCalls {
 
 using Destinations = absl::InlinedVector<void*, 8>;
 
-// The program's buffers, in `to`; returns false if the queue's elements do not fit them.
+// Collects the program's buffers in `to`. Returns false if the queue's elements do not fit them.
 bool Fit(const InfeedQueue& queue, const ffi::RemainingRets& tensors, Destinations* to) {
   if (queue.sizes().size() != tensors.size()) return false;
   for (const std::size_t size : queue.sizes()) {
