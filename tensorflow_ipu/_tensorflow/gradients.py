@@ -81,15 +81,23 @@ def recorded_attributes(operation: Any) -> Sequence[Any]:
     return getattr(operation, "attrs", None) or ()
 
 
-def is_registry(registry: object) -> bool:
-    """Whether a registry of TensorFlow's is that of gradients; stands on `ops.gradient_registry`."""
-    return registry is ops.gradient_registry
+def lookups_through(change: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a replacement of `Registry.lookup` that changes gradients and nothing else; stands on `ops.gradient_registry`."""
+
+    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup(registry: object, name: str) -> Any:
+            value = plain(registry, name)
+            return change(value) if registry is ops.gradient_registry else value
+
+        return lookup
+
+    return make
 
 
 def is_custom(registry: object, name: str | None) -> bool:
     """Whether a name is one that `tf.custom_gradient` registered in a graph; stands on `custom_gradient.generate_name`."""
     # When it gives other names: False, and such gradients stay for ever.
-    return is_registry(registry) and (name or "").startswith("CustomGradient-")
+    return registry is ops.gradient_registry and (name or "").startswith("CustomGradient-")
 
 
 def forget(name: str) -> None:

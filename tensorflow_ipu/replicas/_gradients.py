@@ -63,10 +63,7 @@ def _said_of(operation: Any) -> _Declared:
     return _Declared(None if shards is None else list(shards), dict(known.get(_INHERITED, ())))
 
 
-def _looking_up(plain: Callable[[object, str], Any]) -> Callable[[object, str], Any]:
-    return lambda registry, name: (
-        _following(plain(registry, name)) if gradients.is_registry(registry) else plain(registry, name)
-    )
+_looking_up = gradients.lookups_through(_following)
 
 
 def _finding_own(plain: Callable[[tf.Operation], _Gradient | None]) -> Callable[[tf.Operation], _Gradient | None]:

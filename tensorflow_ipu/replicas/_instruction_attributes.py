@@ -31,6 +31,12 @@ def functions_of(graph: graphs.FunctionGraph, operation: tf.Operation) -> list[g
     return [function for function in called if function is not None]
 
 
+def calls_in(graph: graphs.FunctionGraph) -> dict[tf.Operation, list[graphs.FunctionGraph]]:
+    """Returns the operations of a graph that call functions, with the graphs of these."""
+    calls = ((operation, functions_of(graph, operation)) for operation in graph.get_operations())
+    return {operation: called for operation, called in calls if called}
+
+
 def is_function(kind: str) -> bool:
     """Returns whether an operation's type is the name of a function."""
     return _function_attributes(kind) is None

@@ -13,6 +13,7 @@ from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import functions, graphs, op_errors
 from tensorflow_ipu.replicas._instruction_attributes import (
     CALLS,
+    calls_in,
     functions_of,
     is_function,
     named_operations,
@@ -204,8 +205,9 @@ def _all(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found
 
 
 def _operations(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found]:
+    calls = calls_in(graph)
     for operation in graph.get_operations():
-        for function in functions_of(graph, operation):
+        for function in calls.get(operation, ()):
             yield from _operations(function, _scope(operation, scope) if operation.type in CALLS else scope)
         yield _Found(operation, scope)
 

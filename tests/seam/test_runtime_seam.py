@@ -78,8 +78,9 @@ def test_operations_and_tapes_say_by_what_they_are_differentiated():
 
     program(tf.constant(3.0))
     assert recorded == [()]  # An operation of a graph, which has attributes itself.
-    assert gradients.is_registry(ops.gradient_registry)
-    assert not gradients.is_registry(registry.Registry("another"))
+    lookup_of_gradients = gradients.lookups_through(lambda gradient: "changed")(lambda table, name: "plain")
+    assert lookup_of_gradients(ops.gradient_registry, "Mul") == "changed"
+    assert lookup_of_gradients(registry.Registry("another"), "Mul") == "plain"
 
     def lookup(plain: Any) -> Any:
         def find(table: Any, name: str) -> Any:
