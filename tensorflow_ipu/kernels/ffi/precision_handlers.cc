@@ -23,8 +23,9 @@ void Write(uint64_t key, Word first, Word second) {
   second->typed_data()[0] = static_cast<uint32_t>(key);
 }
 
+// The attributes are for the compiler. TensorFlow 2.20 refuses a call with attributes if a handler has none.
 ffi::Error Begin(StateBuffer state, ffi::Result<StateBuffer> next_state, Word first, Word second, Word shared_first,
-                 Word shared_second) {
+                 Word shared_second, ffi::Dictionary) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
