@@ -80,13 +80,19 @@ def _filtered(error: _Error, is_dropped: Callable[[str], bool]) -> _Error:
     frames = []
     innermost = error.__traceback__
     while innermost is not None:
-        if not is_dropped(innermost.tb_frame.f_code.co_filename):
+        if not is_dropped(_file_of(innermost.tb_frame)):
             frames.append(innermost)
         innermost = innermost.tb_next
     kept = None
     for frame in reversed(frames):
         kept = types.TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
     return error.with_traceback(kept)
+
+
+def _file_of(frame: types.FrameType) -> str:
+    # Code that is made at run time, such as the `__init__` of a dataclass, belongs to the module that it is made for.
+    name = frame.f_code.co_filename
+    return frame.f_globals.get("__file__", name) if name == "<string>" else name
 
 
 def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
