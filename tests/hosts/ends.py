@@ -96,7 +96,7 @@ def split() -> None:
 
 
 def trained(folder: str = "", epochs: str = "2", killed_behind: str = "") -> None:
-    """Trains a model, from a backup on where there is one. Worker 1 is killed behind an epoch."""
+    """Trains a model, from a backup on where there is one. Worker 1 is killed in the epoch that follows this one."""
     import keras
 
     import tensorflow_ipu as ipu
@@ -106,11 +106,18 @@ def trained(folder: str = "", epochs: str = "2", killed_behind: str = "") -> Non
     random = np.random.default_rng(3)
     x, y = random.normal(size=(32, 5)).astype("float32"), random.normal(size=(32, 1)).astype("float32")
 
-    def end(epoch: int, logs: object) -> None:
-        if str(epoch) == killed_behind and worker == 1:
+    epoch_now = 0
+
+    def begin(epoch: int, logs: object) -> None:
+        nonlocal epoch_now
+        epoch_now = epoch
+
+    def end(batch: int, logs: object) -> None:
+        # The workers have met in this epoch, so worker 0 has written its backup.
+        if str(epoch_now - 1) == killed_behind and worker == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    callbacks: list[Any] = [keras.callbacks.LambdaCallback(on_epoch_end=end)]
+    callbacks: list[Any] = [keras.callbacks.LambdaCallback(on_epoch_begin=begin, on_train_batch_end=end)]
     if folder:  # A machine of each worker's own: the folder of worker 1 is always empty.
         callbacks.insert(0, keras.callbacks.BackupAndRestore(str(Path(folder, f"{worker}"))))
     with strategy.scope():
