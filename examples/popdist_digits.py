@@ -5,12 +5,18 @@
     instance 0: replicas 0 and 1, even images      instance 1: replicas 2 and 3, odd images
                      +------------- mean of all four gradients -------------+
 
-Alone, `python -m tensorflow_ipu examples/popdist_digits.py` trains on one replica.
+Alone, `python examples/popdist_digits.py` trains on one replica, and `mpiexec -n 2 python examples/popdist_digits.py` on one of
+each instance. `tensorflow_ipu.compat.install()` is for these: `tensorflow_ipu run` finds the names of the SDK without it.
 """
 
+# ruff: noqa: E402
 import os
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow's remarks on how it was built.
+
+import tensorflow_ipu.compat
+
+tensorflow_ipu.compat.install()  # Names of the SDK, which the imports that follow need.
 
 import popdist
 import popdist.tensorflow
