@@ -16,7 +16,7 @@ WORKERS ?= 3  # Processes that run tests: each holds a TensorFlow, and waits now
 NUMBERS := keras/model/test_plain_steps.py keras_layers/test_counterparts.py keras_layers/test_rnn.py loops \
 	ops/test_ctc_ops.py ops/test_direct_ops.py ops/test_f8_ops.py ops/test_math_ops.py ops/test_nn_ops.py ops/test_normalization_ops.py \
 	optimizers/test_cross_replica.py optimizers/test_gradient_accumulation.py pipelining/program/test_pipeline_stages.py \
-	replicas/test_convolutions.py replicas/test_memory.py replicas/test_replication.py
+	programs/test_convolutions.py programs/test_memory.py programs/test_replication.py
 
 # What a wheel is made of. The list itself is a file too: a source that was deleted changes it.
 SOURCES := CMakeLists.txt setup.py pyproject.toml MANIFEST.in README.md LICENSE $(sort $(shell find build_tools tensorflow_ipu -type f \
@@ -111,10 +111,10 @@ PYTEST = mkdir -p build/test-run && cd build/test-run && PYTHONSAFEPATH=1 '$(CUR
 
 # Whole programs, which take long: scripts of 2021, each beside its plain form, random ones, those without the package,
 # notebooks and the documentation.
-PROGRAMS = programs generated plain docs test_notebooks.py
+PROGRAMS = scripts generated plain docs test_notebooks.py
 
 # The last ones hold for either Keras.
-OF_KERAS_2 = keras2 keras_layers/test_sequences.py seam/test_keras_seam.py test_precision_report.py
+OF_KERAS_2 = keras2 keras_layers/test_sequences.py seam/test_keras_seam.py analysis/test_precision_report.py
 
 test: core-test $(STAMPS)/test
 	$(PYTEST) '$(CURDIR)/tests' $(PROGRAMS:%='--ignore=$(CURDIR)/tests/%')

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import devices, functions, graphs
 from tensorflow_ipu.ops import random_streams
-from tensorflow_ipu.replicas import tracebacks
+from tensorflow_ipu.programs.diagnostics import tracebacks
 from tensorflow_ipu.strategy.extended import IPUExtended
 
 if TYPE_CHECKING:
@@ -67,14 +67,14 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
         around = None
     of_strategy = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
     host_kernels = environment.host_kernels() if of_strategy is None else of_strategy
-    floating_point = replicas.floating_point_of(tf.DeviceSpec.from_string(around or "").device_index or 0)
-    with replicas.tracing_program(None, host_kernels, placed=around is not None, floating_point=floating_point):
+    floating_point = programs.floating_point_of(tf.DeviceSpec.from_string(around or "").device_index or 0)
+    with programs.tracing_program(None, host_kernels, placed=around is not None, floating_point=floating_point):
         try:
             program = functions.traced(tuple(flat), {}, options)
         except Exception as exc:
             raise tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
     device = _device_inside(program) or around
-    if device is None and replicas.in_plain_graph() and results[-1].computes_something:
+    if device is None and programs.in_plain_graph() and results[-1].computes_something:
         raise ValueError(
             "`computation` was not placed on an IPU device, and would run on the host alone; call `compile` in"
             ' `with ipu_scope("/device:IPU:0"):`'
@@ -91,10 +91,10 @@ def _called(
         return functions.execute(plain, values, plain.captured_inputs)
     with tf.device(device):
         if not tf.executing_eagerly():
-            return replicas.insert(program, values, {}, device, host_kernels)
+            return programs.insert(program, values, {}, device, host_kernels)
         ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-        target = replicas.Target(1, host_kernels, replicas.floating_point_of(ordinal))
-        return replicas.run(replicas.trace(program, values, {}, target), devices.full_name(device), ordinal)
+        target = programs.Target(1, host_kernels, programs.floating_point_of(ordinal))
+        return programs.run(programs.trace(program, values, {}, target), devices.full_name(device), ordinal)
 
 
 class _Results:
@@ -154,7 +154,7 @@ def _make_outside(
 
 
 def _on_host(known: Mapping[str, tf.Tensor], initial_value: Callable[..., object], *args: Any, **kwargs: Any) -> object:
-    with replicas.on_host():
+    with programs.on_host():
         value = initial_value(*args, **kwargs)
     return _lifted(value, known) if isinstance(value, tf.Tensor) else value
 

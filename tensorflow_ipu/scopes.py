@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base import poplar_options as known_options
 from tensorflow_ipu._base.checks import check_bool, is_int, is_number
 from tensorflow_ipu._tensorflow import old_keras
 from tensorflow_ipu.ops import host_callbacks
-from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
+from tensorflow_ipu.programs import ALL_IPUS, SHARD_ATTRIBUTE
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeLike
@@ -86,7 +86,7 @@ def outside_compilation_scope(name: str = "outside") -> contextlib.AbstractConte
             "Illegal nesting of outside_compilation_scope: an `outside_compilation_scope` must not be nested in another."
             " End the outer one first"
         )
-    if replicas.is_tracing():
+    if programs.is_tracing():
         return host_callbacks.host_part(name)
     if old_keras.are_asked_for():
         return tf.name_scope(name)
@@ -114,8 +114,8 @@ def ipu_shard(index: int | Sequence[int]) -> Iterator[None]:
     """
     shards = _shards(index)
     if not tf.executing_eagerly():
-        replicas.follow_operations(tf.compat.v1.get_default_graph())
-    with replicas.placed(shards):
+        programs.follow_operations(tf.compat.v1.get_default_graph())
+    with programs.placed(shards):
         yield
 
 
@@ -143,7 +143,7 @@ def frontend_attribute(attribute_name: str, attribute_value: str, restore_to: st
     if option is not None:
         _check_options("attribute_value", {option: attribute_value})
     after = None if restore_to is None else {attribute_name: restore_to}
-    with replicas.computed_by({attribute_name: attribute_value}, after):
+    with programs.computed_by({attribute_name: attribute_value}, after):
         yield
 
 
@@ -196,7 +196,7 @@ def poplar_options(options: Mapping[str, str]) -> Iterator[None]:
     if not isinstance(options, Mapping) or not all(isinstance(word, str) for pair in options.items() for word in pair):
         raise TypeError(f"`options` must be a dictionary whose names and values are text, but is {options!r}")
     _check_options("options", options)
-    with replicas.computed_by({known_options.attribute_of(name): each for name, each in options.items()}):
+    with programs.computed_by({known_options.attribute_of(name): each for name, each in options.items()}):
         yield
 
 
@@ -221,7 +221,7 @@ def is_on_ipu() -> bool:
 
     False in eager execution, in functions that run on the host, and in `outside_compilation_scope`.
     """
-    return replicas.is_tracing() and host_callbacks.around() is None
+    return programs.is_tracing() and host_callbacks.around() is None
 
 
 def _check_options(argument: str, options: Mapping[str, str]) -> None:

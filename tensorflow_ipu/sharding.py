@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -37,7 +37,7 @@ def get_sharding(op: Node) -> list[int] | None:
     Raises:
       TypeError: `op` is neither.
     """
-    return replicas.placed_on(_operation("op", op))
+    return programs.placed_on(_operation("op", op))
 
 
 def has_attr(o: Node, attr_name: str) -> bool:
@@ -83,7 +83,7 @@ def get_shard_from_colocation(op: Node) -> list[int] | None:
             other = operation.graph.get_operation_by_name(name)
         except KeyError:  # It is in the graph around.
             continue
-        found = None if other is operation else replicas.placed_on(other)
+        found = None if other is operation else programs.placed_on(other)
         if found is not None:
             return found
     return None
@@ -99,11 +99,11 @@ def propagate_sharding(g: tf.Graph) -> None:
     """
     if not isinstance(g, tf.Graph):
         raise TypeError(f"`g` must be a `tf.Graph`, but is {g!r}")
-    waiting = [operation for operation in g.get_operations() if replicas.placed_on(operation) is None]
+    waiting = [operation for operation in g.get_operations() if programs.placed_on(operation) is None]
     while waiting:
         placed = {operation: shards for operation in waiting if (shards := get_shard_from_colocation(operation))}
         for operation, shards in placed.items():
-            replicas.place_on(operation, shards)
+            programs.place_on(operation, shards)
         if not placed:
             break
         waiting = [operation for operation in waiting if operation not in placed]

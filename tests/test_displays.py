@@ -12,6 +12,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
+from tensorflow_ipu.analysis.precision._figures import figures_of
 from tensorflow_ipu.machine import (
     Memory,
     NotAsked,
@@ -23,7 +24,6 @@ from tensorflow_ipu.machine import (
     system_of,
 )
 from tensorflow_ipu.precision import PrecisionReport, TensorRow
-from tensorflow_ipu.precision._figures import figures_of
 
 MIB = 2**20
 

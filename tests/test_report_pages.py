@@ -11,11 +11,11 @@ import subprocess
 import numpy as np
 import pytest
 
+from tensorflow_ipu.analysis.machine.page import page as machine_page
+from tensorflow_ipu.analysis.precision._figures import figures_of
+from tensorflow_ipu.analysis.precision._page import page as precision_page
 from tensorflow_ipu.machine import Memory, OperationTime, Report, TaskTime, Timeline, system_of
-from tensorflow_ipu.machine.page import page as machine_page
 from tensorflow_ipu.precision import PrecisionReport, TensorRow
-from tensorflow_ipu.precision._figures import figures_of
-from tensorflow_ipu.precision._page import page as precision_page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (

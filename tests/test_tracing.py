@@ -12,8 +12,8 @@ from tensorflow_ipu import compat
 from tensorflow_ipu._base import tracepoints
 from tensorflow_ipu._base.tracepoints import Sample
 from tensorflow_ipu._tensorflow.profiler import Measured
+from tensorflow_ipu.analysis import predicted_trace
 from tensorflow_ipu.machine import Memory, OperationTime, Report, system_of
-from tensorflow_ipu.tracing import _trace
 from tensorflow_ipu.tracing._trace import Chrome, add_marks, add_profile, add_runs, add_waits
 
 
@@ -149,9 +149,9 @@ def test_groups_have_an_order_and_what_no_viewer_can_show_is_left_out():
     report = Report("p", system_of("GC200"), 1, (row, tiny, row), (memory,), (), overlaps_host=False)
     recorded = tracepoints.Recording()
     recorded.spans.append(tracepoints.TimedSpan(tracepoints.PROGRAMS, "run of p", 1000, 2_001_000, 1))
-    chrome = Chrome(0, ["runs", _trace.process_of(report)])
+    chrome = Chrome(0, ["runs", "prediction"])
     add_runs(chrome, recorded)
-    _trace.add(chrome, report, recorded)
+    predicted_trace.add(chrome, "prediction", report, recorded)
     trace = chrome.trace()
     order = [one for one in trace["traceEvents"] if one["name"] == "process_sort_index"]
     assert {one["pid"]: one["args"]["sort_index"] for one in order} == {0: 0, 1: 1}

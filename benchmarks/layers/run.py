@@ -21,8 +21,8 @@ from measure import print_table
 from tensorflow.compiler.xla.service import hlo_pb2
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import replicas
-from tensorflow_ipu.replicas import _host_kernels
+from tensorflow_ipu import programs
+from tensorflow_ipu.programs import _host_kernels
 
 LOOP, LONGEST_LOOP = 4, 256  # Steps in a loop: more for those that are done in less time
 ENOUGH = 0.01  # than so many seconds, in which it matters who calls the program.
@@ -83,7 +83,7 @@ def contest(layer: Layer, loop: bool) -> Contest:
             code = instructions(program.get_concrete_function(*arguments), list(arguments))
         else:
             with _host_kernels.wherever_known() if way == "host" else contextlib.nullcontext():
-                code = instructions(*replicas.trace(program, arguments, {}, strategy.extended.target))
+                code = instructions(*programs.trace(program, arguments, {}, strategy.extended.target))
         same[way] = next((other for other in known if known[other] == code), way)
         known.setdefault(same[way], code)
         # By a strategy where one runs the same program: what the call itself takes is no matter of the layer.
@@ -101,7 +101,7 @@ def run(strategy: ipu.IPUStrategy | None, program: Any, values: list[Any], count
 def instructions(program: Any, inputs: list[Any]) -> list[Any]:
     """What a program consists of: two that have the same run the same code."""
     module: Any = hlo_pb2.HloModuleProto()  # pyright: ignore[reportAttributeAccessIssue]
-    module.ParseFromString(replicas.hlo(program, inputs, DEVICE))
+    module.ParseFromString(programs.hlo(program, inputs, DEVICE))
     everything = [one for part in module.computations for one in part.instructions]
     return [(one.opcode, one.custom_call_target, one.shape.SerializeToString()) for one in everything]
 

@@ -10,7 +10,7 @@ import models
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu import pipelining, replicas
+from tensorflow_ipu import pipelining, programs
 from tensorflow_ipu.machine import Report, System, report_of, system_of
 
 
@@ -158,7 +158,7 @@ class Trained:
         with tf.device(self._device):
             concrete = tf.function(function, autograph=False, jit_compile=True).get_concrete_function(*specs)
             zeros = [tf.zeros(one.shape, one.dtype) for one in specs]
-        return report_of(replicas.hlo(concrete, zeros, self._device), system, replicas=replica_count)
+        return report_of(programs.hlo(concrete, zeros, self._device), system, replicas=replica_count)
 
 
 def _options(proportion: float) -> pipelining.PipelineStageOptions:

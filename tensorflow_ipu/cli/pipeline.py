@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tensorflow_ipu._base.units import format_bytes, format_seconds
+from tensorflow_ipu.analysis.pipelines.comparison import compare_plans
+from tensorflow_ipu.analysis.pipelines.cost import PlanCost, StageCost, plan_cost
+from tensorflow_ipu.analysis.pipelines.picture import draw_plans, write_trace
 from tensorflow_ipu.cli.parsers import WRONG, make_parser, show, show_json
-from tensorflow_ipu.pipelining.report.comparison import compare_plans
-from tensorflow_ipu.pipelining.report.cost import PlanCost, StageCost, plan_cost
-from tensorflow_ipu.pipelining.report.picture import draw_plans, write_trace
 from tensorflow_ipu.pipelining.schedule.check import check_plan
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan

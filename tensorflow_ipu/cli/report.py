@@ -75,8 +75,8 @@ def load(kind: type[_Report], path: Path, command: str = "report") -> _Report:
 
 
 def _show(options: argparse.Namespace) -> None:
+    from tensorflow_ipu.analysis.machine._comparison import changed_figures, changed_operations
     from tensorflow_ipu.machine import Report, compare_reports
-    from tensorflow_ipu.machine._comparison import changed_figures, changed_operations
 
     loaded = [load(Report, path) for path in (options.report, options.other) if path is not None]
     after, before = loaded[-1], loaded[0]
@@ -93,6 +93,6 @@ def _show(options: argparse.Namespace) -> None:
     else:
         show(compare_reports(before, after) if options.other else str(after))
     if options.html is not None:
-        from tensorflow_ipu.machine.page import page  # matplotlib, which takes a while.
+        from tensorflow_ipu.analysis.machine.page import page  # matplotlib, which takes a while.
 
         files.write(options.html, page(after, before if options.other else None))

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 import tensorflow as tf
 
-from tensorflow_ipu import hosts, replicas
+from tensorflow_ipu import hosts, programs
 from tensorflow_ipu._base.checks import as_int
 from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu.hosts import Identity, exchange
@@ -136,7 +136,7 @@ def gather_rows(value: TensorLike, tensor_name: str | None = None) -> tf.Tensor:
 
 def _prepared(function: str, value: TensorLike, tensor_name: str | None) -> tuple[tf.Tensor, str]:
     """Returns a tensor and the name by which the instances know it."""
-    if replicas.is_tracing():
+    if programs.is_tracing():
         raise RuntimeError(
             f"`{function.lower()}` is for tensors of the host, and is called in a program: take it out of the function that"
             " `strategy.run` is given. In programs, `ops.cross_replica_ops` and `ops.all_to_all_op` serve all replicas of all"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base import files
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import executable_cache
@@ -29,7 +29,7 @@ from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
 from tensorflow_ipu.pipelining import pipelines_of
-from tensorflow_ipu.replicas import Prepared
+from tensorflow_ipu.programs import Prepared
 
 _FORMAT = 2
 # An operation of programs that compute with the machine's numbers.
@@ -102,8 +102,8 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
             " which it has to have one at least"
         )
     with tf.device(device):
-        executable_name, executable = replicas.compile_only(prepared, executable_cache.machine_key())
-    shards = replicas.ipus_of_replica(program)
+        executable_name, executable = programs.compile_only(prepared, executable_cache.machine_key())
+    shards = programs.ipus_of_replica(program)
     return Application(
         name=os.urandom(8).hex(),
         functions=functions.definitions_of(program),
@@ -234,7 +234,7 @@ def experimental_application_compile_op(
     """
     if not tf.executing_eagerly():
         raise RuntimeError("an application is compiled in eager execution, and a graph is being built: call it outside")
-    program = func if replicas.is_graph_function(func) else tf.function(_without_operation(func), jit_compile=True)
+    program = func if programs.is_graph_function(func) else tf.function(_without_operation(func), jit_compile=True)
     strategy = current_strategy()
     prepared = strategy.prepare(program, [tf.convert_to_tensor(value) for value in inputs or ()])._prepared
     extended = strategy.extended
@@ -243,7 +243,7 @@ def experimental_application_compile_op(
     except (TypeError, ValueError):
         names = []
     application = of_program(
-        prepared, extended.ipu_device, replicas.ipus_or_one(extended.ordinal), names, bool(freeze_variables)
+        prepared, extended.ipu_device, programs.ipus_or_one(extended.ordinal), names, bool(freeze_variables)
     )
     if output_path is not None:
         save(application, os.fspath(output_path))

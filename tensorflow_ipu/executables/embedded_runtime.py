@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu._native import executable_cache
@@ -30,7 +30,7 @@ from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.executables.application_compile_op import Application
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
-from tensorflow_ipu.replicas import ipus_or_one
+from tensorflow_ipu.programs import ipus_or_one
 
 # How long the answering thread waits natively for an answer before it checks whether the engine was stopped.
 _WAIT_US = 20_000
@@ -215,7 +215,7 @@ class Engine:
                         shapes=[one["shape"] for one in application.results],
                     )
         except tf.errors.InvalidArgumentError as exc:
-            reason = replicas.why_stopped(None, exc.message)
+            reason = programs.why_stopped(None, exc.message)
             told = op_errors.told_plainly(exc)
             self._end(told if reason is None else tf.errors.InvalidArgumentError(None, None, reason))
         except tf.errors.OpError as exc:

@@ -16,7 +16,7 @@ from tensorflow_ipu._base.checks import is_number
 from tensorflow_ipu._base.page import PageView, small_page, table
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu.feeds._native_object import NativeObject
-from tensorflow_ipu.replicas import in_function, in_plain_graph
+from tensorflow_ipu.programs import in_function, in_plain_graph
 
 _serial = itertools.count()
 _owner = os.getpid()

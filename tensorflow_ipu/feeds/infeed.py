@@ -18,7 +18,7 @@ from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
 from tensorflow_ipu.feeds import _layout, _queue, elements, program_order
 from tensorflow_ipu.feeds._native_object import NativeObject
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack

@@ -22,7 +22,7 @@ from tensorflow_ipu.feeds import _layout, _queue, elements, program_order
 from tensorflow_ipu.feeds._layout import MOST, PreallocatedOutput, Taken
 from tensorflow_ipu.feeds._native_object import NativeObject
 from tensorflow_ipu.feeds.elements import IPUOutfeedMode
-from tensorflow_ipu.replicas import in_plain_graph, insert
+from tensorflow_ipu.programs import in_plain_graph, insert
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict, Unpack

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.feeds import _queue
 from tensorflow_ipu.feeds._native_object import NativeObject, SharedObjects
@@ -21,9 +21,9 @@ _orders = SharedObjects()
 
 def of(device: str) -> list[tf.Tensor]:
     """The input `order` of an op that uses a feed: none in the condition of a loop or in a block of `unordered`."""
-    if replicas.in_condition() or getattr(_thread, "unordered", False):
+    if programs.in_condition() or getattr(_thread, "unordered", False):
         return []
-    return [replicas.in_function(shared(device))]
+    return [programs.in_function(shared(device))]
 
 
 def shared(device: str) -> tf.Tensor:

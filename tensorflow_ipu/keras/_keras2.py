@@ -15,7 +15,7 @@ from tf_keras.src.engine.functional import Functional
 from tf_keras.src.engine.node import Node as _KerasNode
 from tf_keras.src.layers.core import tf_op_layer
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu.keras._keras2_data import (
     ArrayDataAdapter,
     DataAdapter,
@@ -311,7 +311,7 @@ def uncast(variable: Any) -> Any:
 
 def computes_again() -> bool:
     """In programs alone: elsewhere, random numbers would not be the same when they are drawn again."""
-    return replicas.is_tracing()
+    return programs.is_tracing()
 
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from tensorflow_ipu.ops import (
     within_replica_ops,
 )
 from tensorflow_ipu.ops.custom_ops import compile_user_operation, register_user_op_emulation
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 __all__ = [
     "ReplicaGroups",

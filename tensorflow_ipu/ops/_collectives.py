@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.ops import sites
-from tensorflow_ipu.replicas import ReplicaGroups, check_size
+from tensorflow_ipu.programs import ReplicaGroups, check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,13 +107,13 @@ def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> tf.Te
 
 def _in_a_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
     """Calls `collective` with the values; in the graph of a session as a program of its own, unless on another device."""
-    if not replicas.in_plain_graph():
+    if not programs.in_plain_graph():
         return collective(*values)
     if tf.DeviceSpec.from_string(tf.constant(0).device).device_type not in (None, "IPU"):
         return collective(*values)
     device = sites.device_of_program(function)
     with tf.device(device):
-        return replicas.insert(collective, list(values), {}, device)
+        return programs.insert(collective, list(values), {}, device)
 
 
 def as_tensors(x: TensorLike) -> list[tf.Tensor]:
@@ -161,7 +161,7 @@ def _meet(
 
     def meet(*tensors: tf.Tensor) -> list[tf.Tensor]:
         site, order = sites.new(function, name or function, _words(function, tensors, groups, options), groups)
-        attributes = {**_attributes(groups), "advance": not replicas.in_condition(), **options}
+        attributes = {**_attributes(groups), "advance": not programs.in_condition(), **options}
         return op(site, tensors, order, name=name, **attributes)
 
     return _in_a_program(function, meet, values)

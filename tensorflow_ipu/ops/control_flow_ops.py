@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._tensorflow import xla
 
@@ -55,4 +55,4 @@ def barrier(
 
 
 def _barred(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    return xla.barred(tensors) if replicas.is_tracing() else list(tf.tuple(list(tensors)))
+    return xla.barred(tensors) if programs.is_tracing() else list(tf.tuple(list(tensors)))

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu.ops import _collectives
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Gradient, Nested, TensorLike

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._native.library import native, of_user, ops
 from tensorflow_ipu._tensorflow import graphs
@@ -401,7 +401,7 @@ def _call(
 ) -> list[tf.Tensor]:
     """Adds the operation to the program being traced."""
     device = sites.device_of_program("cpu_user_operation")
-    state = replicas.in_function(_native_of(function).state(device))
+    state = programs.in_function(_native_of(function).state(device))
     outputs = ops.ipu_user_operation(
         state,
         values,
@@ -410,7 +410,7 @@ def _call(
         output_shapes=shapes,
         attributes=attributes,
         called=name,
-        advance=not replicas.in_condition(),
+        advance=not programs.in_condition(),
         name=name,
     )
     if not types:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import _collectives
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 __all__ = ["group_size", "shared_moments"]
 
@@ -52,11 +52,11 @@ class _Results(NamedTuple):
 
 def group_size() -> int:
     """How many consecutive replicas of the program that is being traced share statistics; 1 where none is traced."""
-    if not replicas.is_tracing():
+    if not programs.is_tracing():
         return 1
     options = _state.options_of_device(getattr(tf.distribute.get_strategy().extended, "ordinal", 0))
     size = 1 if options is None else options[_OPTION]
-    ipus = replicas.ipus_traced_for()
+    ipus = programs.ipus_traced_for()
     if ipus is not None and ipus % size:
         raise ValueError(
             f"`{_OPTION}={size}` does not divide the replicas of a device of {ipus} IPU{'s' if ipus > 1 else ''}: set it to"

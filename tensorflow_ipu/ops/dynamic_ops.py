@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._tensorflow import xla
@@ -114,7 +114,7 @@ def _read(values: tf.Tensor, axis: int, start: tf.Tensor, size: int) -> tf.Tenso
             return _write(tf.zeros(shape, upstream.dtype), upstream, axis, start), None
 
         sizes = [*shape[:axis], size, *shape[axis + 1 :]]
-        take = xla.read_at if replicas.is_tracing() else tf.slice
+        take = xla.read_at if programs.is_tracing() else tf.slice
         return tf.ensure_shape(take(values, _begin(start, axis, len(shape)), tf.constant(sizes)), sizes), gradient
 
     return read(values, start)
@@ -129,7 +129,7 @@ def _write(values: tf.Tensor, new: tf.Tensor, axis: int, start: tf.Tensor) -> tf
             left = _write(upstream, tf.zeros(new.shape, upstream.dtype), axis, start)
             return left, _read(upstream, axis, start, size), None
 
-        if replicas.is_tracing():
+        if programs.is_tracing():
             return xla.written_at(values, new, _begin(start, axis, values.shape.rank)), gradient
         before, after = tf.range(start), tf.range(start + size, known_size(values, axis))
         parts = [tf.gather(values, before, axis=axis), new, tf.gather(values, after, axis=axis)]

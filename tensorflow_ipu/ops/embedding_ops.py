@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import Faults, check_bool, is_int, is_number
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._native.library import native, ops
@@ -315,10 +315,10 @@ class HostEmbedding:
     def rows(self, indices: tf.Tensor, learning_rate: float, batches: int) -> tf.Tensor:
         """Puts a lookup of rows [n, width], by int32 numbers [n], into the program that is being traced."""
         device = sites.device_of_program("HostEmbedding.lookup")
-        state = replicas.in_function(self._memory.state(device))
+        state = programs.in_function(self._memory.state(device))
         trained = self._scalar().read_value() if learning_rate else tf.zeros([], self.table.dtype)
         width = self.table.shape[1]
-        found = ops.ipu_embedding_lookup(state, indices, trained, width=width, advance=not replicas.in_condition())
+        found = ops.ipu_embedding_lookup(state, indices, trained, width=width, advance=not programs.in_condition())
         value = tf.compat.v1.AttrValue
         graphs.set_attribute(found.op, LEARNING_RATE, value(f=learning_rate))
         graphs.set_attribute(found.op, BATCHES, value(i=batches))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import Faults, note_bool
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
@@ -231,7 +231,7 @@ def _emit(code: _Code, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
     graphs.hold_function(target, code.function)
     outputs = code.results
     results = ops.ipu_outlined(
-        replicas.with_states(inputs),
+        programs.with_states(inputs),
         output_types=[each.dtype for each in outputs],
         output_shapes=[each.shape for each in outputs],
         f=code.name,
@@ -281,7 +281,7 @@ def _add_backward(code: _Code, name: str) -> bool:
 
 def _names_a_state(graph: graphs.FunctionGraph, at: int) -> bool:
     """Whether an input names an object of the kernels, and no variable of the user's."""
-    return any(inside is graph.inputs[at] and replicas.is_native_state(outside) for outside, inside in graph.captures)
+    return any(inside is graph.inputs[at] and programs.is_native_state(outside) for outside, inside in graph.captures)
 
 
 def _known(code: _Code, arguments: int) -> _Code:
@@ -413,7 +413,7 @@ def outlined_function(
 
         @functools.wraps(function, assigned=_TOLD, updated=())
         def call(*args: Any, **kwargs: Any) -> Nested:
-            if tf.executing_eagerly() or not replicas.is_tracing():
+            if tf.executing_eagerly() or not programs.is_tracing():
                 return user_code(function)(*args, **kwargs)
             return _call_outlined(function, called, args, kwargs)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.ops import kept_variables, sites
 
@@ -57,9 +57,9 @@ class _Captured:
                 f"`capture_upstream_gradients` in a loop or branch captures a gradient of shape {value.shape}: out of those,"
                 " static shapes alone are handed on; state it with `tf.ensure_shape`"
             )
-        device = sites.device_of_program("capture_upstream_gradients") if replicas.is_tracing() else None
+        device = sites.device_of_program("capture_upstream_gradients") if programs.is_tracing() else None
         self._kept = kept_variables.zeros(value.shape, value.dtype, "captured_gradient", device)
-        tf.raw_ops.AssignVariableOp(resource=replicas.in_function(self._kept.handle), value=value)
+        tf.raw_ops.AssignVariableOp(resource=programs.in_function(self._kept.handle), value=value)
         sites.keep_with_trace(self._kept)
 
     def value(self) -> Any:

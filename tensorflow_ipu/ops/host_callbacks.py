@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import functions, gradients, graphs, patches, variables
 from tensorflow_ipu.feeds import program_order
@@ -112,9 +112,9 @@ class HostPart(graphs.FunctionGraph):
         if tensor.dtype != tf.resource:
             return None
         external = next((outside for outside, inside in self.captures if inside is tensor), None)
-        if external is None or not _is_variable(replicas.source_of(external)):
+        if external is None or not _is_variable(programs.source_of(external)):
             return None
-        return None if _on_host(replicas.source_of(external)) else external
+        return None if _on_host(programs.source_of(external)) else external
 
     def _with_replica(self, text: tf.Tensor) -> tf.Tensor:
         """A text to print, with the replica before each of its lines where there are several."""
@@ -131,7 +131,7 @@ class HostPart(graphs.FunctionGraph):
         for external, internal in self.captures:
             if internal.dtype == tf.resource and not internal.consumers():
                 continue
-            source = replicas.source_of(external)
+            source = programs.source_of(external)
             if not hasattr(source, "graph") or (
                 internal.dtype == tf.resource and not isinstance(source.graph, graphs.FunctionGraph)
             ):
@@ -147,9 +147,9 @@ class HostPart(graphs.FunctionGraph):
         self.inputs = [self.replica, self.replicas, *(inside for _, inside in self._bound), *self.passed_inside]
         self._host_function = _HostFunction(self.name, self._device, [source for source, _ in self._bound])
         with self.program.as_default():
-            state = replicas.in_function(self._host_function.state(self._device))
+            state = programs.in_function(self._host_function.state(self._device))
             order = program_order.of(self._device)
-            call = ops.ipu_host_call(state, self._passed, order, advance=not replicas.in_condition(), name=name)
+            call = ops.ipu_host_call(state, self._passed, order, advance=not programs.in_condition(), name=name)
         self.call = call.op
         self._passed = list(self.call.inputs)[1 : 1 + len(self._passed)]
         # Lives as long as the program does. A graph takes attributes, though it shows no `__dict__`.
@@ -272,7 +272,7 @@ def _gradient(op: tf.Operation, gradient: Gradient | None) -> list[Gradient | No
     part = getattr(real.graph, "_ipu_parts", {}).get(real.inputs[0].op.name)
     if part is None:
         raise LookupError(f"`{real.name}` is of a program that was traced elsewhere, and has no gradient here")
-    with host_part("outside_gradient") if replicas.is_tracing() else contextlib.nullcontext():
+    with host_part("outside_gradient") if programs.is_tracing() else contextlib.nullcontext():
         of_numbers = [tensor for tensor in part.passed_inside if tensor.dtype.is_floating or tensor.dtype.is_complex]
         found = gradients.between([part.outputs[op.get_attr("index")]], of_numbers, [gradient], part)
         found = [one if one is None else _shaped(one, tensor) for one, tensor in zip(found, of_numbers, strict=True)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import check_bool, is_int
 from tensorflow_ipu._tensorflow import graphs, xla
 from tensorflow_ipu.ops import host_callbacks, kept_variables, sites
@@ -105,7 +105,7 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
         value = tf.convert_to_tensor(x)
         if depth < 1:
             return tf.identity(value)
-        if not replicas.is_tracing():
+        if not programs.is_tracing():
             raise RuntimeError(
                 "`fifo` keeps values for a program: call it in the `tf.function` that `strategy.run` runs"
             )
@@ -130,7 +130,7 @@ def formatting(plain: Callable[..., tf.Tensor]) -> Callable[..., object]:
     @functools.wraps(plain)
     def string_format(*args: object, **kwargs: object) -> object:
         later = functools.partial(plain, *args, **kwargs)
-        return later if replicas.is_tracing() else later()
+        return later if programs.is_tracing() else later()
 
     return string_format
 
@@ -140,7 +140,7 @@ def printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Oper
 
     @functools.wraps(plain)
     def print_v2(text: Any, *args: object, **kwargs: object) -> tf.Operation | None:
-        if not replicas.is_tracing():
+        if not programs.is_tracing():
             return plain(text, *args, **kwargs)
         with host_callbacks.host_part("print") as part:
             plain(text() if callable(text) else text, *args, **kwargs)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import devices, patches
@@ -44,7 +44,7 @@ def repeated(seeds: list[tf.Tensor]) -> Iterator[None]:
 
 def seed() -> tf.Tensor:
     """A new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
-    return ops.ipu_random_seed(sites.random("seed"), advance=not replicas.in_condition())
+    return ops.ipu_random_seed(sites.random("seed"), advance=not programs.in_condition())
 
 
 def stream() -> tf.Tensor:
@@ -140,7 +140,7 @@ def in_programs(stateful: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
     @functools.wraps(stateful)
     def draw(*args: Any, **kwargs: Any) -> tf.Tensor:
-        if not replicas.is_tracing():
+        if not programs.is_tracing():
             return stateful(*args, **kwargs)
         drawn = stateless(*args, **kwargs)
         known = getattr(drawn.graph, _DRAWN, {})
@@ -167,7 +167,7 @@ def on_host(value: tf.Tensor) -> tf.Tensor:
             waiting += [tensor.op for tensor in operation.inputs]
     if not sources:
         return value
-    with graph.as_default(), tf.control_dependencies(None), replicas.on_host():
+    with graph.as_default(), tf.control_dependencies(None), programs.on_host():
         hosts = {f"{name}:0": _drawn_on_host(drawn[name]) for name in sources}
         if value.name in hosts:
             return hosts[value.name]
@@ -189,7 +189,7 @@ def key_in_programs(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]
 
     @functools.wraps(plain)
     def key_of(generator: tf.random.Generator, key: tf.Tensor) -> tf.Tensor:
-        if not replicas.is_tracing():
+        if not programs.is_tracing():
             return plain(generator, key)
         if not devices.is_of_strategy(generator):
             return key

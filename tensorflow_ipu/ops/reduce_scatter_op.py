@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, overload
 
 from tensorflow_ipu.ops import _collectives
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

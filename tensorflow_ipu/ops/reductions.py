@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.ops import _collectives, sites
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
@@ -41,8 +41,8 @@ def all_gather(values: Nested, axis: int, ordinal: int, workers: int) -> Nested:
     A program of a graph may run on another number of replicas than the device has now, and fails then.
     """
     *_, program = graphs.around(tf.compat.v1.get_default_graph())
-    ipus = replicas.ipus_traced_for()
-    count = (ipus or replicas.ipus_or_one(ordinal)) // replicas.power_of_2(replicas.shards_of(program)) * workers
+    ipus = programs.ipus_traced_for()
+    count = (ipus or programs.ipus_or_one(ordinal)) // programs.power_of_2(programs.shards_of(program)) * workers
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(values)]
     checks = []
     if ipus is None:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.config import _state
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

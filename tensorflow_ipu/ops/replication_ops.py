@@ -5,7 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from tensorflow_ipu.ops import _collectives, host_callbacks
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 __all__ = ["replication_index"]
 

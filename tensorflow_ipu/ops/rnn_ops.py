@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import Faults, check_bool, is_int, note_bool
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.ops.nn_ops import hard_sigmoid
@@ -311,7 +311,7 @@ class PopnnLSTM(PopnnRNN):
         memory, output = (tf.convert_to_tensor(each, dtype=self.dtype) for each in initial_state)
         kernel, biases = tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.biases)
         step = lstm_step(kernel, biases, self._activation, self._gate)
-        with replicas.summed_in(self.partials_dtype, self.dtype):
+        with programs.summed_in(self.partials_dtype, self.dtype):
             outputs, (output, memory) = run(step, values, (output, memory), lengths, None)
         return (outputs, LSTMStateTuple(memory, output)) if self._return_state else outputs
 
@@ -410,7 +410,7 @@ class PopnnGRU(PopnnRNN):
         scores = None if attention is None else tf.cast(attention, self.dtype)
         biases = tf.convert_to_tensor(self.biases)
         step = gru_step(tf.convert_to_tensor(self.kernel), biases, self._activation, self._gate, self._reset_after)
-        with replicas.summed_in(self.partials_dtype, self.dtype):
+        with programs.summed_in(self.partials_dtype, self.dtype):
             outputs, (state,) = run(step, values, (state,), lengths, scores)
         return (outputs, state) if self._return_state else outputs
 

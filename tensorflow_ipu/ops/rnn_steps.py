@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._native.library import ops
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ class Weights(NamedTuple):
 def serves(inputs: tf.Tensor, weights: Weights, mask: tf.Tensor | None) -> bool:
     """Returns True if the kernels compute such steps in the program that is being traced."""
     shape = inputs.shape
-    numbers = replicas.floating_point_now()
+    numbers = programs.floating_point_now()
     return (
-        replicas.wants_host_kernels()
+        programs.wants_host_kernels()
         and not (numbers.stops or numbers.partials_matmul)  # The kernels check nothing, and sum in float32.
         and inputs.dtype in (tf.float32, tf.float16, tf.bfloat16)
         and all(tensor is None or tensor.dtype == inputs.dtype for tensor in weights)

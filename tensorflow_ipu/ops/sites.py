@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import program_order
 from tensorflow_ipu.feeds._native_object import NativeObject, SharedObjects
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
@@ -29,7 +29,7 @@ def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.
     graph = tf.compat.v1.get_default_graph()
     place = f"{graph.unique_name(name, mark_as_used=False)} in {_outermost_name(graph)}"
     site = _make(device, place, what, groups)
-    return replicas.in_function(site.state(device)), program_order.of(device)
+    return programs.in_function(site.state(device)), program_order.of(device)
 
 
 def identity(function: str) -> tf.Tensor:
@@ -44,7 +44,7 @@ def random(function: str) -> tf.Tensor:
 
 def _state(kind: str, function: str) -> tf.Tensor:
     device = device_of_program(function)
-    return replicas.in_function(shared(kind, device).state(device))
+    return programs.in_function(shared(kind, device).state(device))
 
 
 def shared(kind: str, device: str) -> NativeObject:
@@ -89,7 +89,7 @@ def on_ipu() -> bool:
     """Whether a program for an IPU device is being traced."""
     if tf.executing_eagerly():
         return False
-    return replicas.is_tracing() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type == "IPU"
+    return programs.is_tracing() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type == "IPU"
 
 
 def _outermost_name(graph: tf.Graph) -> str:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.ops import _collectives
-from tensorflow_ipu.replicas import ALL_IPUS, SHARD_ATTRIBUTE
+from tensorflow_ipu.programs import ALL_IPUS, SHARD_ATTRIBUTE
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import TensorLike
@@ -142,7 +142,7 @@ def _check_order(input_shards: Sequence[TensorLike]) -> None:
         if made_on and place not in made_on and made_on != [ALL_IPUS]:
             before = f"`input_shards[{place}]` was made on shard "
             after = f": the tensors are listed in the order of the shards, that of shard {place} at {place}"
-            if not replicas.is_tracing() or tf.compat.v1.executing_eagerly_outside_functions():
+            if not programs.is_tracing() or tf.compat.v1.executing_eagerly_outside_functions():
                 raise tf.errors.FailedPreconditionError(None, None, f"{before}{made_on[0]}{after}")
             count = tf.constant(made_on[0], tf.int64)
             ops.ipu_micro_batches(count, multiple=1, least=place, largest=place, before=before, after=after)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import graphs, patches
 
@@ -220,7 +220,7 @@ def _outside_loops(
             demands = [] if body is None else _outside_loops(body, known, building)
             if demands:
                 count = trip_count(operation)
-                if isinstance(count, AtRun) and graph is building and replicas.is_tracing():
+                if isinstance(count, AtRun) and graph is building and programs.is_tracing():
                     _check_at_run(demands, operation, count)
                 else:
                     _check_count(demands, count)

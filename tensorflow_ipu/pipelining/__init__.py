@@ -3,16 +3,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu.pipelining.report.comparison import (
-    Balance,
-    Candidate,
-    Comparison,
-    balance,
-    compare_plans,
-    contiguous_mappings,
-)
-from tensorflow_ipu.pipelining.report.cost import IpuCost, PlanCost, Span, StageCost, plan_cost, timeline
-from tensorflow_ipu.pipelining.report.picture import draw_plan, draw_plans, plan_trace, write_trace
 from tensorflow_ipu.pipelining.schedule.check import PlanError, check_plan
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
@@ -38,26 +28,38 @@ from tensorflow_ipu.pipelining.schedule.plan_arguments import overlap_length
 from tensorflow_ipu.pipelining.schedule.text import Table, plan_text
 
 if TYPE_CHECKING:
+    from tensorflow_ipu.analysis.pipelines.comparison import (
+        Balance,
+        Candidate,
+        Comparison,
+        balance,
+        compare_plans,
+        contiguous_mappings,
+    )
+    from tensorflow_ipu.analysis.pipelines.cost import IpuCost, PlanCost, Span, StageCost, plan_cost, timeline
+    from tensorflow_ipu.analysis.pipelines.passes import measured_stage_costs, predicted_stage_costs
+    from tensorflow_ipu.analysis.pipelines.picture import draw_plan, draw_plans, plan_trace, write_trace
+    from tensorflow_ipu.analysis.pipelines.report import report_of_pipeline
     from tensorflow_ipu.pipelining._pipeline import pipeline, recomputation_checkpoint
     from tensorflow_ipu.pipelining.options import PipelineOptions, PipelineStageOptions
-    from tensorflow_ipu.pipelining.prediction.passes import measured_stage_costs, predicted_stage_costs
-    from tensorflow_ipu.pipelining.prediction.report import report_of_pipeline
     from tensorflow_ipu.pipelining.program.build import TracedPipeline, last_pipeline, pipelines_of
     from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 
-# What runs programs needs TensorFlow; plans and reports do not.
-_PROGRAMS = {
-    "pipeline": "_pipeline",
-    "recomputation_checkpoint": "_pipeline",
-    "measured_stage_costs": "prediction.passes",
-    "predicted_stage_costs": "prediction.passes",
-    "report_of_pipeline": "prediction.report",
-    "TracedPipeline": "program.build",
-    "last_pipeline": "program.build",
-    "pipelines_of": "program.build",
-    "OptimizerFunctionOutput": "weight_update",
-    "PipelineOptions": "options",
-    "PipelineStageOptions": "options",
+# Plans need neither TensorFlow nor a model of the machine: what does is imported when it is used.
+_HOLDERS = {
+    name: f"tensorflow_ipu.{module}"
+    for module, names in {
+        "analysis.pipelines.comparison": "Balance Candidate Comparison balance compare_plans contiguous_mappings",
+        "analysis.pipelines.cost": "IpuCost PlanCost Span StageCost plan_cost timeline",
+        "analysis.pipelines.passes": "measured_stage_costs predicted_stage_costs",
+        "analysis.pipelines.picture": "draw_plan draw_plans plan_trace write_trace",
+        "analysis.pipelines.report": "report_of_pipeline",
+        "pipelining._pipeline": "pipeline recomputation_checkpoint",
+        "pipelining.options": "PipelineOptions PipelineStageOptions",
+        "pipelining.program.build": "TracedPipeline last_pipeline pipelines_of",
+        "pipelining.weight_update": "OptimizerFunctionOutput",
+    }.items()
+    for name in names.split()
 }
 
 __all__ = [
@@ -122,6 +124,6 @@ __all__ = [
 if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
 
     def __getattr__(name: str) -> Any:
-        if name in _PROGRAMS:
-            return getattr(importlib.import_module(f"{__name__}.{_PROGRAMS[name]}"), name)
+        if name in _HOLDERS:
+            return getattr(importlib.import_module(_HOLDERS[name]), name)
         raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

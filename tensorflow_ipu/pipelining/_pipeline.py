@@ -18,7 +18,7 @@ from tensorflow_ipu.pipelining.schedule.enums import (
     RecomputationMode,
     Results,
 )
-from tensorflow_ipu.replicas import tracebacks
+from tensorflow_ipu.programs.diagnostics import tracebacks
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeOf, Nested, Number, TensorLike

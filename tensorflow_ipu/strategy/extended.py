@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._tensorflow import devices, graphs, variables
 from tensorflow_ipu.config import _state
@@ -102,31 +102,31 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         self.host_kernels = host_kernels
         self.cpu_device = devices.full_name(f"/device:CPU:{cpu_ordinal}")
         self._as_replica: _AsReplica | None = None
-        self._target = replicas.Target(None, host_kernels)
+        self._target = programs.Target(None, host_kernels)
         self._configured: tuple[int, ...] | None = None  # For which system that is.
         self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
 
     @property
     def ipus(self) -> int:
         """How many IPUs the device has in the present configuration; 1 where it does not exist."""
-        return replicas.ipus_or_one(self.ordinal)
+        return programs.ipus_or_one(self.ordinal)
 
     @property
-    def target(self) -> replicas.Target:
+    def target(self) -> programs.Target:
         """What programs are traced for now."""
         # The same object as long as the system stays configured as it is: each run asks.
         configured = _state.ipus()
         if self._configured is not configured:
             _state.warn_of_unapplied()
             self._configured = configured
-            self._target = replicas.Target(self.ipus, self.host_kernels, replicas.floating_point_of(self.ordinal))
+            self._target = programs.Target(self.ipus, self.host_kernels, programs.floating_point_of(self.ordinal))
         return self._target
 
     @contextlib.contextmanager
     def without_traps(self) -> Iterator[None]:
         """A block whose programs no trap stops; not for several threads."""
         target = self.target
-        self._target = replicas.Target(target.ipus, target.host_kernels, target.floating_point.without_traps())
+        self._target = programs.Target(target.ipus, target.host_kernels, target.floating_point.without_traps())
         try:
             yield
         finally:
@@ -144,7 +144,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
             return next_creator(**kwargs)
 
     def _on_host(self, initial_value: Callable[..., object], *args: Any, **kwargs: Any) -> object:
-        with _not_colocated(), tf.device(self.cpu_device), replicas.on_host():
+        with _not_colocated(), tf.device(self.cpu_device), programs.on_host():
             return initial_value(*args, **kwargs)
 
     def _validate_colocate_with_variable(self, colocate_with_variable: tf.Variable) -> None:
@@ -249,7 +249,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     def _reduced(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested) -> Nested:
         """Reduces all tensors of a structure over the replicas at once; outside of a program there is one replica."""
-        if not reductions.in_program() or replicas.ipus_traced_for() == 1:
+        if not reductions.in_program() or programs.ipus_traced_for() == 1:
             return value
         dense = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(value)]
         reduced = reductions.all_reduce(dense, reduction(reduce_op) is tf.distribute.ReduceOp.MEAN)

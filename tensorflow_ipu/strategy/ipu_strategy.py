@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import tensorflow as tf
 
-from tensorflow_ipu import _upcalls, replicas
+from tensorflow_ipu import _upcalls, programs
 from tensorflow_ipu._base import environment, progress
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._base.page import PageView, small_page, table
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
-from tensorflow_ipu.replicas import tracebacks
+from tensorflow_ipu.programs.diagnostics import tracebacks
+from tensorflow_ipu.strategy.auto_reports import auto_reports
 from tensorflow_ipu.strategy.extended import IPUExtended, reduction
-from tensorflow_ipu.strategy.reports import auto_reports
 from tensorflow_ipu.strategy.scope import StrategyScope
 
 if TYPE_CHECKING:
-    from tensorflow_ipu import machine as machine_model
+    from tensorflow_ipu.analysis import machine as machine_model
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def _other_strategies_explained() -> Iterator[None]:
 class PreparedProgram:
     """A program with its inputs for the present configuration, to be run many times; it keeps no queue of data alive."""
 
-    def __init__(self, extended: IPUExtended, prepared: replicas.Prepared, target: replicas.Target) -> None:
+    def __init__(self, extended: IPUExtended, prepared: programs.Prepared, target: programs.Target) -> None:
         """Takes a program and its flat inputs, as they were found for `target`."""
         self._extended = extended
         self._prepared = prepared
@@ -66,7 +66,7 @@ class PreparedProgram:
         """Runs it, and returns what its function returns."""
         extended = self._extended
         with tf.device(extended.ipu_device):
-            return replicas.run(self._prepared, extended.ipu_device, extended.ordinal)
+            return programs.run(self._prepared, extended.ipu_device, extended.ordinal)
 
 
 class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, PageView):
@@ -176,10 +176,10 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
             if self._auto_reports is not None:
                 self._auto_reports.warn("it is built into a graph, and programs of graphs are not read")
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
-                return extended.call_on_device(replicas.insert, (*call, extended.ipu_device, extended.host_kernels), {})
+                return extended.call_on_device(programs.insert, (*call, extended.ipu_device, extended.host_kernels), {})
         self._check_traceable(fn)
         with tf.device(extended.ipu_device):
-            return replicas.run(self._prepare_and_report(call, extended.target), extended.ipu_device, extended.ordinal)
+            return programs.run(self._prepare_and_report(call, extended.target), extended.ipu_device, extended.ordinal)
 
     @tracebacks.user_lines_alone
     def prepare(
@@ -200,27 +200,27 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
             return PreparedProgram(self.extended, self._prepare_and_report(call, target), target)
 
     def _check_traceable(self, fn: Callable[..., Nested]) -> None:
-        if not replicas.is_graph_function(fn):
+        if not programs.is_graph_function(fn):
             raise ValueError(
                 f"`{type(self).__name__}.run` does not support eager execution, and `fn` is the plain callable {fn!r}."
                 " Decorate it with `@tf.function(jit_compile=True)`, or call `run` inside of a `tf.function`"
             )
 
-    def _prepare_and_report(self, call: _Call, target: replicas.Target) -> replicas.Prepared:
+    def _prepare_and_report(self, call: _Call, target: programs.Target) -> programs.Prepared:
         """A program that is to run; its report is saved where reports of all programs are asked for."""
         prepared = self._prepare(call, target)
         if self._auto_reports is not None:
             self._auto_reports.save(prepared[0], lambda: self.report(*call))
         return prepared
 
-    def _prepare(self, call: _Call, target: replicas.Target) -> replicas.Prepared:
+    def _prepare(self, call: _Call, target: programs.Target) -> programs.Prepared:
         """Finds or traces the program of a function and its arguments, on the device of the caller."""
         extended = self.extended
         with extended.as_replica():
-            prepared = replicas.find(*call, target)
+            prepared = programs.find(*call, target)
         if prepared is None:
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
-                prepared = extended.call_on_device(replicas.trace, (*call, target), {})
+                prepared = extended.call_on_device(programs.trace, (*call, target), {})
         return prepared
 
     @tracebacks.user_lines_alone
@@ -250,10 +250,10 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
           TypeError: `fn` cannot be called so; or `machine` is none of the above.
           NotImplementedError: The program has several pipelines.
         """
-        from tensorflow_ipu import machine as model
-        from tensorflow_ipu.strategy import reports as predicted  # Not with the package: few programs ask.
+        from tensorflow_ipu.analysis import machine as model
+        from tensorflow_ipu.analysis import program_report as predicted  # Not with the package: few programs ask.
 
-        if not replicas.is_graph_function(fn):
+        if not programs.is_graph_function(fn):
             raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
         device = self.extended.ipu_device
         setting = model.setting_of(machine, _state.options_of_device(self.extended.ordinal))

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -17,10 +18,11 @@ from tensorflow_ipu import metrics
 from tensorflow_ipu._base import files, tracepoints
 from tensorflow_ipu._base.chrome import Chrome
 from tensorflow_ipu._base.tracepoints import PROGRAMS, Recording, Sample, TimedSpan
-from tensorflow_ipu._base.units import format_seconds
 from tensorflow_ipu._tensorflow import profiler
 from tensorflow_ipu._tensorflow.profiler import Measured
-from tensorflow_ipu.machine import Report
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.analysis.machine import Report
 
 FilePath = str | os.PathLike[str]
 
@@ -122,44 +124,6 @@ def _kind(operation: str) -> str:
     return "host" if operation.startswith("Ipu") else "operation"
 
 
-# A run may have many thousands, all alike.
-_MOST_STEPS = 100
-
-
-def process_of(report: Report) -> str:
-    """The group of tracks of a prediction."""
-    return f"prediction for {report.system.name}"
-
-
-def add(chrome: Chrome, report: Report, recording: Recording) -> None:
-    """Adds a predicted run, which begins where the first measured one does."""
-    process = process_of(report)
-    runs = [span for span in recording.spans if span.channel == PROGRAMS and span.name.startswith("run of ")]
-    if not runs:
-        return
-    first = min(runs, key=lambda span: span.begin)
-    begin = first.begin
-    beside = {"predicted": format_seconds(report.seconds), "measured here": format_seconds((first.end - begin) / 1e9)}
-    name = f"run of {report.program}"
-    chrome.add_slice(process, "run", name, begin, report.seconds * 1e9, "prediction", details=beside)
-    if report.timeline is not None:
-        for task in report.timeline.tasks:
-            at, duration = begin + task.begin * 1e9, (task.end - task.begin) * 1e9
-            chrome.add_slice(process, f"IPU {task.ipu}", f"{task.label} {task.kind}", at, duration, task.kind)
-        return
-    step = report.seconds / report.steps * 1e9
-    for number in range(min(report.steps, _MOST_STEPS)):
-        chrome.add_slice(process, "steps", f"step {number}", begin + number * step, step, "prediction")
-        # The link to the host is another track: it works beside the chip where the machine is so configured.
-        ends = {"chip": begin + number * step, "link to the host": begin + number * step}
-        for operation in report.operations:
-            for track, seconds in (("chip", operation.seconds - operation.host), ("link to the host", operation.host)):
-                duration = seconds / report.steps * 1e9
-                if round(ends[track] + duration) > round(ends[track]):  # Else no viewer could show it.
-                    chrome.add_slice(process, track, operation.name, ends[track], duration, operation.kind)
-                ends[track] += duration
-
-
 @contextlib.contextmanager
 def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | None = None) -> Iterator[None]:
     """A block whose runs are measured by TensorFlow's profiler, and written as a trace that Perfetto opens.
@@ -185,8 +149,11 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
     for name, value in (("path", path), ("logdir", logdir)):
         if not isinstance(value, (str, os.PathLike)) and (name == "path" or value is not None):
             raise TypeError(f"`{name}` must be a path, and `{value!r}` is none")
-    if report is not None and not isinstance(report, Report):
-        raise TypeError(f"`report` must be what `IPUStrategy.report` returned, and `{report!r}` is not")
+    if report is not None:
+        from tensorflow_ipu.analysis import machine
+
+        if not isinstance(report, machine.Report):
+            raise TypeError(f"`report` must be what `IPUStrategy.report` returned, and `{report!r}` is not")
     file = Path(path)
     if not file.parent.is_dir():
         raise FileNotFoundError(f"there is no folder `{file.parent}` for the trace `{path}`; make it first")
@@ -204,7 +171,7 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
         finally:
             profiler.stop()
             end = time.monotonic_ns()
-            predicted = [] if report is None else [process_of(report)]
+            predicted = [] if report is None else [f"prediction for {report.system.name}"]
             # What is compared stands together: runs and their prediction, waits and the pumps.
             groups = [RUNS, *predicted, *GROUPS]
             chrome, times = Chrome(begin, groups), metrics.times_between(begin, end)
@@ -214,7 +181,9 @@ def trace(path: FilePath, *, logdir: FilePath | None = None, report: Report | No
             add_profile(chrome, profiler.measured(folder), ahead)
             add_marks(chrome, recording)
             if report is not None:
-                add(chrome, report, recording)
+                from tensorflow_ipu.analysis import predicted_trace
+
+                predicted_trace.add(chrome, predicted[0], report, recording)
             files.write(file, json.dumps(chrome.trace()))
             if logdir is not None:
                 _copy(folder, os.fspath(logdir))

@@ -18,7 +18,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.replicas import _host_kernels
+from tensorflow_ipu.programs import _host_kernels
 
 SEEDS = st.integers(0, 10**6)
 STATEMENTS = st.integers(1, 5)

@@ -16,7 +16,7 @@ from keras import layers
 import tensorflow_ipu as ipu
 from tensorflow_ipu import optimizers, pipelining
 from tensorflow_ipu.ops import all_to_all_op, cross_replica_ops, reduce_scatter_op, replication_ops
-from tensorflow_ipu.replicas import ReplicaGroups
+from tensorflow_ipu.programs import ReplicaGroups
 
 v1 = tf.compat.v1.train
 

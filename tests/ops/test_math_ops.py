@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu.ops.control_flow_ops import barrier
 from tensorflow_ipu.ops.math_ops import segment_sum, serialized_matmul
 from tensorflow_ipu.ops.statistics_ops import fixed_width_bins, histogram, histogram_normalize, histogram_update
@@ -156,7 +156,7 @@ def test_values_and_gradients_go_through(for_gradients, strategy):
     program = tf.function(lambda: both(for_gradients), jit_compile=True)
     for one, other in zip(strategy.run(program), plain, strict=True):
         assert np.array_equal(one, other)
-    with replicas.tracing_program(1), tf.device("/device:IPU:0"):
+    with programs.tracing_program(1), tf.device("/device:IPU:0"):
         operations = program.get_concrete_function().graph.get_operations()
     assert sum(each.type == "XlaOptimizationBarrier" for each in operations) == 1 + for_gradients
 

@@ -15,7 +15,7 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu.ops import ReplicaGroups, _collectives, sites
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_mean, cross_replica_sum
 from tensorflow_ipu.ops.replication_ops import replication_index
-from tensorflow_ipu.replicas._interrupts import run_interruptibly
+from tensorflow_ipu.programs._interrupts import run_interruptibly
 
 FAILED = tf.errors.FailedPreconditionError
 

@@ -14,7 +14,7 @@ from tensorflow_ipu import scopes
 from tensorflow_ipu._tensorflow import functions
 from tensorflow_ipu.config import IPUConfig, StochasticRoundingBehaviour, reset_ipu_seed
 from tensorflow_ipu.ops import all_to_all_op, cross_replica_ops, replication_ops
-from tensorflow_ipu.replicas._host_kernels import wherever_known
+from tensorflow_ipu.programs._host_kernels import wherever_known
 
 ON = StochasticRoundingBehaviour.ON
 COUNT = 20_000

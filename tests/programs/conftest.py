@@ -1,66 +1,35 @@
-"""What the programs beside this file, and their models trained in plain Keras 2, have as losses."""
+"""What the tests of runs share: devices of several IPUs, whose programs run on replicas, and datasets that feed them."""
 
 from __future__ import annotations
 
-import json
-import runpy
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import tensorflow as tf
 
-PROGRAMS = Path(__file__).parent
+import tensorflow_ipu as ipu
 
-_COMMAND = "import sys; from tensorflow_ipu.__main__ import main; sys.exit(main(sys.argv[1:]))"
-
-
-# From the start, as the interpreter has TensorFlow and its Keras before the command says which.
-_KERAS_2 = {"TF_USE_LEGACY_KERAS": "1"}
-
-
-@pytest.fixture(scope="session")
-def forking_keras_2(quick_imports: dict[str, str]) -> Iterator[Any]:
-    """As `forking`, with Keras 2."""
-    pytest.importorskip("tf_keras", reason="Keras 2 is not installed")
-    kind = runpy.run_path(str(PROGRAMS.parent / "forked.py"))["Forking"]
-    interpreter = kind({**quick_imports, **_KERAS_2, "PYTHONSAFEPATH": ""})  # Programs import modules beside them.
-    yield interpreter
-    interpreter.close()
+Replicas = Callable[..., ipu.IPUStrategy]
 
 
 @pytest.fixture
-def trained(tmp_path: Path, forking_keras_2: Any) -> Callable[..., tuple[Any, Any]]:
-    """`trained("resnet", "--seed", "1")` runs a program with these arguments, and trains its model in plain Keras 2.
+def float_range() -> Callable[..., tf.data.Dataset]:
+    """`float_range(n)` is a dataset of the float32 scalars 0, 1, ..., n - 1; of 10000 without n."""
+    return lambda n=10000: tf.data.Dataset.range(n).map(lambda x: tf.cast(x, tf.float32))
 
-    Returns the results of both, which run beside each other. The first is the command's `--keras 2` with the emulations
-    beside the program; the second is by the function of the program's name in `plain.py`.
-    """
 
-    def run(name: str, *arguments: str) -> tuple[Any, Any]:
-        emulations = PROGRAMS / f"{name}_emulations.py"
-        options = [f"--emulations={emulations}"] if emulations.exists() else []
-        commands = {
-            "program": ["--keras", "2", *options, str(PROGRAMS / f"{name}.py")],
-            "plain": ["--keras", "2", str(PROGRAMS / "plain.py"), name],
-        }
-        script = tmp_path / "command.py"
-        script.write_text(_COMMAND)
-        processes = {}
-        for kind, words in commands.items():
-            output, folder = tmp_path / f"{kind}.txt", tmp_path / kind
-            folder.mkdir()
-            results = str(folder / "results.json")
-            processes[kind] = forking_keras_2.start(
-                script, *words, "--results", results, *arguments, folder=folder, output=output, env=_KERAS_2
-            )
-        codes = {kind: forking_keras_2.end(process) for kind, process in processes.items()}
-        for kind, code in codes.items():
-            if code:
-                pytest.fail(
-                    f"{kind} of `{name}` ended with {code}; it printed:\n{(tmp_path / f'{kind}.txt').read_text()}"
-                )
-        program, plain = (json.loads((tmp_path / kind / "results.json").read_text()) for kind in commands)
-        return program, plain
+@pytest.fixture
+def each() -> Callable[..., Any]:
+    """`each(strategy, read)` is what a function of no arguments returns on each replica, in a program of its own."""
+    programs: dict[Callable[[], Any], tuple[ipu.IPUOutfeedQueue, Any]] = {}
 
-    return run
+    def values(strategy: ipu.IPUStrategy, read: Callable[[], Any]) -> Any:
+        if read not in programs:
+            queue = ipu.IPUOutfeedQueue(ipu.IPUOutfeedMode.LAST)
+            programs[read] = queue, tf.function(lambda: queue.enqueue(read()) and None, jit_compile=True)
+        queue, program = programs[read]
+        strategy.run(program)
+        return tf.nest.map_structure(lambda tensor: tensor.numpy().tolist(), queue.dequeue())
+
+    return values

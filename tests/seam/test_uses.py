@@ -36,7 +36,7 @@ ALLOWED = {
     "compat/_script.py": {"_getframe"},
     "feeds/iterator.py": {"_getframe"},
     "pipelining/options.py": {"_asdict"},
-    "replicas/tracebacks.py": {"_getframe"},
+    "programs/diagnostics/tracebacks.py": {"_getframe"},
     "strategy/ipu_strategy.py": {"_replace"},
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import Faults, note_bool
 from tensorflow_ipu.keras._keras import internals, keras
 
@@ -96,7 +96,7 @@ class Popnn(keras.layers.RNN):
         """
         if not isinstance(inputs, list) and inputs.shape.rank != 3:  # Keras 2 has states in the list.
             raise ValueError(f"`inputs` must have three dimensions, but has shape {inputs.shape}")
-        with replicas.summed_in(self.partials_dtype, self.compute_dtype):
+        with programs.summed_in(self.partials_dtype, self.compute_dtype):
             results = super().call(
                 self._swapped(inputs), initial_state=initial_state, mask=self._swapped(mask), training=bool(training)
             )

@@ -15,7 +15,7 @@ from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
 from tensorflow_ipu.keras.optimizers import wrapping
 from tensorflow_ipu.keras.pipeline.places import symbols_of
-from tensorflow_ipu.replicas import tracebacks
+from tensorflow_ipu.programs.diagnostics import tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import tensorflow as tf
 
 from tensorflow_ipu.keras.model import _file_methods
-from tensorflow_ipu.replicas import tracebacks
+from tensorflow_ipu.programs.diagnostics import tracebacks
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

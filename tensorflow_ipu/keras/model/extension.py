@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu import pipelining, replicas
+from tensorflow_ipu import pipelining, programs
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
@@ -118,7 +118,7 @@ class Extension:
             self.stages.trace(symbols_of(spec))
         if self.stages.is_pipelined:
             mapping = self.options.pipelining.device_mapping or self._default_mapping(self.stages.check())
-            needed = replicas.power_of_2(max(0, *mapping) + 1)
+            needed = programs.power_of_2(max(0, *mapping) + 1)
             return fitting(ipus, needed, self.model, f"its pipeline stages are on IPUs {mapping}")
         needed = self._probe(spec).ipus if ipus > 1 else 1
         return fitting(ipus, needed, self.model, f"its `ipu_shard` scopes name {needed}")
@@ -128,7 +128,7 @@ class Extension:
         if _state.ipus_of_device(self.ordinal) == 1:
             return
         graph: tf.Graph = tf.compat.v1.get_default_graph()
-        found, expected = replicas.power_of_2(replicas.shards_of(graph)), self._probe(spec).ipus
+        found, expected = programs.power_of_2(programs.shards_of(graph)), self._probe(spec).ipus
         if found != expected:
             raise ValueError(
                 f"the steps of model `{self.model.name}` use {found} IPUs by `ipu_shard`, and the `call` of its layers uses"
@@ -144,7 +144,7 @@ class Extension:
             # A model whose steps are its own need not be callable. If it is at fault, its program will say so.
             with contextlib.suppress(Exception), self.strategy.scope(), graph.as_default():
                 internals.called_with_symbols(self.model, symbols_of(spec), training=True)
-            ipus = replicas.power_of_2(replicas.shards_of(graph))
+            ipus = programs.power_of_2(programs.shards_of(graph))
             self._probes[key] = ShardingProbe(ipus, entered() > before)
         return self._probes[key]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
@@ -68,7 +68,7 @@ class Loop:
         self._programs: dict[tuple[str, object], Callable[..., None]] = {}
         self._counts: dict[int, tf.Tensor] = {}
         self._traces = 0
-        self._shapes = replicas.ShapesOfData()
+        self._shapes = programs.ShapesOfData()
         self._specs: dict[str, Nested] = {}  # What a step returns, of `tf.TensorSpec`, by the elements.
         self._outfeeds: dict[Hashable, list[IPUOutfeedQueue]] = {}  # Empty ones that no pass uses, by what they hold.
         single = tf.function(self._one_step, jit_compile=True, autograph=False, reduce_retracing=False)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import keras_choice, patches
@@ -207,7 +207,7 @@ def seeding_by_replica(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tens
     @functools.wraps(plain)
     def by_replica(self: keras.random.SeedGenerator, ordered: bool = True) -> tf.Tensor:
         value = plain(self, ordered)
-        if not replicas.is_tracing():
+        if not programs.is_tracing():
             return value
         own = tf.cast(random_streams.stream() * _FAR, tf.uint32)
         return tf.bitwise.bitwise_xor(value, tf.cast(tf.stack([own, tf.zeros_like(own)]), value.dtype))

@@ -26,7 +26,7 @@ from tensorflow_ipu.keras.pipeline.places import (
     too_late,
 )
 from tensorflow_ipu.keras.pipeline.stages import NODE_STAGE, ever_entered
-from tensorflow_ipu.pipelining import keras_passes
+from tensorflow_ipu.pipelining.schedule.enums import Results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -322,7 +322,7 @@ class PipelinedModel:
                 outfeed_queue=outfeed,
                 device_mapping=self._options.device_mapping,
                 # A metric gathers values itself, and a sum of what it says step by step would be of no use.
-                accumulate_outfeed=keras_passes.Results.LAST if self._accumulate else False,
+                accumulate_outfeed=Results.LAST if self._accumulate else False,
                 **({"optimizer_function": self._optimizer} if trains else {}),
                 **self._options.arguments(),
             )

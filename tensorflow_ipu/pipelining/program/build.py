@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -15,12 +15,11 @@ from tensorflow_ipu.feeds import program_order
 from tensorflow_ipu.pipelining.options import Arguments, PipelineOptions
 from tensorflow_ipu.pipelining.program import memory
 from tensorflow_ipu.pipelining.program.feeds import PipelineFeeds
-from tensorflow_ipu.pipelining.program.layout import Layout, costs_of_stages, footprint_of, traced_cost
+from tensorflow_ipu.pipelining.program.layout import Layout, OfStages, StageBytes, footprint_of, of_stages, traced_bytes
 from tensorflow_ipu.pipelining.program.lowering import Lowering
 from tensorflow_ipu.pipelining.program.memory import empty_memory
 from tensorflow_ipu.pipelining.program.model import Model, Parts
 from tensorflow_ipu.pipelining.program.operations import Operations
-from tensorflow_ipu.pipelining.report.cost import StageCost
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule
 from tensorflow_ipu.pipelining.schedule.phased import planned_phases
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu.analysis.pipelines.cost import StageCost
 
 # Of the graph of a function: the pipelines that were traced in it, with their stages.
 _ATTRIBUTE = "_ipu_pipelines"
@@ -39,7 +39,7 @@ _ATTRIBUTE = "_ipu_pipelines"
 
 @dataclass(frozen=True)
 class TracedPipeline:
-    """A pipeline as a program runs it, with the bytes of each stage as traced, and default times.
+    """A pipeline as a program runs it.
 
     For a count that is known at run time only, `plan` is the smallest with a steady section.
     """
@@ -47,9 +47,19 @@ class TracedPipeline:
     name: str | None
     plan: Plan
     options: PipelineOptions
-    stage_costs: tuple[StageCost | tuple[StageCost, ...], ...]
+    _bytes: OfStages[StageBytes] = field(repr=False)
     # Weak, since a program may be large, and has queues whose threads end with them.
     _parts: weakref.ref[Parts] = field(repr=False, compare=False)
+
+    @property
+    def stage_costs(self) -> OfStages[StageCost]:
+        """The bytes of each stage as traced, with default times."""
+        from tensorflow_ipu.analysis.pipelines.cost import StageCost
+
+        def cost(part: StageBytes) -> StageCost:
+            return StageCost(**asdict(part))
+
+        return tuple(cost(stage) if isinstance(stage, StageBytes) else tuple(map(cost, stage)) for stage in self._bytes)
 
     def parts(self) -> Parts:
         """The stages as functions; `RuntimeError` if the program is gone."""
@@ -92,8 +102,8 @@ def build(arguments: Arguments) -> tf.Operation:
         with program_order.unordered():
             model = Model(arguments, plan)
         _check_count(arguments)
-        costs = costs_of_stages(plan, model.parts, traced_cost)
-        note(TracedPipeline(arguments.name, plan, arguments.recorded(), costs, weakref.ref(model.parts)))
+        stage_bytes = of_stages(plan, model.parts, traced_bytes)
+        note(TracedPipeline(arguments.name, plan, arguments.recorded(), stage_bytes, weakref.ref(model.parts)))
         with gradients.unrecorded(), _order(arguments):
             _run(arguments, plan, model)
             return tf.no_op(name="done")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu.pipelining.report.cost import StageCost
 from tensorflow_ipu.pipelining.schedule.enums import RecomputationMode
 from tensorflow_ipu.pipelining.schedule.plan import STASHES, Buffer, BufferKind, Plan
 from tensorflow_ipu.pipelining.stages.part import Place, StagePart, split_outputs
@@ -27,7 +26,8 @@ if TYPE_CHECKING:
 SUMS, OUTPUTS, OUTPUT_GRADIENTS, CAPTURED, HANDED = "sums", "outputs", "output gradients", "captured", "handed"
 ELEMENT = "element"
 Key = Buffer | str
-PartCosts = tuple[StageCost | tuple[StageCost, ...], ...]  # By stage; of each part where it has several.
+T = TypeVar("T")
+OfStages = tuple[T | tuple[T, ...], ...]  # By stage; of each part if it has several.
 
 
 class Layout:
@@ -212,19 +212,24 @@ def size_of(specs: Iterable[tf.TensorSpec]) -> int:
     return sum((one.shape.num_elements() or 0) * one.dtype.size for one in specs)
 
 
-def traced_cost(part: StagePart) -> StageCost:
-    """The bytes of a part of a stage, with the default times."""
-    return StageCost(
-        activation_bytes=part.activation_bytes, input_bytes=part.input_bytes, weight_bytes=part.weight_bytes
-    )
+@dataclass(frozen=True)
+class StageBytes:
+    """The bytes of a part of a stage, as traced."""
+
+    activation_bytes: int
+    input_bytes: int
+    weight_bytes: int
 
 
-def costs_of_stages(
-    plan: Plan, parts: Mapping[Place, StagePart], cost_of: Callable[[StagePart], StageCost]
-) -> PartCosts:
-    """For each stage of a plan its cost, or those of its parts where it was given as a list."""
-    found: list[StageCost | tuple[StageCost, ...]] = []
+def traced_bytes(part: StagePart) -> StageBytes:
+    """Returns the bytes of a part of a stage."""
+    return StageBytes(part.activation_bytes, part.input_bytes, part.weight_bytes)
+
+
+def of_stages(plan: Plan, parts: Mapping[Place, StagePart], figure: Callable[[StagePart], T]) -> OfStages[T]:
+    """Returns for each stage of a plan its figure, or those of its parts if it was passed as a list."""
+    stages: list[T | tuple[T, ...]] = []
     for stage in range(plan.stages):
-        costs = tuple(cost_of(parts[stage, part]) for part, _ in plan.parts(stage))
-        found.append(costs if plan.concurrent[stage] else costs[0])
-    return tuple(found)
+        figures = tuple(figure(parts[stage, part]) for part, _ in plan.parts(stage))
+        stages.append(figures if plan.concurrent[stage] else figures[0])
+    return tuple(stages)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas
+from tensorflow_ipu import programs
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu.pipelining.program.layout import SUMS, Key, Layout
@@ -43,7 +43,7 @@ def run_once(
     graphs.trace_into(graph, traced, [tf.TensorSpec(one.shape, one.dtype) for one in (token, *before, *reads)])
     function: Any = functions.of_graph(f"__ipu_{graph.name}", graph, called=False)
     graphs.hold_function(tf.compat.v1.get_default_graph(), function)
-    captured = replicas.with_states([*reads, *graph.external_captures])
+    captured = programs.with_states([*reads, *graph.external_captures])
     passed, results = ops.ipu_once(runs=runs, token=token, before=list(before), captured=captured, f=function.name)
     return passed, results
 

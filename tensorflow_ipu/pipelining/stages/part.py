@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import replicas, scopes
+from tensorflow_ipu import programs, scopes
 from tensorflow_ipu._tensorflow import functions, graphs
 from tensorflow_ipu._tensorflow.autograph import add_to_message, user_code
 from tensorflow_ipu._tensorflow.gradients import has_gradient
@@ -21,7 +21,7 @@ from tensorflow_ipu.pipelining.stages.tracing import (
     placeholder,
     spec_of,
 )
-from tensorflow_ipu.replicas import user_lines
+from tensorflow_ipu.programs import user_lines
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested, Number
@@ -53,7 +53,7 @@ class GraphFunction:
         graphs.hold_function(tf.compat.v1.get_default_graph(), self._function)
         types = [one.dtype for one in self._specs]
         found: Any = tf.raw_ops.StatefulPartitionedCall(
-            args=replicas.with_states(inputs), Tout=types, f=self._function.name
+            args=programs.with_states(inputs), Tout=types, f=self._function.name
         )
         for one, spec in zip(found if types else (), self._specs, strict=True):
             one.set_shape(spec.shape)

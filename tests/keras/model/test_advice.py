@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.keras.model._report_methods import Retracing
+from tensorflow_ipu.analysis.models.report import Retracing
+from tensorflow_ipu.analysis.pipelines.comparison import Pieces, joined
 from tensorflow_ipu.machine import GC200, Memory, NotAsked, OperationTime, Report, Suggestion, system_of
 from tensorflow_ipu.pipelining import StageCost
-from tensorflow_ipu.pipelining.keras_passes import Pieces, joined
 
 MIB = 2**20
 PIECE = StageCost(1e-3, 2e-3, update=0.0, activation_bytes=60 * MIB, input_bytes=10 * MIB, weight_bytes=5 * MIB)

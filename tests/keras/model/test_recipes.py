@@ -6,9 +6,9 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
+from tensorflow_ipu.analysis.machine.recipe import FITS
 from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.machine import GC200, Report, system_of
-from tensorflow_ipu.machine.recipe import FITS
 
 # 15 MB, of which code takes 1.
 CHIP = dataclasses.replace(system_of("IPU-POD4"), machine=dataclasses.replace(GC200, tiles=24))

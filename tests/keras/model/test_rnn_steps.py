@@ -143,7 +143,7 @@ def test_long_sequences_of_one_row_have_the_gradients_of_plain_keras(kind, dtype
     found = strategy.run(tf.function(gradients, jit_compile=True), (x,))
     for pair in zip(found, gradients(x), strict=True):
         ours, plain = (np.asarray(tf.cast(tensor, tf.float32)) for tensor in pair)
-        np.testing.assert_allclose(ours, plain, rtol=0, atol=16 * 2.0**-digits * np.abs(plain).max())
+        np.testing.assert_allclose(ours, plain, rtol=0, atol=64 * 2.0**-digits * np.abs(plain).max())
     assert runs
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule, RecomputationMode, last_pipeline
-from tensorflow_ipu.replicas import _host_kernels
+from tensorflow_ipu.programs import _host_kernels
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 THEN, WITHIN = RecomputationMode.RecomputeThenBackpropagate, RecomputationMode.RecomputeAndBackpropagateInterleaved

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tensorflow_ipu import pipelining
+from tensorflow_ipu.analysis.pipelines.picture import EXCHANGE
 from tensorflow_ipu.pipelining import StageCost, draw_plan, parallel_phases_plan, pipeline_plan, plan_text, plan_trace
-from tensorflow_ipu.pipelining.report.picture import EXCHANGE
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -1,0 +1,63 @@
+"""What a machine would make of a program: whether it fits, how long a step takes, and what takes the time."""
+
+from tensorflow_ipu.analysis.machine._advice import (
+    NotAsked,
+    Recipe,
+    Suggestion,
+    Suggestions,
+    SupplyAndDemand,
+    TaskTime,
+    Timeline,
+    advice_of_reading,
+    advice_on_state,
+    changed,
+)
+from tensorflow_ipu.analysis.machine._comparison import compare_reports
+from tensorflow_ipu.analysis.machine._costs import gather_seconds
+from tensorflow_ipu.analysis.machine._machine import (
+    BOW,
+    GC2,
+    GC200,
+    Machine,
+    Setting,
+    System,
+    autosave,
+    setting_of,
+    system_of,
+    systems,
+)
+from tensorflow_ipu.analysis.machine._memory import Kept, Memory, memory_of_parts, told_apart
+from tensorflow_ipu.analysis.machine._report import Report, report_of
+from tensorflow_ipu.analysis.machine._walk import OperationTime
+
+__all__ = [
+    "BOW",
+    "GC2",
+    "GC200",
+    "Kept",
+    "Machine",
+    "Memory",
+    "NotAsked",
+    "OperationTime",
+    "Recipe",
+    "Report",
+    "Setting",
+    "Suggestion",
+    "Suggestions",
+    "SupplyAndDemand",
+    "System",
+    "TaskTime",
+    "Timeline",
+    "advice_of_reading",
+    "advice_on_state",
+    "autosave",
+    "changed",
+    "compare_reports",
+    "gather_seconds",
+    "memory_of_parts",
+    "report_of",
+    "setting_of",
+    "system_of",
+    "systems",
+    "told_apart",
+]

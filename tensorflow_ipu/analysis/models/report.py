@@ -1,0 +1,380 @@
+"""What a real machine would make of a model that was made in a strategy's scope, as a method of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from tensorflow_ipu import pipelining, programs
+from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._base.tensors import dtype_for, tf_variable
+from tensorflow_ipu.analysis import machine
+from tensorflow_ipu.analysis import machine as machine_model
+from tensorflow_ipu.analysis.models.recipes import MOST_STAGES, Layout, Recipes, Setting, plan_memory, recomputed
+from tensorflow_ipu.analysis.pipelines.comparison import Pieces, joined
+from tensorflow_ipu.analysis.pipelines.passes import costs_of_passes, passes_of
+from tensorflow_ipu.feeds import IPUInfeedQueue
+from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras.data import batches
+from tensorflow_ipu.keras.data.elements import Elements
+from tensorflow_ipu.keras.pipeline.places import symbols_of
+from tensorflow_ipu.optimizers import update_memory
+from tensorflow_ipu.optimizers.accumulation import accumulators_of, bytes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu.analysis.machine import Machine, NotAsked, Recipe, Report, Suggestion, System
+    from tensorflow_ipu.keras.model.extension import Extension
+
+Asked = Iterator["Suggestion | NotAsked | Recipe"]
+_OPTION = "`gradient_accumulation_steps_per_replica`"
+
+
+@dataclasses.dataclass(frozen=True)
+class Retracing:
+    """How a model can be asked again."""
+
+    report: Report
+    samples: int
+    steps: int
+    training: bool
+    stages: int
+    other: Callable[[float, int], Report]
+    pieces: Callable[[], Pieces]
+    recipe: Callable[[Pieces | None, bool], Recipe | None]
+
+    def advice(self, retrace: bool) -> Asked:
+        """All that takes another trace, or that it does."""
+        if not retrace:
+            words = "other micro-batches" + (", recomputation, more stages" if self.training else "")
+            yield machine.NotAsked(words, "they take another trace of the model: `report.advice(retrace=True)` asks")
+            if self.training and self.report.fits is not True:
+                yield from filter(None, [self.recipe(None, retrace)])
+            return
+        yield from self._micro_batches()
+        if not self.training:
+            return
+        try:
+            pieces = self.pieces()
+        except (ValueError, NotImplementedError, RuntimeError) as exc:
+            yield machine.NotAsked("recomputation, more stages", f"the model cannot be cut: {exc}")
+            if self.report.fits is not True:
+                yield from filter(None, [self.recipe(None, retrace)])
+            return
+        if self.stages == 1:
+            yield from self._recomputation(pieces)
+        yield from self._more_stages(pieces)
+        if self.report.fits is not True:
+            yield from filter(None, [self.recipe(pieces, retrace)])
+
+    def _micro_batches(self) -> Asked:
+        """Half the micro-batch, or twice where the model fits, for an update of as many samples where that can be."""
+        size, steps = self.samples, self.steps
+        if self.report.fits:
+            samples, count = 2 * size, max(1, steps // 2)
+        else:
+            samples, count = size // 2, 2 * steps
+        words = f"micro-batches of {samples} in place of {size}"
+        if not samples or (samples < size and size % 2):
+            yield machine.NotAsked(words, "a micro-batch is of whole samples")
+            return
+        memory = self.report.memory
+        if samples < size and memory.always > memory.capacity:
+            yield machine.NotAsked(words, "what is there all the time is too large at any size")
+            return
+        if self.training and count != steps:
+            words += f", and {_OPTION} of {count}"
+        try:
+            made = self.other(samples / size, count if self.training else steps)
+        except Exception as exc:  # TensorFlow's too, where a schedule takes other multiples.
+            yield machine.NotAsked(words, str(exc).splitlines()[0])
+            return
+        yield machine.changed(words, self.report, made, samples / size)
+
+    def _recomputation(self, pieces: Pieces) -> Asked:
+        """The model as stages that are all on one IPU, each recomputed from its input before its backward pass."""
+        stages, cost = recomputed(pieces.costs, self.steps, self.report.system)
+        count = max(stages) + 1
+        whole = joined(pieces.costs)
+        once = self.steps * (whole.forward + (whole.backward or 0.0)) + whole.update
+        words = (
+            f"recomputation: {count} stages, all on IPU 0 (`device_mapping=[0] * {count}`, `PipelineSchedule.Sequential`,"
+            " `RecomputationMode.RecomputeAndBackpropagateInterleaved`)"
+        )
+        yield self._planned(words, pieces, cost, more=(cost.time - once) / self.steps)
+
+    def _more_stages(self, pieces: Pieces) -> Asked:
+        """As many stages as the next number of IPUs that a replica can have, and where these do not fit, twice as many."""
+        count = programs.power_of_2(self.stages + 1)
+        while True:
+            words = f"{count} stages, one an IPU, as `pipelining.balance` cuts them"
+            if len(pieces.costs) < count:
+                yield machine.NotAsked(words, f"the model has {len(pieces.costs)} layers")
+                return
+            steps = self.steps if self.stages > 1 else None
+            try:
+                found = pipelining.balance(list(pieces.costs), count, self.report.system, micro_batches=steps)
+            except Exception as exc:  # TensorFlow's, where a schedule takes other multiples.
+                yield machine.NotAsked(words, str(exc).splitlines()[0])
+                return
+            recomputed = " with recomputation" * found.recompute
+            words += f"{recomputed} ({found.cost.plan.micro_batches} micro-batches; a replica then has {count} IPUs)"
+            planned = self._planned(words, pieces, found.cost)
+            yield planned
+            if planned.verdict == "fits" or count >= MOST_STAGES:
+                return
+            count *= 2
+
+    def _planned(self, words: str, pieces: Pieces, cost: pipelining.PlanCost, more: float | None = None) -> Suggestion:
+        """What a plan does: to the time of a step, which takes so much more, or that of the plan; and to the memory."""
+        report = self.report
+        step = cost.time_per_micro_batch
+        host = report.part_seconds("host") / report.steps
+        alone = max(step, host) if report.overlaps_host else step + host
+        seconds = alone if more is None else report.step_seconds + more
+        memories = (plan_memory(report.memory, pieces.costs, self.stages, ipu) for ipu in cost.ipus)
+        fullest = max(memories, key=lambda memory: memory.high)
+        return machine.Suggestion(words, report.step_seconds / seconds, fullest.high, fullest.verdict)
+
+
+# Of a model of more layers, stretches of them are a piece: each piece is compiled by itself.
+_MOST = 96
+
+
+def pieces_of(
+    extension: Extension, machine: System | Machine | str | None, described: Callable[[], Callable[[], None]]
+) -> Pieces:
+    """The pieces of a model, read from a trace of it as a pipeline on one IPU; its stages and options stay."""
+    stages, options = extension.stages, extension.options
+    names = stages.leaf_names()
+    if len(names) < 2:
+        raise ValueError(
+            f"model `{extension.model.name}` has {len(names)} layers, and a pipeline has 2 stages at least"
+        )
+    length = -(-len(names) // _MOST)
+    of_layers = [number // length for number in range(len(names))]
+    count = of_layers[-1] + 1
+    steps = options.pipelining.gradient_accumulation_steps_per_replica
+    plain = {
+        "gradient_accumulation_steps_per_replica": 1,
+        "device_mapping": [0] * count,
+        "pipeline_schedule": pipelining.PipelineSchedule.Sequential,
+        "recomputation_mode": None,
+        "forward_propagation_stages_poplar_options": None,
+        "backward_propagation_stages_poplar_options": None,
+    }
+    with extension.with_options("pipelining", **plain), stages.staged(of_layers):
+        program: Any = described()
+        with extension.strategy.scope(), extension.strategy.extended.as_replica():
+            traced = program.get_concrete_function()
+        (pipeline,) = pipelining.pipelines_of(traced)
+        passes = passes_of(pipeline, machine)
+
+    def assigned(of_pieces: Sequence[int]) -> list[Any]:
+        with stages.staged([of_pieces[piece] for piece in of_layers]):
+            return stages.get()
+
+    def read(halved: bool, proportion: float | None) -> tuple[pipelining.StageCost, ...]:
+        assert traced is not None  # It is read once more.
+        costs = costs_of_passes(pipeline, passes.again(halved=halved, proportion=proportion))
+        return tuple(joined([cost] if isinstance(cost, pipelining.StageCost) else cost) for cost in costs)
+
+    first_names = [names[of_layers.index(piece)] for piece in range(count)]
+    return Pieces(tuple(first_names), read(False, None), steps, assigned, read)
+
+
+# What the user calls a mode, and what Keras does.
+_MODES = {"train": "train", "evaluate": "test", "predict": "predict"}
+# Whose batches tell of a mode's, the best first; those of `predict` have no labels.
+_SEEN = {
+    "train": ("train", "test", "predict"),
+    "evaluate": ("test", "train", "predict"),
+    "predict": ("predict", "train", "test"),
+}
+
+
+def report_of_model(
+    extension: Extension,
+    batch_size: int | None,
+    mode: str,
+    machine: System | Machine | str | None,
+    spec: Nested,
+    trip_counts: Mapping[str, int] | None,
+) -> Report:
+    """Predicts what a mode of a model takes, as `ipu_report` describes."""
+    if mode not in _MODES:
+        raise ValueError(f"`mode` must be one of {', '.join(f'`{each}`' for each in _MODES)}, but is {mode!r}")
+    if batch_size is not None and (not is_int(batch_size) or batch_size < 1):
+        raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
+    model = extension.model
+    if mode != "predict":
+        internals.check_compiled(model, "ipu_report")
+    batch = _batch(extension, batch_size, mode, spec)
+    asked = _Request(extension, mode, batch, machine, trip_counts)
+    report = asked.report()
+    data = ", ".join(f"{leaf.dtype.name}{leaf.shape.as_list()}" for leaf in _parts(batch))
+    source = ", as the last one that the model saw" if extension.seen else ", as the model and its losses tell"
+    told = f"a batch of a replica is {data}" + ("" if spec is not None else source)
+    return dataclasses.replace(report, assumptions=(*report.assumptions, told))
+
+
+def pieces_of_model(extension: Extension, machine: System | Machine | str | None, batch_size: int | None) -> Pieces:
+    """Returns the layers of a model with what each takes in training."""
+    internals.check_compiled(extension.model, "ipu_pieces")
+    asked = _Request(extension, "train", _batch(extension, batch_size, "train", None), machine, None)
+    return pieces_of(extension, machine, asked.program)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Request:
+    """What a report was asked for, so that more like it can be made for its advice."""
+
+    extension: Extension
+    mode: str
+    batch: Nested
+    machine: System | Machine | str | None
+    trip_counts: Mapping[str, int] | None
+
+    def program(self, scale: float = 1.0) -> Callable[[], None]:
+        """The program, of so many times the micro-batch; the model is built."""
+        extension, kind = self.extension, _MODES[self.mode]
+
+        def zeros(leaf: tf.TensorSpec | None) -> tf.Tensor | None:
+            if leaf is None:
+                return None
+            return tf.zeros([round((leaf.shape[0] or 0) * scale), *leaf.shape[1:]], leaf.dtype)
+
+        elements = Elements(tf.data.Dataset.from_tensors(0).map(lambda _: tf.nest.map_structure(zeros, self.batch)))
+        with extension.strategy.scope():
+            if self.mode == "predict":
+                internals.called_with_symbols(extension.model, symbols_of(elements.spec), training=False)
+            else:
+                internals.build_for_training(extension.model, elements.spec)
+        options = extension.options.infeed.changed()
+        infeed = IPUInfeedQueue(elements.dataset, device_ordinal=extension.ordinal, **options)
+        # Those of an execution, as whole updates.
+        count = extension.steps_per_update if self.mode == "train" else 1
+        steps = -(-extension.steps_per_execution // count) * count
+        return extension.loop(kind).described(elements, infeed, extension.outfeed(kind), steps)
+
+    def report(self) -> Report:
+        """Its report."""
+        made = self._report()
+        return dataclasses.replace(made, asks=self._advising(made))
+
+    def _report(self, scale: float = 1.0) -> Report:
+        extension = self.extension
+        with extension.calls.turn():
+            program = self.program(scale)
+            return extension.strategy.report(
+                program, machine=self.machine, trip_counts=self.trip_counts, kept=self._kept()
+            )
+
+    def _other(self, scale: float, steps: int) -> Report:
+        """The report of so many times the micro-batch, with so many steps an update."""
+        if self.mode != "train":
+            return self._report(scale)
+        group = "pipelining" if self.extension.stages.is_pipelined else "accumulation"
+        with self.extension.with_options(group, gradient_accumulation_steps_per_replica=steps):
+            return self._report(scale)
+
+    def _kept(self) -> machine_model.Kept:
+        """What the model's optimizer keeps, where the options of accumulation place it."""
+        model, options = self.extension.model, self.extension.options.accumulation
+        if self.mode != "train" or model.optimizer is None:
+            return machine_model.Kept()
+        memory = update_memory(model.optimizer, ())
+        state = memory.state_on_chip + memory.state_off_chip
+        if options.offload_weight_update_variables and options.plan is not None:
+            parts = self.extension.strategy.extended.ipus if options.replicated_optimizer_state_sharding else 1
+            memory = dataclasses.replace(memory, state_on_chip=0, state_off_chip=-(-state // parts))
+        sums = 0
+        if options.plan is not None:
+            weights = [tf_variable(weight) for weight in model.trainable_variables]
+            sums = sum(
+                (weight.shape.num_elements() or 0) * dtype_for(options.plan.dtype, weight).size for weight in weights
+            )
+        return machine_model.Kept(
+            state=state,
+            on_chip=memory.state_on_chip,
+            off_chip=memory.state_off_chip,
+            accumulated=sum(map(bytes_of, accumulators_of(model.optimizer))),
+            carried=sums,
+            steps_per_update=self.extension.steps_per_update,
+        )
+
+    def _advising(self, plain: Report) -> Callable[[Report, bool], Asked]:
+        """Gives advice on the report, some of which takes another trace of the model."""
+        extension, training = self.extension, self.mode == "train"
+        steps = extension.steps_per_update if training else 1
+
+        def advise(report: Report, retrace: bool) -> Asked:
+            if plain.asks is not None:
+                found = plain.asks(report, retrace)
+                for one in found:  # The recipe of a model is its own.
+                    if not (isinstance(one, machine_model.Recipe) or getattr(one, "of_models", False)):
+                        yield one
+            if report.timeline is None:
+                yield from machine_model.advice_on_state(report, report.steps // steps)
+            yield from Retracing(
+                report=report,
+                samples=_parts(self.batch)[0].shape[0],
+                steps=steps,
+                training=training,
+                stages=extension.stages.check() if extension.stages.is_pipelined else 1,
+                other=self._other,
+                pieces=lambda: pieces_of(extension, self.machine, self.program),
+                recipe=lambda pieces, retrace: self._recipes(report, pieces, steps, retrace).recipe(),
+            ).advice(retrace)
+
+        return advise
+
+    def _recipes(self, report: Report, pieces: Pieces | None, steps: int, retrace: bool) -> Recipes:
+        """Combines changes of a model in training."""
+        extension = self.extension
+        pipelined, options = extension.stages.is_pipelined, extension.options
+        group = options.pipelining if pipelined else options.accumulation
+        recomputes = pipelined and options.pipelining.recomputation_mode is not None
+        samples, stages = _parts(self.batch)[0].shape[0], report.ipus_per_replica
+        start = Setting(samples, steps, stages, recomputes)
+
+        def traced(layout: Layout) -> Report:
+            name = "pipelining" if layout.pipelined else "accumulation"
+            staged = extension.stages.staged(layout.stages) if layout.stages else contextlib.nullcontext()
+            with extension.with_options(name, **layout.options()), staged:
+                made = self._report(layout.setting.samples / samples)
+            halved, proportion = layout.setting.halved, layout.setting.proportion
+            return made.again(halved=halved, proportion=proportion) if made.again and (halved or proportion) else made
+
+        return Recipes(report, start, pieces, traced if retrace else None, pipelined, group.changed())
+
+
+def _parts(batch: Nested) -> list[Any]:
+    return [leaf for leaf in tf.nest.flatten(batch) if leaf is not None]
+
+
+def _batch(extension: Extension, batch_size: int | None, mode: str, spec: Nested) -> Nested:
+    """A batch of the data: a structure of `tf.TensorSpec` of known shapes, and None where data is missing."""
+    model = extension.model
+    if spec is not None:
+        given: Any = batches.given_batch(spec, batch_size)
+        return keras.utils.unpack_x_y_sample_weight(given)[0] if mode == "predict" else given
+    kind = next((kind for kind in _SEEN[mode] if kind in extension.seen), None)
+    if kind is None:
+        inputs = batches.inputs_of(model, batch_size)
+    else:
+        seen = batches.seen_batch(extension.seen[kind], batch_size)
+        if mode != "predict" and kind != "predict":
+            return seen
+        inputs = keras.utils.unpack_x_y_sample_weight(seen)[0]
+    if mode == "predict":
+        return inputs
+    with extension.calls.turn(), extension.strategy.scope():
+        labels = batches.labels_of(model, inputs)
+    return (inputs,) if labels is None else (inputs, labels)

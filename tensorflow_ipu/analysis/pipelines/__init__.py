@@ -1,0 +1,1 @@
+"""What pipelines cost, and how they compare and look."""

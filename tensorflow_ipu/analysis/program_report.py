@@ -1,0 +1,135 @@
+"""The report of a program: what its optimizers keep, and how far ahead its infeeds read."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from tensorflow_ipu import optimizers, pipelining, programs
+from tensorflow_ipu._base.types import Nested
+from tensorflow_ipu.analysis import machine
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator
+from tensorflow_ipu.optimizers import AccumulationOptions
+from tensorflow_ipu.optimizers.accumulation import accumulators_of, bytes_of, state_of
+
+# A function is followed through so many others that it names, such as a step for `loops.repeat`.
+_DEEPEST = 4
+
+
+def kept_by(fn: object, arguments: Iterable[object], captured: Iterable[Any], replicas: int) -> machine.Kept:
+    """What the optimizers of a program keep in memory."""
+    handles = {id(tensor) for tensor in captured}
+    kept = machine.Kept()
+    for optimizer in filter(_is_optimizer, _reached((getattr(fn, "python_function", fn), *arguments))):
+        used = [each for each in state_of(optimizer) if id(each.handle) in handles]
+        sums = [each for each in accumulators_of(optimizer) if id(each.handle) in handles]
+        if not used and not sums:
+            continue
+        memory = optimizers.update_memory(optimizer, (), replicas)
+        whole = optimizers.update_memory(optimizer, ())
+        options = getattr(optimizer, "options", None)
+        steps = options.num_mini_batches if isinstance(options, AccumulationOptions) else 1
+        kept = machine.Kept(
+            state=kept.state + whole.state_on_chip + whole.state_off_chip,
+            on_chip=kept.on_chip + memory.state_on_chip,
+            off_chip=kept.off_chip + memory.state_off_chip,
+            accumulated=kept.accumulated + sum(map(bytes_of, sums)),
+            steps_per_update=max(kept.steps_per_update, steps),
+        )
+    return kept
+
+
+def prefetch_of(fn: object, arguments: Iterable[object]) -> int | None:
+    """The most `prefetch_depth` of the infeeds that a program may read; None where none is known."""
+    found = _reached((getattr(fn, "python_function", fn), *arguments))
+    queues = (each._infeed_queue if isinstance(each, IPUIterator) else each for each in found)
+    depths = (queue.prefetch_depth for queue in queues if isinstance(queue, IPUInfeedQueue))
+    return max((depth for depth in depths if depth is not None), default=None)
+
+
+def _is_optimizer(value: Any) -> bool:
+    return hasattr(value, "apply_gradients") and not isinstance(value, type)
+
+
+def _reached(roots: Iterable[object]) -> Iterator[Any]:
+    """All that can be reached from these, each once, except what optimizers wrap."""
+    todo = [(root, 0) for root in roots]
+    seen: set[int] = set()
+    while todo:
+        value, depth = todo.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        yield value
+        if _is_optimizer(value):
+            # What it wraps is its own.
+            wrapped = value
+            while (wrapped := getattr(wrapped, "inner_optimizer", None)) is not None:
+                seen.add(id(wrapped))
+        elif depth < _DEEPEST:
+            todo += [(each, depth + 1) for each in _named(value)]
+
+
+def _named(value: Any) -> list[Any]:
+    """What a function names, the items of a list, or the optimizer of a model."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, dict):
+        return list(value.values())
+    value = getattr(value, "python_function", value)
+    if inspect.ismethod(value):
+        return [value.__self__, value.__func__]
+    if inspect.isfunction(value):
+        variables = inspect.getclosurevars(value)
+        return [*variables.nonlocals.values(), *variables.globals.values()]
+    optimizer = getattr(value, "optimizer", None)
+    return [] if optimizer is None else [optimizer]
+
+
+def report_of(
+    function: Callable[..., Nested],
+    arguments: Sequence[Nested],
+    prepared: programs.Prepared,
+    device: str,
+    ipus: int,
+    setting: machine.Setting,
+    trip_counts: Mapping[str, int] | None,
+    kept: machine.Kept | None,
+) -> machine.Report:
+    """Predicts what a machine makes of a program."""
+    program, inputs = prepared
+    name = getattr(function, "__name__", program.name)
+    per_replica = programs.ipus_of_replica(program)
+    pipelines = pipelining.pipelines_of(program)
+    if len(pipelines) == 1:
+        return pipelining.report_of_pipeline(
+            pipelines[0],
+            setting.system,
+            program=name,
+            replicas=max(1, ipus // per_replica),
+            prefetch=prefetch_of(function, arguments),
+            trip_counts=trip_counts,
+        )
+    if pipelines:
+        raise NotImplementedError(
+            f"the program has {len(pipelines)} pipelines: a report is of programs with one pipeline, or with none"
+        )
+    programs.refuse_shapes_of_data(program, inputs, device)
+    report = machine.report_of(
+        programs.hlo(program, inputs, device),
+        setting.system,
+        program=name,
+        replicas=max(1, ipus // per_replica),
+        proportion=setting.proportion,
+        trip_counts=trip_counts,
+        lines=programs.user_lines(program),
+        prefetch=prefetch_of(function, arguments),
+        ipus=per_replica,
+        shards=programs.placed_by_name(program),
+    )
+    if per_replica > 1:
+        return report
+    if kept is None:
+        kept = kept_by(function, arguments, program.captured_inputs, ipus)
+    return machine.told_apart(report, kept)

@@ -1,1 +1,0 @@
-"""What a plan costs, and how it compares and looks; without TensorFlow."""
