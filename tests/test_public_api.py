@@ -122,3 +122,21 @@ def test_every_public_module_has_its_list_and_arguments_of_our_own_their_default
 )
 def test_a_module_of_the_original_that_is_looked_for_is_told(name, words, refused):
     refused(AttributeError, words, getattr, ipu, name)
+
+
+def undocumented(module):
+    """The classes, methods and functions of a public module that are made here and have no docstring."""
+    for name in module.__all__:
+        value = getattr(module, name)
+        if not getattr(value, "__module__", "").startswith("tensorflow_ipu") or not callable(value):
+            continue
+        methods = vars(value).items() if inspect.isclass(value) else ()
+        for path, part in [(name, value), *((f"{name}.{key}", method) for key, method in methods if key[0] != "_")]:
+            described = part.__func__ if isinstance(part, classmethod | staticmethod) else part
+            if (inspect.isroutine(described) or isinstance(described, type | property)) and not inspect.getdoc(part):
+                yield f"{module.__name__}.{path}"
+
+
+@pytest.mark.parametrize("package", [*PUBLIC, "tensorflow_ipu.pipelining"])
+def test_public_classes_methods_and_functions_have_docstrings(package):
+    assert list(undocumented(importlib.import_module(package))) == []
