@@ -14,12 +14,11 @@ from pathlib import Path
 from tensorflow_ipu._base import environment, requirements
 from tensorflow_ipu.cli.parsers import COMMANDS, WRONG, make_parser, meant, program, show, split
 from tensorflow_ipu.cli.programs import program_of
-from tensorflow_ipu.compat import _keras_choice, _keras_reading, _missing, _tensorflow_reading
+from tensorflow_ipu.compat import _keras_version, _missing, _tensorflow_version
 from tensorflow_ipu.compat._api_files import KERAS_2
-from tensorflow_ipu.compat._keras_choice import KerasChoice
-from tensorflow_ipu.compat._keras_reading import KerasFound, Weight
-from tensorflow_ipu.compat._project import Found, Project
-from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
+from tensorflow_ipu.compat._keras_version import KerasChoice, KerasFinding, Weight
+from tensorflow_ipu.compat._project import Finding, Project
+from tensorflow_ipu.compat._tensorflow_version import OldTensorFlow
 from tensorflow_ipu.errors import LibraryError
 
 FAILED = "the script ended with status "  # A worker that fails writes it, and `run` reads it.
@@ -98,10 +97,10 @@ def main(arguments: Sequence[str]) -> int:
     if emulations is not None and not emulations.is_file():
         made.exit(WRONG, f"{made.prog}: `--emulations={emulations}` names no Python file\n")
     # Devices and scopes have to exist before the script uses TensorFlow, which is not imported before it is read.
-    needs = _keras_reading.needs(project)
+    needs = _keras_version.needs(project)
     version = _settle_keras(chosen.keras, script.title, project, needs)
     old = _settle_tensorflow(chosen.tensorflow, script.title, project)
-    missing = [*_missing.missing(project), *_keras_choice.lost(needs, version)]
+    missing = [*_missing.missing(project), *_keras_version.lost(needs, version)]
     if missing:
         _say(_missing_names(script.title, missing, chosen.force))
         if not chosen.force:
@@ -114,8 +113,9 @@ def main(arguments: Sequence[str]) -> int:
         made.exit(WRONG, f"{made.prog}: {exc}\n")
     if emulations is not None:
         runpy.run_path(str(emulations))
-    is_of_keras_2 = any(need.version == 2 and need.weight is not Weight.BRIDGED for need in needs)
-    advice = f"`--keras 2` may be what this script needs{_way_to_keras_2()}" if version == 3 and is_of_keras_2 else ""
+    way = "" if KERAS_2.is_installed else f"; it is the package `tf_keras`: {environment.KERAS_2_COMES_BY}"
+    is_of_keras_3 = version == 2 or any(need.version == 3 for need in needs)
+    advice = "" if is_of_keras_3 else f"`--keras 2` may be what this script needs{way}"
     return _as_worker(lambda: _script.run(script.flag, script.text, script.arguments, old, advice))
 
 
@@ -148,12 +148,12 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _settle_keras(version: str | None, script: str, project: Project, needs: Sequence[KerasFound]) -> int:
+def _settle_keras(version: str | None, script: str, project: Project, needs: Sequence[KerasFinding]) -> int:
     """Chooses the Keras of this process, unless the user or an import did, and returns its version."""
     if version is not None:
         _use_keras(int(version))
     if not (environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules):
-        choice = _keras_choice.choose(needs, _keras_choice.of_folder(project, needs))
+        choice = _keras_version.choose(needs, _keras_version.needs_of_folder(project, needs))
         words = said(script, choice, project)
         if words:
             _say(words)
@@ -166,7 +166,7 @@ def _settle_tensorflow(version: str | None, script: str, project: Project) -> Ol
     """Chooses what the script has as `tensorflow`, unless the user did."""
     if version is not None:
         return OldTensorFlow(frozenset(project.files if version == "1" else ()), in_graphs=version == "1")
-    old = _tensorflow_reading.old_tensorflow(project)
+    old = _tensorflow_version.old_tensorflow(project)
     if old.because:
         _say(said_of_old(script, old))
     return old
@@ -176,10 +176,6 @@ def _use_keras(version: int) -> None:
     """Has TensorFlow, here and in processes that start from here, take this Keras."""
     # Some libraries set the variable where it is not set.
     os.environ[environment.KERAS_VARIABLE] = str(int(version == 2))
-
-
-def _way_to_keras_2() -> str:
-    return "" if KERAS_2.is_installed else f"; it is the package `tf_keras`: {environment.KERAS_2_COMES_BY}"
 
 
 def said(script: str, choice: KerasChoice, project: Project) -> str:
@@ -192,7 +188,7 @@ def said(script: str, choice: KerasChoice, project: Project) -> str:
     begin = f"`{script}` is for Keras {choice.version} ({first.path}:{first.line}: {first.message}{others})"
     if choice.version == 3:
         return f"{begin} and gets it; `--keras 2` has it run with Keras 2"
-    if is_by_origin and not (KERAS_2.is_installed and _keras_reading.mentions_keras(project)):
+    if is_by_origin and not (KERAS_2.is_installed and _keras_version.mentions_keras(project)):
         return ""
     if KERAS_2.is_installed:
         return f"{begin} and gets it, as `tf_keras`; `--keras 3` has it run with Keras 3"
@@ -208,7 +204,7 @@ def said_of_old(script: str, old: OldTensorFlow) -> str:
     return f"{begin} and gets {' and '.join(gets)}; `--tensorflow 2` has it run without"
 
 
-def _missing_names(script: str, missing: list[Found], forced: bool) -> str:
+def _missing_names(script: str, missing: list[Finding], forced: bool) -> str:
     lines = [place(found) for found in missing]
     if forced:
         end = "It is run all the same, as `--force` says."
@@ -217,6 +213,6 @@ def _missing_names(script: str, missing: list[Found], forced: bool) -> str:
     return "\n".join([f"`{script}` needs what does not exist in this version of tensorflow_ipu:", *lines, end])
 
 
-def place(found: Found) -> str:
+def place(found: Finding) -> str:
     """A finding as a line."""
     return f"  {found.path}:{found.line}: {found.message}"

@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow.patches import Changes
 from tensorflow_ipu.compat import _keras_2, _keras_errors, _lost_names, _names, _tensorflow_1
-from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
+from tensorflow_ipu.compat._tensorflow_version import OldTensorFlow
 
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 

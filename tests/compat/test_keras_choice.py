@@ -7,14 +7,13 @@ import pytest
 
 from tensorflow_ipu import __main__
 from tensorflow_ipu.cli import run_script
-from tensorflow_ipu.compat import _keras_choice, _keras_reading, _project
+from tensorflow_ipu.compat import _keras_version, _project
 
 pytest.importorskip("tf_keras", reason="Keras 2 is not installed")
 
 OF_SDK = "from tensorflow.python import ipu\nimport tensorflow as tf\ntf.keras.Sequential()\n"
 OF_2 = "import keras\nkeras.utils.tf_inspect\n"
 OF_3 = "import keras\nkeras.ops.relu\n"
-NEWER = "keras.models.clone_model(model, call_function=print)"
 OF_BOTH = "import keras\nkeras.Sequential()\n"
 
 
@@ -30,8 +29,8 @@ def _choices(folder, **scripts):
     found = {}
     for name in scripts:
         project = _project.of_script(folder / f"{name}.py")
-        own = _keras_reading.needs(project)
-        choice = _keras_choice.choose(own, _keras_choice.of_folder(project, own))
+        own = _keras_version.needs(project)
+        choice = _keras_version.choose(own, _keras_version.needs_of_folder(project, own))
         found[name] = choice.version, run_script.said(name, choice, project)
     return found
 
@@ -52,12 +51,6 @@ def _choices(folder, **scripts):
         ),
         ({"train": OF_SDK + "import more", "more": OF_3}, 3, "more.py:2: Keras 2 has no"),
         ({"train": OF_BOTH, "predict": OF_3}, 3, None),
-        ({"train": f"import keras\n{NEWER}", "predict": OF_SDK}, 3, "of Keras 2 takes no `call_function`"),
-        (
-            {"train": OF_BOTH + "def f(layer): layer.stateless_call()", "predict": OF_SDK},
-            3,
-            "2 have no `stateless_call`",
-        ),
         ({"train": OF_BOTH, "predict": OF_BOTH}, 3, None),
     ],
 )
