@@ -28,7 +28,6 @@ _TITLES = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of its command line."""
     made = make_parser(
         "check",
         "Reads Python files, with what they import of their own folders, and runs nothing. Prints where they need names of"
@@ -66,7 +65,6 @@ class _Script:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line."""
     made = parser()
     options = made.parse_args(arguments)
     if fault := _fault(options.paths):

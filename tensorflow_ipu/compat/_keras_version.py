@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import enum
+import os
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._api_files import KERAS_2, KERAS_3
@@ -23,6 +27,8 @@ _LEGACY = tuple(
 )
 # What the SDK brought.
 _ORIGINS = (_names.IPU, _names.POPLAR, _names.ADDONS, "popdist", *(f"{keras}.ipu" for keras in ("keras", *SPELLINGS)))
+# Packages that Keras calls, and that know nothing of it.
+_CALLED = ("tensorflow", "numpy", "optree")
 
 
 class Weight(enum.Enum):
@@ -155,3 +161,30 @@ def _lost(path: str) -> str | None:
             return None
         return _names.missing_module(f"keras.{here}") or f"Keras 3 has no `keras.{here}`"
     return None
+
+
+def is_of_keras(exc: BaseException) -> bool:
+    """Returns True if Keras raised an error, or lacks a name, a module or an attribute that was asked of it."""
+    if isinstance(exc, ImportError) and _is_below_keras(exc.name or ""):
+        return True
+    if isinstance(exc, AttributeError) and exc.obj is not None:
+        holder = exc.obj
+        modules = (
+            [holder.__name__] if isinstance(holder, ModuleType) else [kind.__module__ for kind in type(holder).__mro__]
+        )
+        if any(map(_is_below_keras, modules)):
+            return True
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(exc.__traceback__)]
+    skipped = tuple(filter(None, map(_folder, _CALLED)))
+    while files and files[-1].startswith(skipped):
+        files.pop()
+    return bool(files) and files[-1].startswith(_folder("keras") or "\0")
+
+
+def _is_below_keras(module: str) -> bool:
+    return module.partition(".")[0] == "keras"
+
+
+def _folder(package: str) -> str:
+    spec = find_spec(package)
+    return "" if spec is None or spec.origin is None else os.path.join(os.path.dirname(spec.origin), "")

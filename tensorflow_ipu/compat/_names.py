@@ -7,10 +7,8 @@ import importlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
-
-from tensorflow_ipu.compat import _table
-from tensorflow_ipu.compat._table import OLD_OPTIONS, RECORDED
 
 
 @dataclass(frozen=True)
@@ -32,42 +30,52 @@ class Module:
     note: str = ""
 
 
+_TEXT = re.sub(r"^#.*\n", "", Path(__file__).with_name("names.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+_, *_PARTS = re.split(r"^== (.*) ==\n", _TEXT, flags=re.MULTILINE)
+_TABLES = dict(zip(_PARTS[::2], _PARTS[1::2], strict=True))
+
+
 def _entries(table: str) -> Iterator[tuple[list[str], str, str, str]]:
-    """The entries of a table: the prefixes and the note that apply, what is before the `=`, and what is after it."""
+    """Yields the entries of a table: the prefixes and the note that apply, and what is on both sides of the `=`."""
     prefixes, note = [""], ""
-    for entry in re.split(r"\n(?=\S)", table):
+    for entry in re.split(r"\n(?=\S)", _TABLES[table].strip()):
         line = " ".join(entry.split())
         if line.startswith("["):
-            found, _, note = line[1:].partition("]")
-            prefixes, note = found.split() or [""], note.strip()
+            names, _, note = line[1:].partition("]")
+            prefixes, note = names.split() or [""], note.strip()
         else:
             head, _, text = f" {line}".partition(" =")
-            yield prefixes, note, head.strip(), text
+            yield prefixes, note, head.strip(), text.strip()
 
 
-def _read(table: str) -> tuple[dict[str, Module], dict[str, str]]:
-    """The modules of a table, and the modules of second names."""
+def pairs(table: str) -> dict[str, str]:
+    """Returns a table as a dictionary."""
+    return {f"{prefix}{name}": text for [prefix], _, names, text in _entries(table) for name in names.split()}
+
+
+def _modules(table: str) -> tuple[dict[str, Module], dict[str, str]]:
+    """Returns the modules of a table, and the modules of second names."""
     modules: dict[str, Module] = {}
-    aliases = {}
+    aliases = dict[str, str]()
     for prefixes, note, head, text in _entries(table):
         full, *others = [f"{prefix}{head}" for prefix in prefixes]
         aliases.update(dict.fromkeys(others, full))
         names: dict[str, Target] = {}
-        words, *lacking = text.split(" absent ")
+        words, *lacking = f" {text}".split(" absent ")
         place = ""
         for word in words.split():
             if word.endswith(":"):
                 place = f"tensorflow_ipu{word}" if word.startswith(".") else word
             elif word.startswith("+"):
-                parts = [
-                    name for name in modules if name == word[1:] or (word[-1] == "*" and name.startswith(word[1:-1]))
-                ]
-                names.update(row for name in parts for row in modules[name].names.items())
+                below = word[1:-1] if word.endswith("*") else ""
+                for name, module in modules.items():
+                    if name == word[1:] or (below and name.startswith(below)):
+                        names.update(module.names)
             else:
                 old, _, new = word.partition("=")
                 names[old] = f"{place}{new or old}"
-        for each in lacking:
-            words, _, reason = each.partition(" -- ")
+        for absent in lacking:
+            words, _, reason = absent.partition(" -- ")
             names.update(dict.fromkeys(words.split(), Absent(reason)))
         modules[full] = Module(names, note)
     return modules, aliases
@@ -81,7 +89,7 @@ FIRST_KERAS = f"{IPU}.keras"
 TF_KERAS = "keras._tf_keras.keras"
 SPELLINGS = ("tensorflow.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras")
 
-MODULES, ALIASES = _read(_table.MODULES)
+MODULES, ALIASES = _modules("modules")
 ALIASES.update(
     (f"{keras}{module.removeprefix('keras')}", module)
     for keras in (TF_KERAS, *SPELLINGS)
@@ -90,11 +98,12 @@ ALIASES.update(
 )
 # The old modules that are attributes of modules of Keras.
 KERAS_ROOTS = [name for name in MODULES if name.startswith("keras.") and name.rpartition(".")[0] not in MODULES]
-GONE = {f"{prefix}{name}": text.strip() for [prefix], _, names, text in _entries(_table.GONE) for name in names.split()}
+GONE = pairs("gone")
+RECORDED, OLD_OPTIONS = pairs("recorded"), pairs("old options")
 # Names that modules have lost: module, name, where it is now.
 ATTRIBUTES = [
     (module, name, target)
-    for module, lost in _read(_table.LOST)[0].items()
+    for module, lost in _modules("lost")[0].items()
     for name, target in lost.names.items()
     if isinstance(target, str)
 ]

@@ -17,7 +17,9 @@ _TF, _V1 = "tensorflow", "tensorflow.compat.v1"
 _CONTRIB = _names.CONTRIB
 
 # Below `tensorflow`, what is no part of its public names, or is Keras, of which others read.
-_OTHERS = frozenset(["_api", "compat", "compiler", "core", "estimator", "include", "keras", "lite", "python", "tools", "tsl"])
+_OTHERS = frozenset(
+    ["_api", "compat", "compiler", "core", "estimator", "include", "keras", "lite", "python", "tools", "tsl"]
+)
 # Of `tf`, and Keras's.
 _OF_KERAS = frozenset({"initializers", "losses", "metrics", "optimizers"})
 # Modules of `tf.compat.v1` that are put there when it is imported.

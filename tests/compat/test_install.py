@@ -87,7 +87,7 @@ def test_threads_that_install_at_once_open_one_door(refused):
 
 def test_failed_install_leaves_the_door_shut(monkeypatch):
     state = _state()
-    monkeypatch.setattr(_names, "ATTRIBUTES", (*_names.ATTRIBUTES, ("keras", "x", "keras.no_such_module:x")))
+    monkeypatch.setattr(_names, "ATTRIBUTES", (*_names.ATTRIBUTES, ("keras.no_such_module", "x", "keras:x")))
     with pytest.raises(ModuleNotFoundError):
         compat.install()
     assert _state() == state
