@@ -17,18 +17,25 @@ class Api:
     package: str
     folders: tuple[str, ...]
 
+    @functools.cached_property
+    def _roots(self) -> tuple[Path, ...]:
+        spec = importlib.util.find_spec(self.package)
+        if spec is None or spec.origin is None:
+            return ()
+        return tuple(Path(spec.origin).parent / name for name in self.folders)
+
     @property
     def is_installed(self) -> bool:
         """Returns True if there is the package."""
-        return bool(_roots(self))
+        return bool(self._roots)
 
     def is_module(self, path: str) -> bool:
         """Returns True if there is a module of this dotted path below the package."""
-        return bool(_files(self, path))
+        return bool(_files(self._roots, path))
 
     def names(self, path: str) -> set[str]:
         """Returns the names of a module."""
-        return _names(self, path)
+        return _names(_files(self._roots, path))
 
     def has(self, path: str) -> bool:
         """Returns True if a dotted path leads to a module, a name, or something below a name, which is not followed."""
@@ -48,25 +55,15 @@ TENSORFLOW_2 = Api("tensorflow", ("", "_api/v2"))
 
 
 @functools.cache
-def _roots(api: Api) -> tuple[Path, ...]:
-    """The folder of a package, if it is installed, and those of its names."""
-    found = importlib.util.find_spec(api.package)
-    if found is None or found.origin is None:
-        return ()
-    folder = Path(found.origin).parent
-    return folder, *(folder / name for name in api.folders)
-
-
-@functools.cache
-def _files(api: Api, path: str) -> tuple[Path, ...]:
-    starts = [folder.joinpath(*path.split(".")) if path else folder for folder in _roots(api)[1:]]
+def _files(roots: tuple[Path, ...], path: str) -> tuple[Path, ...]:
+    starts = [folder.joinpath(*path.split(".")) if path else folder for folder in roots]
     files = [file for start in starts for file in (start / "__init__.py", start.with_suffix(".py"))]
     return tuple(file for file in files if file.is_file())
 
 
 @functools.cache
-def _names(api: Api, path: str) -> set[str]:
-    return {name for file in _files(api, path) for name in _bound(ast.parse(file.read_bytes()))}
+def _names(files: tuple[Path, ...]) -> set[str]:
+    return {name for file in files for name in _bound(ast.parse(file.read_bytes()))}
 
 
 def _bound(tree: ast.Module) -> Iterator[str]:

@@ -34,7 +34,6 @@ class OldModule(ModuleType):
     """A module whose names are those of its row in the table."""
 
     def __getattr__(self, name: str) -> Any:
-        """Finds a name."""
         if name == "__all__":
             return _names.existing(self.__name__)
         message = None if name.startswith("__") else _names.missing_name(self.__name__, name)
@@ -57,12 +56,11 @@ class OldModule(ModuleType):
         return value
 
     def __dir__(self) -> list[str]:
-        """The names that exist."""
         return _names.existing(self.__name__)
 
 
 class _OldModuleLoader(Loader):
-    """Makes a module of the tables, or hands out the original of a second name."""
+    """Makes a module of the tables, or returns the original of a second name."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return OldModule(spec.name, f"`{spec.name}`, as tensorflow_ipu has it.")
@@ -80,12 +78,9 @@ class OldModuleFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of an old module or of a second name of Keras; None for other modules."""
         del path, target
-        if (
-            fullname.partition(".")[0] in _names.YIELDING
-            and PathFinder.find_spec(fullname.partition(".")[0]) is not None
-        ):
+        top = fullname.partition(".")[0]
+        if top in _names.YIELDING and PathFinder.find_spec(top) is not None:
             return None
         if environment.uses_keras_2() and _keras_2.is_name(fullname):
             return _keras_2.spec(fullname)
