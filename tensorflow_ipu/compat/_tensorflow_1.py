@@ -28,8 +28,8 @@ def _import(
     """Imports as an `import` statement does, and has the modules of TensorFlow 1 for those of TensorFlow."""
     old = name if level else _old(name)
     module = builtins.__import__(old, globals, locals, fromlist or (), level)
-    # A statement without `from` binds the module at the top.
-    is_top = not (level or fromlist) and name.partition(".")[0] == _TF
+    # A statement without `from` binds the module at the top, or goes on from there to the one that `as` names.
+    is_top = not (level or fromlist) and f"{name}.".startswith(f"{_TF}.") and not name.startswith(f"{_TF}.compat.")
     return importlib.import_module(_V1) if is_top else module
 
 

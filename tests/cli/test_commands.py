@@ -31,15 +31,9 @@ def console(tmp_path_factory):
     script.write_text(CONSOLE)
 
     def call(*words, **more):
-        return subprocess.run(
-            [sys.executable, "-X", "importtime", script, *words],
-            cwd=script.parent,
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-            **more,
-        )
+        command = [sys.executable, "-X", "importtime", script, *words]
+        more = {"cwd": script.parent, "capture_output": True, "text": True, "timeout": 240, **more}
+        return subprocess.run(command, check=False, **more)
 
     return call
 
@@ -81,13 +75,8 @@ def test_shells_complete_commands_options_and_scripts(console, tmp_path):
     found = tmp_path / "found"
 
     def completed(line):
-        asked = {
-            "_ARGCOMPLETE": "1",
-            "COMP_LINE": line,
-            "COMP_POINT": str(len(line)),
-            "_ARGCOMPLETE_STDOUT_FILENAME": found,
-        }
-        done = console(env={**os.environ, **asked, "_ARGCOMPLETE_IFS": "\n"})
+        asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+        done = console(env={**os.environ, **asked, "_ARGCOMPLETE_STDOUT_FILENAME": found})
         assert not re.search(r"\| +tensorflow$", done.stderr, re.MULTILINE)
         return found.read_text().split()
 
@@ -129,10 +118,7 @@ def test_every_command_has_help_with_its_statuses_and_the_page_has_all_options(h
         (["--chekc", "x.py"], "--chekc. Did you mean the command `check`?"),
         (["check", "."], "there is no Python file in `.`"),
         (["check", "trace.json"], "`trace.json` is a trace; open it at https://ui.perfetto.dev"),
-        (
-            ["report.json"],
-            "`report.json` is a report of a program; `python -m tensorflow_ipu report report.json` shows it",
-        ),
+        (["report.json"], "is a report of a program; `python -m tensorflow_ipu report report.json` shows it"),
         (["precision", "report.json"], "`report.json` is a report of a program; `python -m tensorflow_ipu report"),
         (["-m", "no.such"], "there is no module `no`"),
         (["-m"], "name the module to run, after `-m`"),
@@ -229,26 +215,9 @@ def test_lines_of_poprun_are_taken_as_they_stand(monkeypatch, here, tmp_path):
 
 def test_replicas_of_a_line_of_poprun_are_those_of_popdist(tmp_path):
     code = "import popdist as p; print(p.getInstanceIndex(), p.getNumTotalReplicas(), p.getNumLocalReplicas())"
-    words = [
-        "run",
-        "--num-instances",
-        "2",
-        "--num-replicas",
-        "4",
-        "--only-output-from-instance",
-        "1",
-        "python",
-        "-c",
-        code,
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "tensorflow_ipu", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=240,
-    )
+    words = ["run", "--num-instances", "2", "--num-replicas", "4", "--only-output-from-instance", "1", "python", "-c"]
+    command = [sys.executable, "-m", "tensorflow_ipu", *words, code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout == "[1] 1 4 2\n"
 
 

@@ -24,18 +24,8 @@ def _touch_everything():
 
 
 def _state():
-    return [
-        dict(vars(holder))
-        for holder in (
-            array_ops,
-            control_flow_ops,
-            keras,
-            keras.Model,
-            keras.layers,
-            keras.optimizers.Optimizer,
-            sys.modules["tensorflow.python"],
-        )
-    ]
+    holders = (array_ops, control_flow_ops, keras, keras.Model, keras.layers, keras.optimizers.Optimizer)
+    return [dict(vars(holder)) for holder in (*holders, sys.modules["tensorflow.python"])]
 
 
 def test_uninstall_leaves_modules_as_they_were():

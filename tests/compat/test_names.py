@@ -46,12 +46,9 @@ def test_modules_are_on_ipu_and_importable_by_their_paths():
     assert ipu.optimizers.GradientAccumulationReductionMethod is method
     from keras.ipu.extensions import extensions_base, functional_extensions, model_extensions, sequential_extensions
 
-    for kind in (
-        functional_extensions.FunctionalExtension,
-        sequential_extensions.SequentialExtension,
-        model_extensions.ModelExtension,
-    ):
-        assert issubclass(kind, extensions_base.KerasExtensionBase)
+    of_files = (functional_extensions, sequential_extensions, model_extensions)
+    for module, name in zip(of_files, ("Functional", "Sequential", "Model"), strict=True):
+        assert issubclass(getattr(module, f"{name}Extension"), extensions_base.KerasExtensionBase)
 
 
 def test_class_of_the_addons_goes_by_its_short_name():

@@ -148,6 +148,7 @@ def _names_below(module, api, above=""):
         ("from tensorflow.train import Saver as x", "x", "v1.train.Saver"),
         ("from tensorflow.python.ops import nn as x", "x.__name__", "'tensorflow.python.ops.nn'"),
         ("import tensorflow.compat.v2 as x", "x.Variable", "tf.Variable"),
+        ("import tensorflow.compat.v1 as x", "x", "v1"),
         ("def f():\n    import tensorflow\n    return tensorflow", "f()", "v1"),
         ("import os.path", "os.path", "os.path"),
     ],
