@@ -60,8 +60,8 @@ class _Script:
     def missing(self) -> list[Finding]:
         """The places that end it, but for the lack of Keras 2."""
         lost = _keras_version.lost(self.needs, self.version) if KERAS_2.is_installed else []
-        found = [*_missing.missing(self.project), *lost, *_tensorflow_version.lost(self.project, self.old)]
-        return sorted(found, key=lambda place: (place.path, place.line))
+        findings = [*_missing.missing(self.project), *lost, *_tensorflow_version.lost(self.project, self.old)]
+        return sorted(findings, key=lambda place: (place.path, place.line))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         made.exit(WRONG, f"{made.prog}: {fault}\n")
     scripts = list(_read(options.paths))
     needs = [need for script in scripts for need in script.needs if need.weight is not Weight.ORIGIN]
-    found: dict[str, Iterable[Finding]] = {
+    findings: dict[str, Iterable[Finding]] = {
         "unreadable": (place for script in scripts for place in script.project.unreadable),
         "missing": (place for script in scripts for place in script.missing),
         "keras_2_alone": (need for need in needs if need.version == 2),
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         "tensorflow_1": (place for script in scripts for place in script.old.because),
         "recorded": (place for script in scripts for place in _missing.recorded(script.project)),
     }
-    sections = {name: list(dict.fromkeys(places)) for name, places in found.items()}
+    sections = {name: list(dict.fromkeys(places)) for name, places in findings.items()}
     lacks_keras_2 = bool(sections["keras_2_alone"]) and not KERAS_2.is_installed
     status = int(bool(sections["missing"] or sections["unreadable"]) or lacks_keras_2)
     if options.json:
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         return status
     for name, places in sections.items():
         _show(_TITLES[name], places)
-    chosen = [script for script in scripts if run_script.said("", script.choice, script.project)]
+    chosen = [script for script in scripts if run_script.keras_line("", script.choice, script.project)]
     chosen = [script for script in chosen if script.version == script.choice.version]
     if environment.KERAS_VARIABLE in os.environ:
         value, version = os.environ[environment.KERAS_VARIABLE], 2 if environment.uses_keras_2() else 3

@@ -155,7 +155,7 @@ def _settle_keras(version: str | None, script: str, project: Project, needs: Seq
     chosen = None if version is None else int(version)
     if chosen is None and not (environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules):
         choice = _keras_version.choose(needs, _keras_version.needs_of_folder(project, needs))
-        if line := said(script, choice, project):
+        if line := keras_line(script, choice, project):
             _say(line)
         chosen = choice.version if choice.because and (choice.version == 3 or KERAS_2.is_installed) else None
     if (
@@ -165,7 +165,7 @@ def _settle_keras(version: str | None, script: str, project: Project, needs: Seq
     return 2 if environment.uses_keras_2() else 3
 
 
-def said(script: str, choice: KerasChoice, project: Project) -> str:
+def keras_line(script: str, choice: KerasChoice, project: Project) -> str:
     """Returns the line on the Keras that a script gets; empty where that is TensorFlow's, or the script uses none."""
     if not choice.because:
         return ""

@@ -45,7 +45,7 @@ _Fault = tuple[str, Weight, int]
 
 @dataclass(frozen=True)
 class KerasFinding(Finding):
-    """A place with what only one Keras has."""
+    """A place with a name that only one Keras has."""
 
     weight: Weight
     version: int = 2  # The Keras that has it.
@@ -60,13 +60,13 @@ class KerasChoice:
 
 
 def needs(project: Project, files: Mapping[Path, Reading] | None = None) -> list[KerasFinding]:
-    """Returns what of the names in files only one Keras has, by file and line: those of a script if omitted."""
-    found = list[KerasFinding]()
+    """Returns the places in files with names that only one Keras has: the files of the script by default."""
+    findings = list[KerasFinding]()
     for file, reading in (project.files if files is None else files).items():
         faults = {*_origin(project, reading), *project.faults(reading, _fault)}
         of_file = [KerasFinding(str(file), line, *fault) for line, fault in faults]
-        found += sorted(of_file, key=lambda finding: (finding.line, finding.message))
-    return found
+        findings += sorted(of_file, key=lambda finding: (finding.line, finding.message))
+    return findings
 
 
 def needs_of_folder(project: Project, own: Sequence[KerasFinding]) -> list[KerasFinding]:
@@ -146,18 +146,18 @@ def _path(full: str) -> str:
 
 def _lost(path: str) -> str | None:
     """Returns the message for a name that Keras 3, as the compatibility layer has it, lacks."""
-    words = path.split(".")
-    if words[:2] == ["optimizers", "legacy"]:  # Keras 3 has the names, and they raise an error when they are called.
+    parts = path.split(".")
+    if parts[:2] == ["optimizers", "legacy"]:  # Keras 3 has the names, and they raise an error when they are called.
         return "Keras 3 has no `keras.optimizers.legacy`, the optimizers of Keras 2"
-    for at, word in enumerate(words):
-        above, here = ".".join(words[:at]), ".".join(words[: at + 1])
+    for at, part in enumerate(parts):
+        above, here = ".".join(parts[:at]), ".".join(parts[: at + 1])
         if _names.module_exists(f"keras.{here}"):
             continue
         if at and _names.module_exists(f"keras.{above}"):
-            return _names.missing_name(f"keras.{above}", word)
+            return _names.missing_name(f"keras.{above}", part)
         if KERAS_3.is_module(here):
             continue
-        if word in KERAS_3.names(above):
+        if part in KERAS_3.names(above):
             return None
         return _names.missing_module(f"keras.{here}") or f"Keras 3 has no `keras.{here}`"
     return None

@@ -16,20 +16,20 @@ def missing(project: Project) -> list[Finding]:
     Code that expects a missing name is left out: in a `try` that catches the error, or below `hasattr`. So are names that
     are also bound otherwise than by an import or a renaming.
     """
-    return _found(project, lambda reading: project.faults(reading, _fault))
+    return _findings(project, lambda reading: project.faults(reading, _fault))
 
 
 def recorded(project: Project) -> list[Finding]:
     """Returns the places of names that have no effect."""
-    return _found(project, lambda reading: _recorded(project, reading))
+    return _findings(project, lambda reading: _recorded(project, reading))
 
 
-def _found(project: Project, places: Callable[[Reading], Iterator[tuple[int, str]]]) -> list[Finding]:
+def _findings(project: Project, places: Callable[[Reading], Iterator[tuple[int, str]]]) -> list[Finding]:
     """Returns the places in all files, by file in the order of imports, then by line."""
-    found = list[Finding]()
+    findings = list[Finding]()
     for file, reading in project.files.items():
-        found += sorted({Finding(str(file), line, message) for line, message in places(reading)})
-    return found
+        findings += sorted({Finding(str(file), line, message) for line, message in places(reading)})
+    return findings
 
 
 def _recorded(project: Project, reading: Reading) -> Iterator[tuple[int, str]]:
@@ -53,10 +53,10 @@ def _fault(full: str) -> str | None:
 
 
 def _split(full: str) -> tuple[str, str]:
-    """Returns the innermost old module in a full name, and the word after it; empty where there is neither."""
-    words = full.split(".")
-    for end in range(len(words) - 1, 0, -1):
-        module = ".".join(words[:end])
+    """Returns the innermost old module in a full name, and the part after it; empty where there is neither."""
+    parts = full.split(".")
+    for end in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:end])
         if _names.module_exists(module):
-            return module, words[end]
+            return module, parts[end]
     return "", ""

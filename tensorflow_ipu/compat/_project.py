@@ -115,12 +115,12 @@ class Project:
     def _full(self, name: str) -> str:
         """Returns what a full name stands for where a module of the project imports it."""
         for _ in range(len(self._modules) + 1):  # Two modules can have a name from each other.
-            words = name.split(".")
-            for end in range(len(words) - 1, 0, -1):
-                reading = self._modules.get(".".join(words[:end]))
-                found = self._of_name(words[end], reading.scope) if reading is not None else ""
-                if found:
-                    name = ".".join([found, *words[end + 1 :]])
+            parts = name.split(".")
+            for end in range(len(parts) - 1, 0, -1):
+                reading = self._modules.get(".".join(parts[:end]))
+                full = self._of_name(parts[end], reading.scope) if reading is not None else ""
+                if full:
+                    name = ".".join([full, *parts[end + 1 :]])
                     break
             else:
                 break
@@ -156,10 +156,10 @@ class Project:
 
 def _files(folders: Sequence[Path], module: str) -> Iterator[_File]:
     """Yields the files of a module and of the packages around it, each with its package and full name."""
-    words = module.split(".")
+    parts = module.split(".")
     for folder in folders:
-        for end in range(1, len(words) + 1):
-            name, start = ".".join(words[:end]), folder.joinpath(*words[:end])
+        for end in range(1, len(parts) + 1):
+            name, start = ".".join(parts[:end]), folder.joinpath(*parts[:end])
             beside = start.with_suffix(".py")
             if beside.is_file():
                 yield beside, name.rpartition(".")[0], name

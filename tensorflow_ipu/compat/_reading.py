@@ -106,10 +106,10 @@ class Reading:
         return _parts(node, scope, guarded)
 
     def _import_from(self, node: ast.ImportFrom, scope: Scope, guarded: bool) -> None:
-        words = self._package.split(".") if self._package else []
-        if node.level > len(words) + 1:
+        parts = self._package.split(".") if self._package else []
+        if node.level > len(parts) + 1:
             return  # Above the package that is known.
-        before = words[: len(words) - node.level + 1] if node.level else []
+        before = parts[: len(parts) - node.level + 1] if node.level else []
         module = ".".join([*before, *filter(None, [node.module])])
         for alias in node.names if module else ():
             if alias.name == "*":

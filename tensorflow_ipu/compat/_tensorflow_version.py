@@ -80,11 +80,11 @@ def old_tensorflow(project: Project) -> OldTensorFlow:
 
 def lost(project: Project, old: OldTensorFlow) -> list[Finding]:
     """Returns the places of names that no TensorFlow has any more, or not the one that a file gets."""
-    found = set[Finding]()
+    findings = set[Finding]()
     for finding, version in _faults(project):
         if version is Version.NONE or (version is Version.ONE and Path(finding.path) not in old.files):
-            found.add(finding)
-    return sorted(found)
+            findings.add(finding)
+    return sorted(findings)
 
 
 def _faults(project: Project) -> Iterator[tuple[Finding, Version]]:
@@ -94,17 +94,17 @@ def _faults(project: Project) -> Iterator[tuple[Finding, Version]]:
 
 
 def _fault(full: str) -> tuple[str, Version] | None:
-    words = full.split(".")[1:] if full.startswith(f"{_TF}.") else []
+    parts = full.split(".")[1:] if full.startswith(f"{_TF}.") else []
     if full.startswith(f"{_CONTRIB}."):
-        message = _names.missing_name(_CONTRIB, words[1])
+        message = _names.missing_name(_CONTRIB, parts[1])
         return (message, Version.NONE) if message else None
-    by = words[1] if words[:1] == ["compat"] and len(words) > 2 else ""
-    words = words[2:] if by else words
-    if not words or words[0] in _OTHERS or words[-1].startswith("__") or not TENSORFLOW_2.is_installed:
+    by = parts[1] if parts[:1] == ["compat"] and len(parts) > 2 else ""
+    parts = parts[2:] if by else parts
+    if not parts or parts[0] in _OTHERS or parts[-1].startswith("__") or not TENSORFLOW_2.is_installed:
         return None
     if any(f"{module}.{name}" == full for module, name, _ in _names.ATTRIBUTES):  # Which the compatibility layer has.
         return None
-    in_1, in_2 = _in_1(".".join(words)), _in_2(".".join(words))
+    in_1, in_2 = _in_1(".".join(parts)), _in_2(".".join(parts))
     if not (in_1 if by == "v1" else in_2 if by else in_1 or in_2):
         return f"TensorFlow has no `{full}` any more", Version.NONE
     if by or in_1 == in_2:

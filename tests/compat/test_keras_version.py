@@ -87,7 +87,7 @@ def _choices(folder, **scripts):
         project = _project.of_script(folder / f"{name}.py")
         own = _keras_version.needs(project)
         choice = _keras_version.choose(own, _keras_version.needs_of_folder(project, own))
-        found[name] = choice.version, run_script.said(name, choice, project)
+        found[name] = choice.version, run_script.keras_line(name, choice, project)
     return found
 
 
@@ -171,6 +171,6 @@ def test_check_and_the_command_say_how_to_install_keras_2_where_it_is_not(monkey
     assert re.search(r"pip install --no-deps 'tf_keras~=2\.2\d\.0'", end)
     project = _project.of_script(script)
     needs = _keras_version.needs(project)
-    said = run_script.said(str(script), KerasChoice(2, (needs[0], needs[0])), project)
+    said = run_script.keras_line(str(script), KerasChoice(2, (needs[0], needs[0])), project)
     assert said.startswith(f"`{script}` is for Keras 2 ({script}:2: ")
     assert "and 1 more, which `check` lists), the package `tf_keras`, which is not installed: `pip install" in said
