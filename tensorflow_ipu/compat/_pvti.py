@@ -69,14 +69,14 @@ def checkTraceChannel(channel: TraceChannel) -> bool:  # noqa: N802
     return channel.enabled and tracepoints.is_recording()
 
 
-class _Begun(threading.local):
+class _OpenSpan(threading.local):
     """The spans that a thread has begun, the innermost last: channel, label, time."""
 
     def __init__(self) -> None:
         self.spans: list[tuple[str, str, int]] = []
 
 
-_begun = _Begun()
+_begun = _OpenSpan()
 
 
 class Tracepoint:

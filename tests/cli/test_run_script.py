@@ -38,8 +38,9 @@ def script(tmp_path):
     return write
 
 
-def test_script_finds_itself_as_under_python_and_its_traceback_is_its_own(run_script, quick_imports, script):
-    path = script(_TELL)
+def test_script_finds_itself_as_under_python_and_its_traceback_is_its_own(run_script, quick_imports, tmp_path):
+    path = tmp_path / "told.py"
+    path.write_text(_TELL)
     words = [path, "--force", "-h", "--", "x"]
     command = "import sys\nfrom tensorflow_ipu import __main__\nsys.exit(__main__.main(sys.argv[1:]))"
     done = run_script(command, *map(str, words), check=False)
