@@ -23,7 +23,6 @@ from tensorflow_ipu.config._checks import multi_ipu
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of its command line."""
     made = make_parser(
         "info",
         "Shows what programs find here: the devices and IPUs, the machine that reports predict, versions, the processor,"
@@ -37,7 +36,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line."""
     options = parser().parse_args(arguments)
     found = everything(private=options.report)
     if options.json:
@@ -166,10 +164,8 @@ def _machine() -> dict[str, object]:
 
 
 # What XLA and the host's kernels make a difference of.
-_FEATURES = (
-    "avx avx2 avx512_bf16 avx512_fp16 avx512_vnni avx512bw avx512dq avx512f avx_vnni amx_bf16 amx_int8 f16c fma sse4_2"
-)
-_FEATURES += " asimd asimdhp bf16 i8mm sve sve2"
+_FEATURES = "avx avx2 avx512_bf16 avx512_fp16 avx512_vnni avx512bw avx512dq avx512f avx_vnni amx_bf16 amx_int8 f16c fma"
+_FEATURES += " sse4_2 asimd asimdhp bf16 i8mm sve sve2"
 
 
 def _host() -> dict[str, object]:
@@ -203,16 +199,18 @@ def _cache() -> dict[str, object]:
 
 
 def _of_flags() -> str:
-    others = environment.poplar_flags().others
-    return f"acts; without an effect: `{'`, `'.join(others)}`" if others else "acts"
+    return _with_idle("acts", environment.poplar_flags().others)
 
 
 def _of_engine() -> str:
     folder = environment.report_directory()
     text = environment.text_of(environment.ENGINE_VARIABLE, None) or "{}"
-    others = [name for name in json.loads(text) if not name.startswith("autoReport.")]
-    reports = f"a report of each program in `{folder}`" if folder else "no reports"
-    return f"{reports}; without an effect: `{'`, `'.join(others)}`" if others else reports
+    idle = [name for name in json.loads(text) if not name.startswith("autoReport.")]
+    return _with_idle(f"a report of each program in `{folder}`" if folder else "no reports", idle)
+
+
+def _with_idle(effect: str, idle: Sequence[str]) -> str:
+    return f"{effect}; without an effect: `{'`, `'.join(idle)}`" if idle else effect
 
 
 def _of_cluster() -> str:
@@ -242,27 +240,11 @@ ACTING: dict[str, tuple[str, Callable[[], object]]] = {
     environment.TF_CONFIG_VARIABLE: ("", _of_cluster),
 }
 # What TensorFlow reads, and it alone.
-_OF_TENSORFLOW = ("KERAS_BACKEND", "OMP_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_DETERMINISTIC_OPS")
-_OF_TENSORFLOW += (
-    "TF_ENABLE_ONEDNN_OPTS",
-    "TF_NUM_INTEROP_THREADS",
-    "TF_NUM_INTRAOP_THREADS",
-    "TF_XLA_FLAGS",
-    "XLA_FLAGS",
-)
+_OF_TENSORFLOW = ("KERAS_BACKEND", "OMP_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_DETERMINISTIC_OPS", "TF_XLA_FLAGS")
+_OF_TENSORFLOW += ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS", "XLA_FLAGS")
 # The variables of the SDK, and what looks like ours.
-_OF_SDK = (
-    "GCDA_",
-    "GCL_",
-    "IPUOF_",
-    "POPART_",
-    "POPLAR_",
-    "POPLIBS_",
-    "POPTORCH_",
-    "PVTI_",
-    "TENSORFLOW_IPU_",
-    "TF_POPLAR_",
-)
+_OF_SDK = ("GCDA_", "GCL_", "IPUOF_", "POPART_", "POPLAR_", "POPLIBS_", "POPTORCH_", "PVTI_", "TENSORFLOW_IPU_")
+_OF_SDK += ("TF_POPLAR_",)
 
 
 def _variables(private: bool) -> dict[str, object]:

@@ -9,7 +9,6 @@ from tensorflow_ipu.cli.parsers import add_json, make_parser, show, show_json
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of its command line."""
     made = make_parser(
         "list",
         "Prints all names of IPU TensorFlow, of `keras.ipu`, of the add-ons and of the packages beside them, and all options"
@@ -24,7 +23,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line."""
     options = parser().parse_args(arguments)
     from tensorflow_ipu.compat import _listing
 

@@ -8,15 +8,16 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 # What switches of `poprun` take for a value.
 YES_NO = ("yes", "no", "true", "false", "on", "off", "1", "0")
 # The status where a command line or a file is wrong.
 WRONG = 2
 
-# Names and texts of all commands, in the order of their help. The module of a command has its name, a function `parser` and
-# a function `main`, which takes the words after the command and returns the status. None needs TensorFlow to make a parser.
+# Names and texts of all commands, in the order of their help. The module of a command has its name. Its function `parser`
+# returns the parser of its command line, without TensorFlow; `main` executes the words after the command, and returns the
+# status.
 COMMANDS = {
     "run-script": "runs a script; also what is done where a script is named and no command",
     "run": "runs a script in several processes, as workers of a cluster, and takes the command lines of `poprun`",
@@ -53,6 +54,25 @@ def make_parser(
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Adds `--json`."""
     parser.add_argument("--json", action="store_true", help="print it as JSON, for other programs")
+
+
+def execute(
+    made: argparse.ArgumentParser,
+    arguments: Sequence[str],
+    act: Callable[[argparse.Namespace], int | None],
+    kinds: tuple[type[Exception], ...] = (),
+) -> int:
+    """Calls `act` with the options of a command line. Errors of the usual kinds and of `kinds` end it by a message."""
+    try:
+        return act(made.parse_args(arguments)) or 0
+    except BrokenPipeError:
+        raise
+    except (OSError, ValueError, ImportError, *kinds) as exc:  # A picture needs a library that may be missing.
+        message = getattr(exc, "message", None) or str(exc)
+        if isinstance(exc, OSError) and exc.filename is not None:
+            message = f"`{exc.filename}`: {exc.strerror}"
+        print(f"{made.prog}: {message}", file=sys.stderr)  # noqa: T201
+        return WRONG
 
 
 def show(text: str) -> None:

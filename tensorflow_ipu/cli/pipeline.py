@@ -7,12 +7,13 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.analysis.pipelines.comparison import compare_plans
 from tensorflow_ipu.analysis.pipelines.cost import PlanCost, StageCost, plan_cost
 from tensorflow_ipu.analysis.pipelines.picture import draw_plans, write_trace
-from tensorflow_ipu.cli.parsers import WRONG, make_parser, show, show_json
+from tensorflow_ipu.cli.parsers import WRONG, execute, make_parser, show, show_json
 from tensorflow_ipu.pipelining.schedule.check import check_plan
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
@@ -43,25 +44,13 @@ examples:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line."""
-    made = parser()
-    options = made.parse_args(arguments)
-    try:
-        return _compare(options) if options.compare else _show(options)
-    except BrokenPipeError:
-        raise
-    except Exception as exc:
-        # The kind of a wrong multiple is TensorFlow's in a process that has imported that.
-        kinds = (ValueError, TypeError, NotImplementedError, ImportError, OSError)
-        if not isinstance(exc, kinds) and type(exc).__name__ != "FailedPreconditionError":
-            raise
-        message = getattr(exc, "message", None) or str(exc)
-        print(f"{made.prog}: {message}", file=sys.stderr)  # noqa: T201
-        return WRONG
+    # The kind of a wrong multiple is TensorFlow's in a process that has imported that.
+    errors = getattr(sys.modules.get("tensorflow"), "errors", None)
+    kinds = (TypeError, NotImplementedError, *((errors.FailedPreconditionError,) if errors else ()))
+    return execute(parser(), arguments, lambda options: (_compare if options.compare else _show)(options), kinds)
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of its command line."""
     words = "Plans a pipeline: which IPU does what when, what it keeps in memory, and what it costs."
     parser = make_parser("pipeline", words, "0", examples=_EPILOG)
     add = parser.add_argument
@@ -92,9 +81,9 @@ def parser() -> argparse.ArgumentParser:
     words = "of a load or save; default: 0.5; with --machine it is what the bytes take"
     add("--transfer-times", metavar="T", type=_times, help=words)
     words = "what a backward pass needs of a forward pass"
-    add("--activation-bytes", metavar="SIZE", type=_sizes, default=[0.0], help=words)
-    add("--input-bytes", metavar="SIZE", type=_sizes, default=[0.0], help="of a stage's inputs")
-    add("--weight-bytes", metavar="SIZE", type=_sizes, default=[0.0], help="of a stage's weights")
+    add("--activation-bytes", metavar="SIZE", type=_sizes, help=words)
+    add("--input-bytes", metavar="SIZE", type=_sizes, help="of a stage's inputs")
+    add("--weight-bytes", metavar="SIZE", type=_sizes, help="of a stage's weights")
     add = parser.add_argument_group("what comes out").add_argument
     add("--png", type=Path, metavar="FILE", help="draw it")
     add("--trace", type=Path, metavar="FILE", help="write it for https://ui.perfetto.dev")
@@ -110,11 +99,11 @@ def _show(options: argparse.Namespace) -> int:
     plan = _plan(options)
     check_plan(plan)
     stage_costs = _costs(options, plan.stages)
+    cost = plan_cost(plan, stage_costs, machine=options.machine)
     if options.json:
-        show_json({"plan": plan_text(plan), **_plain(plan_cost(plan, stage_costs, machine=options.machine))})
+        show_json({"plan": plan_text(plan), **_plain(cost)})
     else:
-        show(plan_text(plan))
-        show("\n" + _figures(plan_cost(plan, stage_costs, machine=options.machine), _time_text(options)))
+        show(f"{plan_text(plan)}\n\n{_figures(cost, _time_text(options))}")
     _write(options, [plan], stage_costs)
     return 0
 
@@ -158,12 +147,11 @@ def _compare(options: argparse.Namespace) -> int:
 def _write(options: argparse.Namespace, plans: list[Plan], stage_costs: list[StageCost]) -> None:
     if options.png:
         draw_plans(plans, options.png, stage_costs, machine=options.machine)
-        if not options.json:
-            show(f"picture: {options.png}")
     if options.trace:
         write_trace(plans[0], options.trace, stage_costs, machine=options.machine)
-        if not options.json:
-            show(f"trace: {options.trace}")
+    for kind, path in {"picture": options.png, "trace": options.trace}.items():
+        if path and not options.json:
+            show(f"{kind}: {path}")
 
 
 def _plan(options: argparse.Namespace) -> Plan:
@@ -219,37 +207,28 @@ def _micro_batches(options: argparse.Namespace) -> int:
 
 
 def _costs(options: argparse.Namespace, stages: int) -> list[StageCost]:
-    def spread(name: str, values: list[float]) -> list[float]:
+    def spread(name: str, default: list[float]) -> list[float]:
+        values: list[float] = getattr(options, name) or default
         if len(values) not in (1, stages):
-            raise ValueError(f"`{name}` has {len(values)} values, but there are {stages} stages; give 1 or {stages}")
+            option = f"--{name.replace('_', '-')}"
+            raise ValueError(f"`{option}` has {len(values)} values, but there are {stages} stages; give 1 or {stages}")
         return values if len(values) == stages else values * stages
 
     if options.machine is not None and options.times is None:
         raise ValueError("`--machine` tells what links and memory take; say what stages take by `--times`, as in 1.5ms")
     if options.machine is not None and options.transfer_times is not None:
         raise ValueError("`--transfer-times` is for plans without `--machine`, which tells what transfers take")
-    times = spread("--times", options.times or [1.0])
-    backward = spread("--backward-times", options.backward_times or [2 * time for time in times])
-    updates = [0.5] if options.machine is None else [time / 2 for time in times]
-    update = spread("--update-times", options.update_times or updates)
-    transfer = spread("--transfer-times", options.transfer_times or [0.5])
-    activation = spread("--activation-bytes", options.activation_bytes)
-    inputs = spread("--input-bytes", options.input_bytes)
-    weights = spread("--weight-bytes", options.weight_bytes)
-    return [
-        StageCost(
-            forward=times[stage],
-            backward=backward[stage],
-            recompute_factor=options.recompute_factor,
-            update=update[stage],
-            load=transfer[stage],
-            save=transfer[stage],
-            activation_bytes=activation[stage],
-            input_bytes=inputs[stage],
-            weight_bytes=weights[stage],
-        )
-        for stage in range(stages)
-    ]
+    times = spread("times", [1.0])
+    columns = {
+        "forward": times,
+        "backward": spread("backward_times", [2 * time for time in times]),
+        "update": spread("update_times", [0.5] if options.machine is None else [time / 2 for time in times]),
+        "load": spread("transfer_times", [0.5]),
+        "save": spread("transfer_times", [0.5]),
+        **{name: spread(name, [0.0]) for name in ("activation_bytes", "input_bytes", "weight_bytes")},
+    }
+    rows: list[dict[str, Any]] = [{name: column[stage] for name, column in columns.items()} for stage in range(stages)]
+    return [StageCost(recompute_factor=options.recompute_factor, **row) for row in rows]
 
 
 def _time_text(options: argparse.Namespace) -> Callable[[float], str]:

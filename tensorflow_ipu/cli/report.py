@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from tensorflow_ipu._base import files
 from tensorflow_ipu._base.page import SavedReport
-from tensorflow_ipu.cli.parsers import WRONG, add_json, kind_of, make_parser, program, show, show_json
+from tensorflow_ipu.cli.parsers import add_json, execute, kind_of, make_parser, program, show, show_json
 
 _EXAMPLES = """\
 examples:
@@ -21,7 +20,6 @@ _EXAMPLE_OF_TWO = "  a.json b.json                 what changed from one to the 
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of its command line."""
     words = "Shows a report that `report.save` wrote, or what changed from one to another."
     made = report_parser("report", words, _EXAMPLES + _EXAMPLE_OF_TWO)
     made.add_argument("other", metavar="B.json", type=Path, nargs="?", help="another, to compare the first with")
@@ -38,26 +36,13 @@ def report_parser(name: str, description: str, examples: str = _EXAMPLES) -> arg
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line."""
-    return run(parser(), arguments, _show)
+    return execute(parser(), arguments, _show)
 
 
-def run(made: argparse.ArgumentParser, arguments: Sequence[str], show_all: Callable[[argparse.Namespace], None]) -> int:
-    """Executes a command line of a command that shows a report."""
-    options = made.parse_args(arguments)
-    try:
-        if options.html is not None and options.html.suffix != ".html":
-            raise ValueError(f"`--html {options.html}` must end in `.html`")
-        show_all(options)
-    except BrokenPipeError:
-        raise
-    except OSError as exc:
-        print(f"{made.prog}: `{exc.filename}`: {exc.strerror}", file=sys.stderr)  # noqa: T201
-        return WRONG
-    except (ValueError, ImportError) as exc:  # A page has pictures, by a library that may be missing.
-        print(f"{made.prog}: {exc}", file=sys.stderr)  # noqa: T201
-        return WRONG
-    return 0
+def check_page(options: argparse.Namespace) -> None:
+    """Raises an error if the name of the page is none."""
+    if options.html is not None and options.html.suffix != ".html":
+        raise ValueError(f"`--html {options.html}` must end in `.html`")
 
 
 _Report = TypeVar("_Report", bound=SavedReport)
@@ -78,16 +63,18 @@ def _show(options: argparse.Namespace) -> None:
     from tensorflow_ipu.analysis.machine._comparison import changed_figures, changed_operations
     from tensorflow_ipu.machine import Report, compare_reports
 
+    check_page(options)
     loaded = [load(Report, path) for path in (options.report, options.other) if path is not None]
     after, before = loaded[-1], loaded[0]
     if options.json and options.other is None:
         show_json(after.to_dict())
     elif options.json:
         changes = {"figures": changed_figures(before, after), "operations": changed_operations(before, after)}
+        keys = ("name", "before", "after")
         show_json(
             {
-                title: [{"name": one.name, "before": one.before, "after": one.after} for one in found]
-                for title, found in changes.items()
+                title: [{key: getattr(change, key) for key in keys} for change in changed]
+                for title, changed in changes.items()
             }
         )
     else:

@@ -54,7 +54,6 @@ _OF_SIGNAL = 128  # What a shell adds to the number of a signal that ended a pro
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the parser of options; the program follows them."""
     made = make_parser("run", _DESCRIPTION, "that of the first worker to fail; 128 and a signal's number", _USAGE)
     add, kinds = made.add_argument, {"N": int, "R": int, "I": int, "TEXT": shlex.split}
     for names, (value, text) in _OPTIONS.items():
@@ -67,7 +66,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line."""
     valued = ["--keras", "--tensorflow", "--emulations", *" ".join(_OPTIONS).split()]
     own, words = split(arguments, valued, (*_SWITCHES, *_ACTING))
     options, of_script = (made := parser()).parse_known_args(own)

@@ -14,12 +14,11 @@ from pathlib import Path
 from tensorflow_ipu._base import environment, requirements
 from tensorflow_ipu.cli.parsers import COMMANDS, WRONG, make_parser, meant, program, show, split
 from tensorflow_ipu.cli.programs import program_of
-from tensorflow_ipu.compat import _keras_choice, _keras_reading, _missing, _tensorflow_reading
+from tensorflow_ipu.compat import _keras_version, _missing, _tensorflow_version
 from tensorflow_ipu.compat._api_files import KERAS_2
-from tensorflow_ipu.compat._keras_choice import KerasChoice
-from tensorflow_ipu.compat._keras_reading import KerasFound, Weight
-from tensorflow_ipu.compat._project import Found, Project
-from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
+from tensorflow_ipu.compat._keras_version import KerasChoice, KerasFinding, Weight
+from tensorflow_ipu.compat._project import Finding, Project
+from tensorflow_ipu.compat._tensorflow_version import OldTensorFlow
 from tensorflow_ipu.errors import LibraryError
 
 FAILED = "the script ended with status "  # A worker that fails writes it, and `run` reads it.
@@ -42,7 +41,6 @@ _END += "docs/porting.md and docs/command_line.md have more."
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of options; the program is what follows them."""
     commands = [f"  {name:12}{text}" for name, text in COMMANDS.items()]
     examples = "\n".join(["commands, of which each has `--help`:", *commands, "", _END])
     statuses = "that of the script, and 1 where it ends by an error"
@@ -73,7 +71,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Executes a command line."""
     made = parser()
     own, words = split(arguments, ("--keras", "--tensorflow", "--emulations"))
     chosen, unknown = made.parse_known_args(own)
@@ -98,12 +95,15 @@ def main(arguments: Sequence[str]) -> int:
     if emulations is not None and not emulations.is_file():
         made.exit(WRONG, f"{made.prog}: `--emulations={emulations}` names no Python file\n")
     # Devices and scopes have to exist before the script uses TensorFlow, which is not imported before it is read.
-    needs = _keras_reading.needs(project)
+    needs = _keras_version.needs(project)
     version = _settle_keras(chosen.keras, script.title, project, needs)
     old = _settle_tensorflow(chosen.tensorflow, script.title, project)
-    missing = [*_missing.missing(project), *_keras_choice.lost(needs, version)]
+    missing = [*_missing.missing(project), *_keras_version.lost(needs, version)]
     if missing:
-        _say(_missing_names(script.title, missing, chosen.force))
+        end = f"It was not run. `{program()} --force {script.title}` runs it up to the first of these."
+        end = "It is run all the same, as `--force` says." if chosen.force else end
+        title = f"`{script.title}` needs what does not exist in this version of tensorflow_ipu:"
+        _say("\n".join([title, *map(place, missing), end]))
         if not chosen.force:
             return WRONG
     try:
@@ -114,9 +114,11 @@ def main(arguments: Sequence[str]) -> int:
         made.exit(WRONG, f"{made.prog}: {exc}\n")
     if emulations is not None:
         runpy.run_path(str(emulations))
-    is_of_keras_2 = any(need.version == 2 and need.weight is not Weight.BRIDGED for need in needs)
-    advice = f"`--keras 2` may be what this script needs{_way_to_keras_2()}" if version == 3 and is_of_keras_2 else ""
-    return _as_worker(lambda: _script.run(script.flag, script.text, script.arguments, old, advice))
+    way = "" if KERAS_2.is_installed else f"; it is the package `tf_keras`: {environment.KERAS_2_COMES_BY}"
+    is_of_keras_2 = version == 3 and any(need.version == 2 for need in needs)
+    advice = f"`--keras 2` may be what this script needs{way}" if is_of_keras_2 else ""
+    is_old = project.script in old.files
+    return _as_worker(lambda: _script.run(script.flag, script.text, script.arguments, old, is_old, advice))
 
 
 def _as_worker(run: Callable[[], int]) -> int:
@@ -148,75 +150,54 @@ def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def _settle_keras(version: str | None, script: str, project: Project, needs: Sequence[KerasFound]) -> int:
+def _settle_keras(version: str | None, script: str, project: Project, needs: Sequence[KerasFinding]) -> int:
     """Chooses the Keras of this process, unless the user or an import did, and returns its version."""
-    if version is not None:
-        _use_keras(int(version))
-    if not (environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules):
-        choice = _keras_choice.choose(needs, _keras_choice.of_folder(project, needs))
-        words = said(script, choice, project)
-        if words:
-            _say(words)
-        if choice.because and (choice.version == 3 or KERAS_2.is_installed):
-            _use_keras(choice.version)
+    chosen = None if version is None else int(version)
+    if chosen is None and not (environment.KERAS_VARIABLE in os.environ or "tensorflow" in sys.modules):
+        choice = _keras_version.choose(needs, _keras_version.needs_of_folder(project, needs))
+        if line := keras_line(script, choice, project):
+            _say(line)
+        chosen = choice.version if choice.because and (choice.version == 3 or KERAS_2.is_installed) else None
+    if (
+        chosen is not None
+    ):  # For processes that start from here too, and as some libraries set the variable if it is not set.
+        os.environ[environment.KERAS_VARIABLE] = str(int(chosen == 2))
     return 2 if environment.uses_keras_2() else 3
 
 
-def _settle_tensorflow(version: str | None, script: str, project: Project) -> OldTensorFlow:
-    """Chooses what the script has as `tensorflow`, unless the user did."""
-    if version is not None:
-        return OldTensorFlow(frozenset(project.files if version == "1" else ()), in_graphs=version == "1")
-    old = _tensorflow_reading.old_tensorflow(project)
-    if old.because:
-        _say(said_of_old(script, old))
-    return old
-
-
-def _use_keras(version: int) -> None:
-    """Has TensorFlow, here and in processes that start from here, take this Keras."""
-    # Some libraries set the variable where it is not set.
-    os.environ[environment.KERAS_VARIABLE] = str(int(version == 2))
-
-
-def _way_to_keras_2() -> str:
-    return "" if KERAS_2.is_installed else f"; it is the package `tf_keras`: {environment.KERAS_2_COMES_BY}"
-
-
-def said(script: str, choice: KerasChoice, project: Project) -> str:
+def keras_line(script: str, choice: KerasChoice, project: Project) -> str:
     """Returns the line on the Keras that a script gets; empty where that is TensorFlow's, or the script uses none."""
     if not choice.because:
         return ""
-    first, more = choice.because[0], len(choice.because) - 1
-    is_by_origin = first.weight is Weight.ORIGIN
-    others = f", and {more} more, which `check` lists" if more and not is_by_origin else ""
-    begin = f"`{script}` is for Keras {choice.version} ({first.path}:{first.line}: {first.message}{others})"
+    is_by_origin = choice.because[0].weight is Weight.ORIGIN
+    begin = _reason(script, f"Keras {choice.version}", choice.because[:1] if is_by_origin else choice.because)
     if choice.version == 3:
         return f"{begin} and gets it; `--keras 2` has it run with Keras 2"
-    if is_by_origin and not (KERAS_2.is_installed and _keras_reading.mentions_keras(project)):
+    if is_by_origin and not (KERAS_2.is_installed and _keras_version.mentions_keras(project)):
         return ""
     if KERAS_2.is_installed:
         return f"{begin} and gets it, as `tf_keras`; `--keras 3` has it run with Keras 3"
     return f"{begin}, the package `tf_keras`, which is not installed: {environment.KERAS_2_COMES_BY}"
 
 
-def said_of_old(script: str, old: OldTensorFlow) -> str:
-    """Returns the line on what a script gets that is for TensorFlow 1."""
-    first, more = old.because[0], len(old.because) - 1
-    others = f", and {more} more, which `check` lists" if more else ""
-    gets = ["`tf.compat.v1` as `tensorflow`"] * bool(old.files) + ["graphs in place of eager execution"] * old.in_graphs
-    begin = f"`{script}` is for TensorFlow 1 ({first.path}:{first.line}: {first.message}{others})"
-    return f"{begin} and gets {' and '.join(gets)}; `--tensorflow 2` has it run without"
+def _settle_tensorflow(version: str | None, script: str, project: Project) -> OldTensorFlow:
+    """Chooses what the script has as `tensorflow`, unless the user did."""
+    if version is not None:
+        return OldTensorFlow(frozenset(project.files if version == "1" else ()), in_graphs=version == "1")
+    old = _tensorflow_version.old_tensorflow(project)
+    if old.because:
+        gets = ["`tf.compat.v1` as `tensorflow`"] * bool(old.files)
+        gets += ["graphs in place of eager execution"] * old.in_graphs
+        end = f"and gets {' and '.join(gets)}; `--tensorflow 2` has it run without"
+        _say(f"{_reason(script, 'TensorFlow 1', old.because)} {end}")
+    return old
 
 
-def _missing_names(script: str, missing: list[Found], forced: bool) -> str:
-    lines = [place(found) for found in missing]
-    if forced:
-        end = "It is run all the same, as `--force` says."
-    else:
-        end = f"It was not run. `{program()} --force {script}` runs it up to the first of these."
-    return "\n".join([f"`{script}` needs what does not exist in this version of tensorflow_ipu:", *lines, end])
+def _reason(script: str, package: str, because: Sequence[Finding]) -> str:
+    others = f", and {len(because) - 1} more, which `check` lists" if len(because) > 1 else ""
+    return f"`{script}` is for {package} ({place(because[0]).strip()}{others})"
 
 
-def place(found: Found) -> str:
-    """A finding as a line."""
-    return f"  {found.path}:{found.line}: {found.message}"
+def place(finding: Finding) -> str:
+    """Returns a finding as a line."""
+    return f"  {finding.path}:{finding.line}: {finding.message}"

@@ -40,10 +40,10 @@ class DecoupledWeightDecayExtension:
         return super().apply_gradients(grads_and_vars, *args, **kwargs)  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         config = super().get_config()  # type: ignore[misc]
         return {**config, "weight_decay": self._decay, "exclude_from_weight_decay": self._exclude}
 
+    # Keras 2 updates a variable by the first two methods, and Keras 3 by the third one.
     def _resource_apply_dense(self, grad: Any, var: Any, *args: Any, **kwargs: Any) -> Any:
         with tf.control_dependencies(self._decayed(var)):
             return super()._resource_apply_dense(grad, var, *args, **kwargs)  # type: ignore[misc]
@@ -53,7 +53,6 @@ class DecoupledWeightDecayExtension:
             return super()._resource_apply_sparse(grad, var, *args, **kwargs)  # type: ignore[misc]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> Any:
-        """The update of Keras 3."""
         self._decayed(variable)
         return super().update_step(gradient, variable, learning_rate)  # type: ignore[misc]
 
@@ -88,7 +87,6 @@ class AdamW(DecoupledWeightDecayExtension, _kinds.Adam):
     def __init__(
         self, weight_decay: float | Callable[..., float], *args: Any, name: str = "AdamW", **kwargs: Any
     ) -> None:
-        """Takes Adam's arguments after `weight_decay`."""
         super().__init__(weight_decay, *args, name=name, **kwargs)
 
 
@@ -98,7 +96,6 @@ class SGDW(DecoupledWeightDecayExtension, _kinds.SGD):
     def __init__(
         self, weight_decay: float | Callable[..., float], *args: Any, name: str = "SGDW", **kwargs: Any
     ) -> None:
-        """Takes the arguments of `SGD` after `weight_decay`."""
         super().__init__(weight_decay, *args, name=name, **kwargs)
 
 
@@ -113,7 +110,6 @@ class F1Score(keras.metrics.F1Score):
         name: str = "f1_score",
         dtype: Any = None,
     ) -> None:
-        """Takes Keras's arguments after `num_classes`."""
         super().__init__(average=average, threshold=threshold, name=name, dtype=dtype)
         self.num_classes = num_classes
 
@@ -123,7 +119,6 @@ class F1Score(keras.metrics.F1Score):
         return super().update_state(y_true, y_pred, sample_weight)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {**super().get_config(), "num_classes": self.num_classes}
 
 
@@ -131,7 +126,6 @@ class MatthewsCorrelationCoefficient(keras.metrics.Metric):
     """The correlation of labels and predictions, both with an axis of classes."""
 
     def __init__(self, num_classes: int, name: str = "MatthewsCorrelationCoefficient", dtype: Any = None) -> None:
-        """Takes the number of classes."""
         super().__init__(name=name, dtype=dtype)
         self.num_classes = num_classes
         self.matrix = self.add_weight(name="conf_mtx", shape=(num_classes, num_classes), initializer="zeros")
@@ -154,7 +148,6 @@ class MatthewsCorrelationCoefficient(keras.metrics.Metric):
         return tf.math.divide_no_nan(above, below)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {**super().get_config(), "num_classes": self.num_classes}
 
 
@@ -162,7 +155,6 @@ class InstanceNormalization(keras.layers.GroupNormalization):
     """Group normalization with a group for each channel."""
 
     def __init__(self, **kwargs: Any) -> None:
-        """Takes Keras's arguments."""
         super().__init__(**{**kwargs, "groups": -1})
 
 
@@ -227,7 +219,6 @@ class WeightNormalization(keras.layers.Wrapper):
         return self.layer
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {**super().get_config(), "data_init": self.data_init}
 
     def _normalized(self) -> tf.Tensor:
@@ -280,11 +271,9 @@ class GELU(keras.layers.Layer):
         self.approximate = approximate
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """The activations."""
         return gelu(inputs, self.approximate)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {**super().get_config(), "approximate": self.approximate}
 
 
@@ -317,14 +306,11 @@ class SigmoidFocalCrossEntropy(keras.losses.Loss):
         reduction: str | None = "none",
         name: str = "sigmoid_focal_crossentropy",
     ) -> None:
-        """Takes the arguments of the function."""
         super().__init__(reduction=reduction, name=name)
         self.settings = {"from_logits": from_logits, "alpha": alpha, "gamma": gamma}
 
     def call(self, y_true: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
-        """The losses of a batch."""
         return sigmoid_focal_crossentropy(y_true, y_pred, **self.settings)
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments."""
         return {**super().get_config(), **self.settings}

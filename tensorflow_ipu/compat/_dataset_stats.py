@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
 import tensorflow as tf
@@ -25,21 +26,14 @@ class StatsAggregator:
         return tf.raw_ops.StatsAggregatorSummary(iterator=self._resource)
 
 
+@dataclass(eq=False)
 class StatsOptions:
     """The options for statistics of a dataset; `tf.data.Options().experimental_stats` holds one."""
 
-    def __init__(
-        self,
-        aggregator: StatsAggregator | None = None,
-        prefix: str = "",
-        counter_prefix: str = "",
-        latency_all_edges: bool = False,
-    ) -> None:
-        """Takes the aggregator, what the tags begin with, and whether to record the latency of the whole dataset."""
-        self.aggregator = aggregator
-        self.prefix = prefix
-        self.counter_prefix = counter_prefix
-        self.latency_all_edges = latency_all_edges
+    aggregator: StatsAggregator | None = None
+    prefix: str = ""  # Of the tags.
+    counter_prefix: str = ""
+    latency_all_edges: bool = False  # Of the whole dataset alone.
 
 
 class _RecordingDataset(tf.data.Dataset):
@@ -75,7 +69,7 @@ def bytes_produced_stats(tag: str) -> Callable[[tf.data.Dataset], tf.data.Datase
 
 
 def bridge(changes: Changes) -> None:
-    """Has `tf.data.Options` take `experimental_stats`, and datasets follow it; undone with `changes`."""
+    """Makes `tf.data.Options` take `experimental_stats`, and datasets follow it; undone with `changes`."""
     changes.put(tf.data.Options, "experimental_stats", property(_stats_of, _set_stats))
     changes.put(tf.data.Dataset, "with_options", _with_options(tf.data.Dataset.with_options))
 

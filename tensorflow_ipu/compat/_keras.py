@@ -74,47 +74,23 @@ def _remedy(optimizer: object) -> str:
     )
 
 
-# Each with its class in Keras, and the hyperparameters by their new and old names.
+# By kind: the class in Keras, and the hyperparameters by their names there, with `=` before another name in TensorFlow 1.
 _EQUALS: dict[type, tuple[Any, dict[str, str]]] = {
-    _train.AdadeltaOptimizer: (keras.optimizers.Adadelta, {"learning_rate": "lr", "rho": "rho", "epsilon": "epsilon"}),
-    _train.AdagradOptimizer: (
-        keras.optimizers.Adagrad,
-        {"learning_rate": "learning_rate", "initial_accumulator_value": "initial_accumulator_value"},
-    ),
-    _train.AdamOptimizer: (
-        keras.optimizers.Adam,
-        {"learning_rate": "lr", "beta_1": "beta1", "beta_2": "beta2", "epsilon": "epsilon"},
-    ),
-    _train.FtrlOptimizer: (
-        keras.optimizers.Ftrl,
-        {
-            name: name
-            for name in [
-                "learning_rate",
-                "learning_rate_power",
-                "initial_accumulator_value",
-                "l1_regularization_strength",
-                "l2_regularization_strength",
-                "l2_shrinkage_regularization_strength",
-                "beta",
-            ]
-        },
-    ),
-    _train.GradientDescentOptimizer: (keras.optimizers.SGD, {"learning_rate": "learning_rate"}),
-    _train.MomentumOptimizer: (
-        keras.optimizers.SGD,
-        {"learning_rate": "learning_rate", "momentum": "momentum", "nesterov": "use_nesterov"},
-    ),
-    _train.RMSPropOptimizer: (
-        keras.optimizers.RMSprop,
-        {
-            "learning_rate": "learning_rate",
-            "rho": "decay",
-            "momentum": "momentum",
-            "epsilon": "epsilon",
-            "centered": "centered",
-        },
-    ),
+    kind: (equal, {new: old or new for new, _, old in (pair.partition("=") for pair in pairs.split())})
+    for kind, equal, pairs in (
+        (_train.AdadeltaOptimizer, keras.optimizers.Adadelta, "learning_rate=lr rho epsilon"),
+        (_train.AdagradOptimizer, keras.optimizers.Adagrad, "learning_rate initial_accumulator_value"),
+        (_train.AdamOptimizer, keras.optimizers.Adam, "learning_rate=lr beta_1=beta1 beta_2=beta2 epsilon"),
+        (
+            _train.FtrlOptimizer,
+            keras.optimizers.Ftrl,
+            "learning_rate learning_rate_power initial_accumulator_value beta l1_regularization_strength"  # noqa: ISC004
+            " l2_regularization_strength l2_shrinkage_regularization_strength",
+        ),
+        (_train.GradientDescentOptimizer, keras.optimizers.SGD, "learning_rate"),
+        (_train.MomentumOptimizer, keras.optimizers.SGD, "learning_rate momentum nesterov=use_nesterov"),
+        (_train.RMSPropOptimizer, keras.optimizers.RMSprop, "learning_rate rho=decay momentum epsilon centered"),
+    )
 }
 
 

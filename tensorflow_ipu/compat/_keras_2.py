@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from tensorflow_ipu._tensorflow.patches import Changes
+from tensorflow_ipu.compat import _names
 
 _TF = "tensorflow.python"
 _KERAS = "tf_keras"
@@ -29,56 +30,12 @@ _NAMES: dict[str, str] = {
     f"{_TF}.keras": _KERAS,
 }
 
-# Modules that were moved or split: which have their names now, with all modules below these. Others are where they were.
-_MOVED: dict[str, str] = {
-    "combinations": "testing_infra.test_combinations",
-    "engine.network": "engine.functional",
-    "engine.topology": "engine.base_layer engine.input_layer",
-    "initializers.initializers_v2": "initializers.initializers",
-    "keras_parameterized": "testing_infra.test_combinations",
-    "layers.advanced_activations": "layers.activation",
-    "layers.convolutional": "layers.convolutional layers.reshaping layers.pooling",
-    "layers.convolutional_recurrent": "layers.rnn",
-    "layers.core": "layers.core layers.regularization layers.reshaping",
-    "layers.cudnn_recurrent": "layers.rnn",
-    "layers.dense_attention": "layers.attention",
-    "layers.einsum_dense": "layers.core.einsum_dense",
-    "layers.embeddings": "layers.core.embedding",
-    "layers.local": "layers.locally_connected",
-    "layers.merge": "layers.merging layers",
-    "layers.multi_head_attention": "layers.attention.multi_head_attention",
-    "layers.noise": "layers.noise layers.regularization",
-    "layers.normalization": "layers.normalization",
-    "layers.normalization_v2": "layers.normalization",
-    "layers.pooling": "layers.pooling",
-    "layers.recurrent": "layers.rnn",
-    "layers.recurrent_v2": "layers.rnn",
-    "layers.rnn_cell_wrapper_v2": "layers.rnn.cell_wrappers",
-    "layers.wrappers": "layers.rnn",
-    "mixed_precision.experimental": "mixed_precision",
-    "optimizer_v1": "optimizers.optimizer_v1",
-    "optimizer_v2": "optimizers.legacy",
-    "optimizer_v2.learning_rate_schedule": "optimizers.schedules.learning_rate_schedule",
-    "optimizer_v2.legacy_learning_rate_decay": "optimizers.legacy_learning_rate_decay",
-    "optimizer_v2.utils": "optimizers.utils",
-    "optimizers.learning_rate_schedule": "optimizers.schedules.learning_rate_schedule",
-    "optimizers.optimizer_v2": "optimizers.legacy",
-    "premade": "premade_models",
-    "saving.hdf5_format": "saving.legacy.hdf5_format",
-    "saving.model_config": "saving.legacy.model_config",
-    "saving.save": "saving.legacy.save",
-    "saving.saved_model": "saving.legacy.saved_model",
-    "saving.saving_utils": "saving.legacy.saving_utils",
-    "testing_utils": "testing_infra.test_utils",
-    "utils.generic_utils": "utils.generic_utils saving.object_registration saving.legacy.serialization",
-}
-
+# Modules that were moved or split, and which have their names now, with all modules below these.
+_MOVED = _names.pairs("moved in Keras 2")
 # Names that Keras has under others since.
-_RENAMED: dict[str, dict[str, str]] = {
-    "engine.network": {"Network": "Functional"},
-    "mixed_precision": {"set_policy": "set_global_policy"},
-    "mixed_precision.experimental": {"set_policy": "set_global_policy"},
-    "mixed_precision.policy": {"set_policy": "set_global_policy"},
+_RENAMED = {
+    module: dict(pair.split("=") for pair in pairs.split())
+    for module, pairs in _names.pairs("renamed in Keras 2").items()
 }
 
 

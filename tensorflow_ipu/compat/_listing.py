@@ -12,7 +12,7 @@ from tensorflow_ipu.compat._names import Absent, Target
 from tensorflow_ipu.config import IPUConfig
 
 _IPU = _names.IPU
-_CONFIG = f"{_IPU}.config"
+_OF_EFFECTS = {"MODEL": "for the machine's report", "RECORDED": "checked, and nothing changes by it"}
 
 # From so many names on, the name of a module stands for them.
 _MANY = 4
@@ -131,12 +131,10 @@ def _options() -> Iterator[ListedName]:
     config = IPUConfig()
     for option in config.to_dict():
         effect = config.get_attribute_metadata(option).effect
-        what = _names.of_option(effect.name if effect is not None else "")
+        what = _OF_EFFECTS.get(effect.name if effect is not None else "")
         name = f"IPUConfig.{option}"
-        if what is None:
-            yield ListedName(_short(_CONFIG), name, State.WORKS, f"tensorflow_ipu.config.{name}")
-        else:
-            yield ListedName(_short(_CONFIG), name, State.RECORDED, what)
+        state = State.WORKS if what is None else State.RECORDED
+        yield ListedName(_short(f"{_IPU}.config"), name, state, what or f"tensorflow_ipu.config.{name}")
 
 
 def _is_listed(module: str) -> bool:

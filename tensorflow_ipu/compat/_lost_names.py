@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -16,34 +16,12 @@ from tensorflow_ipu.compat import _names
 _logger = logging.getLogger(__name__)
 _noted: set[str] = set()
 
-_NUMPY: dict[str, Any] = {
-    **{kind.__name__: kind for kind in (bool, complex, float, int, object, str)},
-    "Inf": np.inf,
-    "Infinity": np.inf,
-    "NAN": np.nan,
-    "NINF": -np.inf,
-    "NaN": np.nan,
-    "PINF": np.inf,
-    "alltrue": np.all,
-    "asscalar": lambda a: a.item(),
-    "cfloat": np.complex128,
-    "complex_": np.complex128,
-    "cumproduct": np.cumprod,
-    "float_": np.float64,
-    "in1d": np.isin,
-    "infty": np.inf,
-    "long": int,
-    "longfloat": np.longdouble,
-    "product": np.prod,
-    "round_": np.round,
-    "row_stack": np.vstack,
-    "singlecomplex": np.complex64,
-    "sometrue": np.any,
-    "string_": np.bytes_,
-    "trapz": getattr(np, "trapezoid", None),
-    "unicode": str,
-    "unicode_": np.str_,
-}
+NINF = float("-inf")
+
+
+def asscalar(a: np.ndarray) -> Any:
+    """Returns the only element of an array, as NumPy did."""
+    return a.item()
 
 
 def note(old: str, new: str) -> None:
@@ -54,29 +32,26 @@ def note(old: str, new: str) -> None:
 
 
 def bridge(changes: Changes) -> None:
-    """Gives the names back; undone with `changes`."""
-    lent: dict[str, dict[str, tuple[Any, str]]] = {
-        "numpy": {name: (value, f"`{getattr(value, '__name__', value)}`") for name, value in _NUMPY.items()}
-    }
+    """Gives modules the names that they lack back; undone with `changes`."""
+    lent: dict[str, dict[str, str]] = {}
     for module, name, target in _names.ATTRIBUTES:
-        lent.setdefault(module, {})[name] = (_names.resolve(target), f"`{target.replace(':', '.')}`")
+        lent.setdefault(module, {})[name] = target
     for module, names in lent.items():
-        _lend(importlib.import_module(module), names, changes)
+        holder = importlib.import_module(module)
+        lost = {name: target for name, target in names.items() if name not in vars(holder)}
+        changes.put(holder, "__getattr__", _finding(holder, lost))
 
 
-def _lend(holder: ModuleType, names: Mapping[str, tuple[Any, str]], changes: Changes) -> None:
-    """Has a module find names that it lacks; one that it has stays as it is."""
-    own = vars(holder)
-    lost = {name: found for name, found in names.items() if name not in own}
-    before = own.get("__getattr__")
+def _finding(holder: ModuleType, lost: Mapping[str, str]) -> Callable[[str], Any]:
+    """Returns a module's `__getattr__`, which also finds the names that are lost."""
+    before = vars(holder).get("__getattr__")
 
     def find(name: str) -> Any:
         if name not in lost:
             if before is not None:
                 return before(name)
             raise AttributeError(f"module {holder.__name__!r} has no attribute {name!r}", name=name, obj=holder)
-        value, what = lost[name]
-        note(f"`{holder.__name__}.{name}`", what)
-        return value
+        note(f"`{holder.__name__}.{name}`", f"`{lost[name].removeprefix('builtins:').replace(':', '.')}`")
+        return _names.resolve(lost[name])
 
-    changes.put(holder, "__getattr__", find)
+    return find

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._reading import Reading, Scope, Use, imported_by
@@ -16,6 +17,16 @@ _MOST_RENAMINGS = 100
 
 # A file, its package and its full name.
 _File = tuple[Path, str, str]
+_Fault = TypeVar("_Fault")
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """A place with a message."""
+
+    path: str
+    line: int
+    message: str
 
 
 class Project:
@@ -24,11 +35,12 @@ class Project:
     def __init__(self, script: Path, folders: Sequence[Path], package: str = "", source: bytes | None = None) -> None:
         """Reads a script, which is in a file or in `source`, and its imports; a file that cannot be read is left out."""
         self.script = script
-        self.unreadable: list[Found] = []
+        self.unreadable: list[Finding] = []
         self._folders = folders
         self._package = package
         self._modules: dict[str, Reading] = {}
         self._seen: set[Path] = set()
+        self._meanings: dict[tuple[int, str], str] = {}
         self.files = self._read([(script, package, _MAIN)], source)  # In the order of imports.
 
     @functools.cached_property
@@ -56,136 +68,103 @@ class Project:
                 continue
             self._seen.add(file.resolve())
             try:
-                given = source if name == _MAIN else None
-                tree = ast.parse(file.read_bytes() if given is None else given, str(file))
-                reading = Reading(tree, package)
+                text = file.read_bytes() if source is None or name != _MAIN else source
+                reading = Reading(ast.parse(text, str(file)), package)
             except (SyntaxError, ValueError, OSError) as exc:
-                self.unreadable.append(Found(str(file), getattr(exc, "lineno", None) or 1, f"{exc.args[0]}"))
+                self.unreadable.append(Finding(str(file), getattr(exc, "lineno", None) or 1, f"{exc.args[0]}"))
                 continue
-            except (RecursionError, MemoryError):  # The parser of Python 3.10 says the latter.
-                self.unreadable.append(Found(str(file), 1, "its code is nested too deeply"))
+            except (RecursionError, MemoryError):  # The parser of Python 3.10 raises the latter.
+                self.unreadable.append(Finding(str(file), 1, "its code is nested too deeply"))
                 continue
             files[file] = self._modules[name] = reading
-            queue += [found for module in sorted(reading.modules) for found in _files(self._folders, module)]
+            queue += [part for module in sorted(reading.modules) for part in _files(self._folders, module)]
         return files
 
-    def meanings(self, use: Use) -> set[str]:
-        """All full names that an expression can stand for; none where it may be anything else."""
-        return self._of(use.node, use.scope, frozenset())
+    def faults(self, reading: Reading, fault: Callable[[str], _Fault | None]) -> Iterator[tuple[int, _Fault]]:
+        """Yields what `fault` returns for the full names that a file imports and uses, with the lines.
 
-    def full(self, name: str) -> str:
-        """What a full name stands for where a module of the project imports it."""
+        A name that is imported with a fault is reported at its import alone.
+        """
+        names = [(line, f"{module}.{name}" if name else module) for line, module, name in reading.imports]
+        for use in reading.uses:
+            begin = use.node
+            while isinstance(begin, ast.Attribute):
+                begin = begin.value
+            if isinstance(use.node, ast.Attribute):
+                first = self.meaning(Use(use.line, begin, use.scope))
+                names += [] if first and fault(first) is not None else [(use.line, self.meaning(use))]
+            elif isinstance(use.node, ast.Name) and use.scope.binding(use.node.id) is None:  # By a star import.
+                names.append((use.line, self.meaning(use)))
+        for line, full in names:
+            if full and (result := fault(full)) is not None:
+                yield line, result
+
+    def meanings(self, reading: Reading) -> Iterator[tuple[int, str]]:
+        """Yields the lines and full names of what a file uses."""
+        return ((use.line, full) for use in reading.uses if (full := self.meaning(use)))
+
+    def meaning(self, use: Use, depth: int = 0) -> str:
+        """Returns the full name that an expression stands for; empty where it may stand for several things or others."""
+        node, attributes = use.node, list[str]()
+        while isinstance(node, (ast.Attribute, ast.NamedExpr)):
+            attributes += [node.attr] if isinstance(node, ast.Attribute) else []
+            node = node.value
+        name = self._of_name(node.id, use.scope, depth) if isinstance(node, ast.Name) else imported_by(node)
+        return self._full(".".join([name, *reversed(attributes)])) if name else ""
+
+    def _full(self, name: str) -> str:
+        """Returns what a full name stands for where a module of the project imports it."""
         for _ in range(len(self._modules) + 1):  # Two modules can have a name from each other.
-            words = name.split(".")
-            for end in range(len(words) - 1, 0, -1):
-                reading = self._modules.get(".".join(words[:end]))
-                found = self._bound(reading.scope, words[end], frozenset()) if reading is not None else set()
-                if len(found) == 1:
-                    name = ".".join([found.pop(), *words[end + 1 :]])
+            parts = name.split(".")
+            for end in range(len(parts) - 1, 0, -1):
+                reading = self._modules.get(".".join(parts[:end]))
+                full = self._of_name(parts[end], reading.scope) if reading is not None else ""
+                if full:
+                    name = ".".join([full, *parts[end + 1 :]])
                     break
             else:
                 break
         return name
 
-    def sources(self, use: Use) -> Iterator[str]:
-        """The old modules that an unbound name can only come from, by `from module import *`."""
-        if not isinstance(use.node, ast.Name) or _scope_of(use.node.id, use.scope) is not None:
-            return
-        seen = set[str]()
-        queue = list(_outermost(use.scope).stars)
-        while queue:
-            module = queue.pop()
-            if module in seen:
-                continue
-            seen.add(module)
-            if module in self._modules:
-                queue += self._modules[module].scope.stars
-            elif _names.module_exists(module):
-                yield module
+    def _of_name(self, name: str, scope: Scope, depth: int = 0) -> str:
+        """Returns the full name that a name stands for, by its bindings or by star imports."""
+        while scope.parent is not None and scope.binding(name) is None:
+            scope = scope.parent
+        scope = scope.binding(name) or scope
+        key = id(scope), name
+        if key not in self._meanings:
+            self._meanings[key] = ""  # While it is looked for: it may be bound to itself by way of another.
+            self._meanings[key] = self._bound(name, scope, depth)
+        return self._meanings[key]
 
-    def _of(self, node: ast.expr, scope: Scope, asked: frozenset[tuple[int, str]]) -> set[str]:
-        attributes = list[str]()
-        while isinstance(node, ast.Attribute):
-            attributes.append(node.attr)
-            node = node.value
-        if attributes:
-            names = self._of(node, scope, asked)
-            for attribute in reversed(attributes):
-                names = {self.full(f"{name}.{attribute}") for name in names}
-            return names
-        if isinstance(node, ast.Name):
-            around = _scope_of(node.id, scope)
-            return self._bound(around or _outermost(scope), node.id, asked)
-        if isinstance(node, ast.NamedExpr):
-            return self._of(node.value, scope, asked)
-        module = imported_by(node)
-        return set() if module is None else {module}
-
-    def _bound(self, scope: Scope, name: str, asked: frozenset[tuple[int, str]]) -> set[str]:
-        """What a name of a scope stands for, by its bindings or by star imports."""
-        # It is bound to itself, by way of another, or by way of more than anybody writes.
-        if (id(scope), name) in asked or len(asked) > _MOST_RENAMINGS:
-            return set()
-        asked |= {(id(scope), name)}
-        found = set[str]()
-        for value in scope.bound.get(name, ()):
-            full = {value} if isinstance(value, str) else self._of(value, scope, asked) if value is not None else set()
-            if not full:
-                return set()
-            found |= full
-        if found or name in scope.bound:
-            return found
+    def _bound(self, name: str, scope: Scope, depth: int) -> str:
+        if name in scope.bound:
+            names = set[str]()
+            for value in scope.bound[name]:
+                if isinstance(value, ast.expr):
+                    names.add(self.meaning(Use(0, value, scope), depth + 1) if depth < _MOST_RENAMINGS else "")
+                else:
+                    names.add(value or "")
+            return names.pop() if len(names) == 1 else ""
         for module in scope.stars:
-            if module in self._modules:
-                found |= self._bound(self._modules[module].scope, name, asked)
-            elif _names.module_exists(module) and name in _names.existing(module):
-                found.add(f"{module}.{name}")
-        return found
-
-
-def _scope_of(name: str, scope: Scope) -> Scope | None:
-    """The scope that binds a name for an expression in `scope`, or None."""
-    scope = scope.elsewhere.get(name, scope)
-    around: Scope | None = scope
-    while around is not None and (name not in around.bound or (around.is_class and around is not scope)):
-        around = around.parent
-    return around
-
-
-def _outermost(scope: Scope) -> Scope:
-    while scope.parent is not None:
-        scope = scope.parent
-    return scope
+            if module in self._modules and (full := self._of_name(name, self._modules[module].scope, depth)):
+                return full
+            if _names.module_exists(module) and (name in _names.existing(module) or _names.target(module, name)):
+                return f"{module}.{name}"
+        return ""
 
 
 def _files(folders: Sequence[Path], module: str) -> Iterator[_File]:
-    """The files of a module and of the packages around it, each with its package and full name."""
-    words = module.split(".")
+    """Yields the files of a module and of the packages around it, each with its package and full name."""
+    parts = module.split(".")
     for folder in folders:
-        for end in range(1, len(words) + 1):
-            name, start = ".".join(words[:end]), folder.joinpath(*words[:end])
+        for end in range(1, len(parts) + 1):
+            name, start = ".".join(parts[:end]), folder.joinpath(*parts[:end])
             beside = start.with_suffix(".py")
             if beside.is_file():
                 yield beside, name.rpartition(".")[0], name
             if (start / "__init__.py").is_file():
                 yield start / "__init__.py", name, name
-
-
-def begin(use: Use) -> Use:
-    """The name that a chain of attributes begins with."""
-    node = use.node
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return Use(use.line, node, use.scope)
-
-
-@dataclass(frozen=True, order=True)
-class Found:
-    """A place with a message."""
-
-    path: str
-    line: int
-    message: str
 
 
 def of_script(script: Path) -> Project:

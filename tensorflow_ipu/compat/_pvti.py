@@ -22,7 +22,6 @@ class TraceChannel:
     """A track of the trace; see `createTraceChannel`."""
 
     def __init__(self, name: str) -> None:
-        """Names the track."""
         if not isinstance(name, str):
             raise TypeError(f"`name` must be the name of a channel, and `{name!r}` is no string")
         self.name = name
@@ -70,42 +69,45 @@ def checkTraceChannel(channel: TraceChannel) -> bool:  # noqa: N802
     return channel.enabled and tracepoints.is_recording()
 
 
+class _OpenSpan(threading.local):
+    """The spans that a thread has begun, the innermost last: channel, label, time."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, str, int]] = []
+
+
+_begun = _OpenSpan()
+
+
 class Tracepoint:
     """Marks the time of a block: `with Tracepoint(channel, "epoch 3"): ...`."""
 
-    # A thread: what it has begun, the innermost last, as (channel, label, when).
-    _begun = threading.local()
-
     def __init__(self, channel: TraceChannel, label: str) -> None:
-        """Takes the channel, and the name of the block in the trace."""
         _check(channel)
         self._channel = channel
         self._label = label
         self._since = 0
 
     def __enter__(self) -> Self:
-        """The block begins."""
         self._since = time.monotonic_ns()
         return self
 
     def __exit__(self, *error: object) -> None:
-        """The block ends."""
         self._channel.mark(self._label, self._since)
 
     @staticmethod
     def begin(channel: TraceChannel, label: str) -> None:
         """Begins a span, which `end` of the same channel and label ends, on the same thread."""
         _check(channel)
-        Tracepoint._stack().append((channel.name, label, time.monotonic_ns()))
+        _begun.spans.append((channel.name, label, time.monotonic_ns()))
 
     @staticmethod
     def end(channel: TraceChannel, label: str) -> None:
         """Ends the span that was begun last with this channel and label; does nothing where none was."""
         _check(channel)
-        stack = Tracepoint._stack()
-        for at in range(len(stack) - 1, -1, -1):
-            if stack[at][:2] == (channel.name, label):
-                channel.mark(*stack.pop(at)[1:])
+        for at in reversed(range(len(_begun.spans))):
+            if _begun.spans[at][:2] == (channel.name, label):
+                channel.mark(*_begun.spans.pop(at)[1:])
                 return
 
     @staticmethod
@@ -114,13 +116,6 @@ class Tracepoint:
         _check(channel)
         now = time.monotonic_ns()
         channel.mark(label, now, now)
-
-    @staticmethod
-    def _stack() -> list[tuple[str, str, int]]:
-        begun = Tracepoint._begun
-        if not hasattr(begun, "stack"):
-            begun.stack = []
-        return begun.stack
 
 
 def instrument_fn(channel: TraceChannel) -> Callable[[_F], _F]:
@@ -156,7 +151,6 @@ class GraphSeries:
     """A number of a graph; see `Graph.addSeries`."""
 
     def __init__(self, graph: str, name: str) -> None:
-        """Names the number."""
         self._graph = graph
         self._name = name
 
@@ -169,7 +163,6 @@ class Graph:
     """Numbers over time, which the trace shows as a counter."""
 
     def __init__(self, name: str, unit: str = "") -> None:
-        """Takes the name of the counter and the unit of its numbers."""
         self._name = f"{name} [{unit}]" if unit else name
 
     def addSeries(self, name: str) -> GraphSeries:  # noqa: N802

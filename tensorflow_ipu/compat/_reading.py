@@ -1,322 +1,200 @@
-"""Reads a file of Python: what it imports, binds and uses."""
+"""Reads a file of Python: what it imports, what its names are bound to, and which names and attributes it uses."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-# A handler of one of these around an import or a use expects the case.
+# A handler of one of these errors around an import or a use expects that a name is missing.
 _GUARDS = frozenset({"AttributeError", "BaseException", "Exception", "ImportError", "ModuleNotFoundError"})
+_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_SCOPES += (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
-_IMPORTERS = frozenset({"__import__", "import_module"})
+# A node, the scope around it, and whether the code expects that a name in it is missing.
+_Place = tuple[ast.AST, "Scope", bool]
 
 
 @dataclass
 class Scope:
-    """A module, function, class or comprehension."""
+    """A module, function, class or comprehension.
+
+    A name may be bound to the full name of what is imported, to an expression that renames something, or to None for
+    anything else.
+    """
 
     parent: Scope | None = None
     is_class: bool = False
-    name: str = ""  # That of a function or class.
     bound: dict[str, list[str | ast.expr | None]] = field(default_factory=dict)
     stars: list[str] = field(default_factory=list)
-    elsewhere: dict[str, Scope] = field(default_factory=dict)
+    elsewhere: dict[str, Scope] = field(default_factory=dict)  # Of `global` and `nonlocal`.
 
+    def bind(self, name: str, value: str | ast.expr | None = None) -> None:
+        """Adds a binding of a name; None as a constant binds it to nothing that has attributes."""
+        values = self.elsewhere.get(name, self).bound.setdefault(name, [])
+        if not (isinstance(value, ast.Constant) and value.value is None):
+            values.append(value if isinstance(value, str) or _renames(value) else None)
 
-@dataclass(frozen=True)
-class Import:
-    """An import that has to succeed."""
-
-    line: int
-    module: str
-    name: str | None = None
+    def binding(self, name: str) -> Scope | None:
+        """Returns the scope that binds a name for an expression in this one, or None."""
+        begin = self.elsewhere.get(name, self)
+        around: Scope | None = begin
+        while around is not None and (name not in around.bound or (around.is_class and around is not begin)):
+            around = around.parent
+        return around
 
 
 @dataclass(frozen=True)
 class Use:
-    """A name, or a chain of attributes, that has to be there."""
+    """A name, a chain of attributes or a call, with its line."""
 
     line: int
     node: ast.expr
     scope: Scope
 
 
-class Reading(ast.NodeVisitor):
-    """Reads a file."""
+class Reading:
+    """The imports, uses and calls of a file that have to succeed, and its bindings."""
 
     def __init__(self, tree: ast.Module, package: str = "") -> None:
-        """Takes a syntax tree, and the full name of the package that relative imports begin at."""
+        """Reads a syntax tree; relative imports begin at `package`."""
         self.scope = Scope()
-        self.imports: list[Import] = []
+        self.imports: list[tuple[int, str, str | None]] = []  # Line, module, name.
         self.uses: list[Use] = []
         self.calls: list[Use] = []
-        self.classes: list[tuple[int, list[str], list[ast.expr], Scope]] = []  # Line, functions, bases, around.
-        self.names: list[tuple[str, Scope]] = []  # All that are read, also as attributes.
-        self.assigned: list[tuple[ast.expr, ast.expr, Scope]] = []  # Target, value.
-        self.loops: list[Use] = []  # What `for` goes over.
         self.modules: dict[str, int] = {}  # All that is imported or may be, and the line of the first such import.
         self._package = package
-        self._here = self.scope
-        self._guarded = False
-        self._is_fallback = False  # In a handler of a failed import, as with `module = None`.
-        self.visit(tree)
+        # No recursion: a sum is as deep as it has terms, which may be more than Python has frames.
+        waiting = deque[_Place]([(tree, self.scope, False)])
+        while waiting:
+            waiting.extend(self._read(*waiting.popleft()))
 
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            top = alias.name.partition(".")[0]
-            self._bind(alias.asname or top, alias.name if alias.asname else top)
-            self._note_import(alias.lineno, alias.name)
+    def _read(self, node: ast.AST, scope: Scope, guarded: bool) -> Iterable[_Place]:
+        """Notes what a node does itself, and returns the parts of it that remain to be read."""
+        match node:
+            case ast.Import():
+                for alias in node.names:
+                    top = alias.name.partition(".")[0]
+                    scope.bind(alias.asname or top, alias.name if alias.asname else top)
+                    self._import(guarded, alias.lineno, alias.name)
+                return ()
+            case ast.ImportFrom():
+                self._import_from(node, scope, guarded)
+                return ()
+            case ast.Name(ctx=ast.Load()) | ast.Attribute():
+                if not guarded:
+                    self.uses.append(Use(node.end_lineno or node.lineno, node, scope))
+                root = node
+                while isinstance(root, ast.Attribute):
+                    root = root.value  # type: ignore[assignment]
+                return () if root is node else [(root, scope, guarded)]
+            case ast.Name():
+                scope.bind(node.id)
+                return ()
+            case ast.Assign() | ast.AnnAssign() | ast.NamedExpr() if node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                parts = [part for target in targets for part in _assigned(target, node.value, scope)]
+                return [(part, scope, guarded) for part in [node.value, *parts]]
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                scope.bind(name)
+            case ast.Global() | ast.Nonlocal():
+                outer = scope.parent if isinstance(node, ast.Nonlocal) else self.scope
+                scope.elsewhere.update(dict.fromkeys(node.names, outer or self.scope))
+            case ast.Call():
+                self._call(node, scope, guarded)
+        return _parts(node, scope, guarded)
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        module = self._absolute(node)
-        if not module:
-            return
-        for alias in node.names:
+    def _import_from(self, node: ast.ImportFrom, scope: Scope, guarded: bool) -> None:
+        parts = self._package.split(".") if self._package else []
+        if node.level > len(parts) + 1:
+            return  # Above the package that is known.
+        before = parts[: len(parts) - node.level + 1] if node.level else []
+        module = ".".join([*before, *filter(None, [node.module])])
+        for alias in node.names if module else ():
             if alias.name == "*":
-                self._here.stars.append(module)
-                self._note_import(alias.lineno, module)
+                scope.stars.append(module)
+                self._import(guarded, alias.lineno, module)
             else:
-                self._bind(alias.asname or alias.name, f"{module}.{alias.name}")
-                self._note_import(alias.lineno, module, alias.name)
+                scope.bind(alias.asname or alias.name, f"{module}.{alias.name}")
+                self._import(guarded, alias.lineno, module, alias.name)
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        self.visit(node.value)
-        for target in node.targets:
-            self.assigned.append((target, node.value, self._here))
-            self._assign(target, node.value)
+    def _import(self, guarded: bool, line: int, module: str, name: str | None = None) -> None:
+        for full in [module, *([f"{module}.{name}"] if name else [])]:
+            self.modules[full] = min(line, self.modules.get(full, line))
+        if not guarded:
+            self.imports.append((line, module, name))
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        self.visit(node.annotation)
-        if node.value is not None:
-            self.visit(node.value)
-            self._assign(node.target, node.value)
-
-    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
-        self.visit(node.value)
-        self._assign(node.target, node.value)
-
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load):
-            self.names.append((node.id, self._here))
-            self._note_use(node, node)
-        else:
-            self._bind(node.id, None)
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        self._note_use(node, node)
-        root: ast.expr = node
-        while isinstance(root, ast.Attribute):
-            self.names.append((root.attr, self._here))
-            root = root.value
-        self.visit(root)
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        # A sum is as deep as it has terms, which may be more than Python has frames.
-        terms, left = list[ast.expr](), node.left
-        terms.append(node.right)
-        while isinstance(left, ast.BinOp):
-            terms.append(left.right)
-            left = left.left
-        self._visit_all([left, *reversed(terms)])
-
-    def visit_Call(self, node: ast.Call) -> None:
+    def _call(self, node: ast.Call, scope: Scope, guarded: bool) -> None:
         module = imported_by(node)
         if module is not None:
-            self._note_import(node.lineno, module)
-        if _is_call(node, "getattr") and len(node.args) == 2:
-            self._note_use(node, _attribute(node))
-        if not self._guarded:
-            self.calls.append(Use(node.lineno, node, self._here))
-        self.generic_visit(node)
-
-    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        self._bind(node.name, None)
-        self._visit_all(node.decorator_list)
-        if node.returns is not None:
-            self.visit(node.returns)
-        self._function(node.args, node.body, node.name)
-
-    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-        self.visit_FunctionDef(node)
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self._function(node.args, [node.body])
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._bind(node.name, None)
-        self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
-        functions = [one.name for one in node.body if isinstance(one, ast.FunctionDef)]
-        self.classes.append((node.lineno, functions, node.bases, self._here))
-        with self._inner(is_class=True, name=node.name):
-            self._visit_all(node.body)
-
-    def visit(self, node: ast.AST) -> None:
-        if isinstance(node, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
-            with self._inner():
-                self.generic_visit(node)
-        else:
-            super().visit(node)
-
-    def visit_Global(self, node: ast.Global) -> None:
-        self._here.elsewhere.update(dict.fromkeys(node.names, self.scope))
-
-    def visit_Nonlocal(self, node: ast.Nonlocal) -> None:
-        for name in node.names:
-            scope = self._here.parent
-            while scope is not None and (scope.is_class or name not in scope.bound):
-                scope = scope.parent
-            self._here.elsewhere[name] = scope or self.scope
-
-    def visit_Try(self, node: ast.Try) -> None:
-        is_guard = any(handler.type is None or _is_guard(handler.type) for handler in node.handlers)
-        with self._guard(is_guard):
-            self._visit_all(node.body)
-        before, self._is_fallback = self._is_fallback, self._is_fallback or is_guard
-        self._visit_all(node.handlers)
-        self._is_fallback = before
-        self._visit_all([*node.orelse, *node.finalbody])
-
-    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
-        if node.name:
-            self._bind(node.name, None)
-        self.generic_visit(node)
-
-    def visit_For(self, node: ast.For) -> None:
-        self.loops.append(Use(node.lineno, node.iter, self._here))
-        self.generic_visit(node)
-
-    def visit_With(self, node: ast.With) -> None:
-        for item in node.items:
-            if item.optional_vars is not None:
-                self.assigned.append((item.optional_vars, item.context_expr, self._here))
-        self._visit_all(node.items)
-        with self._guard(any(_suppresses(item.context_expr) for item in node.items)):
-            self._visit_all(node.body)
-
-    def visit_If(self, node: ast.If | ast.IfExp) -> None:
-        with self._guard(False):
-            rest: Sequence[ast.AST] = [node]
-            # Each `elif` is one level deeper than that before.
-            while len(rest) == 1 and isinstance(rest[0], (ast.If, ast.IfExp)):
-                one = rest[0]
-                self.visit(one.test)
-                by_version = _asks_for_version(one.test)
-                with self._guard(by_version or _asks(one.test)):
-                    self._visit_all(_branch(one.body))
-                self._guarded |= by_version
-                rest = _branch(one.orelse)
-            self._visit_all(rest)
-
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.visit_If(node)
-
-    def visit_MatchAs(self, node: ast.MatchAs) -> None:
-        if node.name:
-            self._bind(node.name, None)
-        self.generic_visit(node)
-
-    def _function(self, args: ast.arguments, body: Sequence[ast.AST], name: str = "") -> None:
-        all_args = [*args.posonlyargs, *args.args, *args.kwonlyargs, *filter(None, (args.vararg, args.kwarg))]
-        self._visit_all([*args.defaults, *filter(None, args.kw_defaults)])
-        self._visit_all([arg.annotation for arg in all_args if arg.annotation is not None])
-        with self._inner(name=name):
-            for arg in all_args:
-                self._bind(arg.arg, None)
-            self._visit_all(body)
-
-    def _visit_all(self, nodes: Sequence[ast.AST]) -> None:
-        for node in nodes:
-            self.visit(node)
-
-    def _assign(self, target: ast.expr, value: ast.expr) -> None:
-        if isinstance(target, ast.Name):
-            if not (self._is_fallback and isinstance(value, ast.Constant) and value.value is None):
-                is_renaming = isinstance(value, (ast.Attribute, ast.Name)) or imported_by(value) is not None
-                self._bind(target.id, value if is_renaming else None)
-        elif isinstance(target, (ast.List, ast.Tuple)) and _pairs_with(target, value):
-            for each, part in zip(target.elts, value.elts, strict=True):  # type: ignore[attr-defined]
-                self._assign(each, part)
-        else:
-            self.visit(target)
-
-    def _bind(self, name: str, value: str | ast.expr | None) -> None:
-        scope = self._here.elsewhere.get(name, self._here)
-        scope.bound.setdefault(name, []).append(value)
-
-    def _note_import(self, line: int, module: str, name: str | None = None) -> None:
-        for full in [module] if name is None else [module, f"{module}.{name}"]:
-            self.modules.setdefault(full, line)
-        if not self._guarded:
-            self.imports.append(Import(line, module, name))
-
-    def _note_use(self, place: ast.expr, node: ast.expr) -> None:
-        if not self._guarded:
-            self.uses.append(Use(place.end_lineno or place.lineno, node, self._here))
-
-    def _absolute(self, node: ast.ImportFrom) -> str:
-        """The full name of the module that a `from` names; empty outside of the known package."""
-        if not node.level:
-            return node.module or ""
-        words = self._package.split(".") if self._package else []
-        if node.level - 1 > len(words):
-            return ""
-        return ".".join([*words[: len(words) - node.level + 1], *filter(None, [node.module])])
-
-    @contextmanager
-    def _inner(self, is_class: bool = False, name: str = "") -> Iterator[None]:
-        self._here = Scope(self._here, is_class, name)
-        yield
-        self._here = self._here.parent or self.scope
-
-    @contextmanager
-    def _guard(self, holds: bool) -> Iterator[None]:
-        before, self._guarded = self._guarded, self._guarded or holds
-        yield
-        self._guarded = before
+            self._import(guarded, node.lineno, module)
+        if guarded:
+            return
+        self.calls.append(Use(node.lineno, node, scope))
+        match node:
+            case ast.Call(func=ast.Name("getattr"), args=[value, ast.Constant(str(name))]):
+                self.uses.append(Use(node.end_lineno or node.lineno, ast.Attribute(value, name, ast.Load()), scope))
 
 
 def imported_by(node: ast.expr) -> str | None:
-    """The module that a call such as `importlib.import_module("a.b")` imports, or None."""
-    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
-        return None
-    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", None)
-    argument = node.args[0]
-    if name in _IMPORTERS and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
-        # `__import__` gives the package at the top.
-        return argument.value.partition(".")[0] if name == "__import__" else argument.value
+    """Returns the module that a call such as `importlib.import_module("a.b")` imports, or None."""
+    match node:
+        case ast.Call(ast.Name("import_module") | ast.Attribute(attr="import_module"), [ast.Constant(str(name))], []):
+            return name
+        case ast.Call(ast.Name("__import__"), [ast.Constant(str(name))], []):
+            return name.partition(".")[0]
     return None
 
 
-def _branch(nodes: Sequence[ast.AST] | ast.AST) -> Sequence[ast.AST]:
-    return [nodes] if isinstance(nodes, ast.AST) else nodes
+def _parts(node: ast.AST, scope: Scope, guarded: bool) -> Iterator[_Place]:
+    """Yields the parts of a node; its body may be in a scope of its own, or expect that names are missing."""
+    inner, guards_body = scope, guarded
+    if isinstance(node, _SCOPES):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            scope.bind(node.name)
+        inner = Scope(scope, isinstance(node, ast.ClassDef))
+        for argument in ast.walk(getattr(node, "args", ast.Pass())):
+            if isinstance(argument, ast.arg):
+                inner.bind(argument.arg)
+    elif isinstance(node, (ast.If, ast.IfExp)):
+        guarded |= _compares_versions(node.test)  # Neither branch has to fit the version that is installed.
+        guards_body |= guarded or _asks(node.test)
+    elif isinstance(node, ast.Try):
+        guards_body |= any(handler.type is None or _is_guard(handler.type) for handler in node.handlers)
+    elif isinstance(node, ast.With):
+        guards_body |= any(_suppresses(item.context_expr) for item in node.items)
+    body = getattr(node, "body", None if inner is scope else [*ast.iter_child_nodes(node)])
+    in_body = {id(part) for part in (body if isinstance(body, list) else [body])}
+    for part in ast.iter_child_nodes(node):
+        yield (part, inner, guards_body) if id(part) in in_body else (part, scope, guarded)
 
 
-def _attribute(node: ast.Call) -> ast.expr:
-    """The attribute that `getattr(value, "name")` reads; the call itself for a computed name."""
-    value, name = node.args
-    if isinstance(name, ast.Constant) and isinstance(name.value, str):
-        return ast.copy_location(ast.Attribute(value, name.value, ast.Load()), node)
-    return node
+def _assigned(target: ast.expr, value: ast.expr, scope: Scope) -> Iterator[ast.expr]:
+    """Binds the names of a target, and yields the parts of it that are no names."""
+    if isinstance(target, ast.Name):
+        scope.bind(target.id, value)
+    elif (
+        isinstance(target, (ast.List, ast.Tuple))
+        and isinstance(value, (ast.List, ast.Tuple))
+        and len(target.elts) == len(value.elts)
+        and not any(isinstance(part, ast.Starred) for part in (*target.elts, *value.elts))
+    ):
+        for part, its_value in zip(target.elts, value.elts, strict=True):
+            yield from _assigned(part, its_value, scope)
+    else:
+        yield target
 
 
-def _is_call(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name
-
-
-def _pairs_with(target: ast.List | ast.Tuple, value: ast.expr) -> bool:
-    if not isinstance(value, (ast.List, ast.Tuple)) or len(value.elts) != len(target.elts):
-        return False
-    return not any(isinstance(each, ast.Starred) for each in (*target.elts, *value.elts))
+def _renames(value: ast.expr | None) -> bool:
+    return isinstance(value, (ast.Attribute, ast.Name)) or (value is not None and imported_by(value) is not None)
 
 
 def _suppresses(context: ast.expr) -> bool:
-    return (
-        isinstance(context, ast.Call)
-        and "suppress" in (getattr(context.func, "id", None), getattr(context.func, "attr", None))
-        and any(map(_is_guard, context.args))
-    )
+    match context:
+        case ast.Call(ast.Name("suppress") | ast.Attribute(attr="suppress"), errors):
+            return any(map(_is_guard, errors))
+    return False
 
 
 def _is_guard(node: ast.expr) -> bool:
@@ -325,13 +203,10 @@ def _is_guard(node: ast.expr) -> bool:
 
 
 def _asks(test: ast.expr) -> bool:
-    """Whether a condition asks for a name by `hasattr`, or holds for type checkers alone."""
-    return any(
-        _is_call(node, "hasattr") or "TYPE_CHECKING" in (getattr(node, "id", None), getattr(node, "attr", None))
-        for node in ast.walk(test)
-    )
+    """Returns True if a condition calls `hasattr`, or holds for type checkers alone."""
+    names = {getattr(node, "id", getattr(node, "attr", None)) for node in ast.walk(test)}
+    return bool(names & {"hasattr", "TYPE_CHECKING"})
 
 
-def _asks_for_version(test: ast.expr) -> bool:
-    """Whether a condition compares the version of a package, so that neither branch has to fit the one that is installed."""
+def _compares_versions(test: ast.expr) -> bool:
     return any(getattr(node, "attr", None) in ("__version__", "VERSION") for node in ast.walk(test))

@@ -14,16 +14,15 @@ import threading
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow.patches import Changes
-from tensorflow_ipu.compat import _keras_2, _keras_errors, _lost_names, _names, _tensorflow_1
-from tensorflow_ipu.compat._tensorflow_reading import OldTensorFlow
+from tensorflow_ipu.compat import _keras_2, _keras_version, _lost_names, _names, _tensorflow_1
+from tensorflow_ipu.compat._tensorflow_version import OldTensorFlow
 
 _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
@@ -35,7 +34,6 @@ class OldModule(ModuleType):
     """A module whose names are those of its row in the table."""
 
     def __getattr__(self, name: str) -> Any:
-        """Finds a name."""
         if name == "__all__":
             return _names.existing(self.__name__)
         message = None if name.startswith("__") else _names.missing_name(self.__name__, name)
@@ -58,12 +56,11 @@ class OldModule(ModuleType):
         return value
 
     def __dir__(self) -> list[str]:
-        """The names that exist."""
         return _names.existing(self.__name__)
 
 
 class _OldModuleLoader(Loader):
-    """Makes a module of the tables, or hands out the original of a second name."""
+    """Makes a module of the tables, or returns the original of a second name."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         return OldModule(spec.name, f"`{spec.name}`, as tensorflow_ipu has it.")
@@ -81,12 +78,9 @@ class OldModuleFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of an old module or of a second name of Keras; None for other modules."""
         del path, target
-        if (
-            fullname.partition(".")[0] in _names.YIELDING
-            and PathFinder.find_spec(fullname.partition(".")[0]) is not None
-        ):
+        top = fullname.partition(".")[0]
+        if top in _names.YIELDING and PathFinder.find_spec(top) is not None:
             return None
         if environment.uses_keras_2() and _keras_2.is_name(fullname):
             return _keras_2.spec(fullname)
@@ -166,10 +160,11 @@ def _close() -> None:
 _INTERRUPTED = 130
 
 
-def run(flag: str, text: str, arguments: Sequence[str], old: OldTensorFlow, advice: str) -> int:
+def run(flag: str, text: str, arguments: Sequence[str], old: OldTensorFlow, is_old: bool, advice: str) -> int:
     """Runs the script of a path as the main module of this process, or a module after `-m`, or code after `-c`.
 
-    `old` says what it needs of TensorFlow 1. `advice` ends what is printed of an error that Keras raises.
+    `old` is what it needs of TensorFlow 1, with what it imports; `is_old` says if it has that as `tensorflow` itself.
+    `advice` ends what is printed of an error that Keras raises.
     """
     install()
     if old.in_graphs:
@@ -179,40 +174,32 @@ def run(flag: str, text: str, arguments: Sequence[str], old: OldTensorFlow, advi
         sys.path[0] = {"-m": os.getcwd(), "-c": ""}.get(flag, os.path.dirname(os.path.realpath(text)))
     # Python, too, gives the main module a full path, and leaves `sys.argv` as it was written.
     path = "<string>" if flag == "-c" else os.path.abspath(text)
+    names: dict[str, object] = {"__builtins__": _tensorflow_1.BUILTINS if is_old else builtins}
     main = ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins)
+    vars(main).update(names)
     if not flag:
-        main.__dict__.update(__file__=path, __loader__=SourceFileLoader("__main__", path), __cached__=None)
+        vars(main).update(__file__=path, __loader__=SourceFileLoader("__main__", path), __cached__=None)
     sys.modules["__main__"] = main
     try:
         with _tensorflow_1.importing(old.files):
             if flag == "-m":
-                runpy.run_module(text, run_name="__main__", alter_sys=True)
+                runpy.run_module(text, names, "__main__", alter_sys=True)
                 return 0
             source: str | bytes = text
             if flag != "-c":
                 with io.open_code(path) as file:
                     source = file.read()
-            is_old = Path(path if flag == "-c" else text) in old.files
-            code = _tensorflow_1.compiled(source, path) if is_old else compile(source, path, "exec", dont_inherit=True)
-            _execute(code, main)
+            exec(compile(source, path, "exec", dont_inherit=True), vars(main))
     except SystemExit:
         raise
     except BaseException as exc:
         # The script's author has no use for the frames of this file.
-        shortened = exc.with_traceback(_below_this_file(exc.__traceback__))
+        traceback = exc.__traceback__
+        while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+            traceback = traceback.tb_next
+        shortened = exc.with_traceback(traceback)
         sys.excepthook(type(shortened), shortened, shortened.__traceback__)
-        if advice and _keras_errors.is_of_keras(exc):
+        if advice and _keras_version.is_of_keras(exc):
             print(advice, file=sys.stderr)  # noqa: T201
         return _INTERRUPTED if isinstance(exc, KeyboardInterrupt) else 1
     return 0
-
-
-def _execute(code: CodeType, main: ModuleType) -> None:
-    exec(code, main.__dict__)
-
-
-def _below_this_file(traceback: TracebackType | None) -> TracebackType | None:
-    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
-        traceback = traceback.tb_next
-    return traceback

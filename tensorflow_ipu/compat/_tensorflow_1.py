@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-import ast
+import builtins
+import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 
 from tensorflow_ipu.compat._api_files import TENSORFLOW_1
 
 _TF, _V1 = "tensorflow", "tensorflow.compat.v1"
 
 
-def compiled(source: bytes | str, path: str) -> CodeType:
-    """Compiles the text of a file, with its imports of TensorFlow as those of TensorFlow 1."""
-    return compile(with_old_imports(ast.parse(source, path)), path, "exec", dont_inherit=True)
+def _import(
+    name: str,
+    globals: Mapping[str, object] | None = None,  # noqa: A002
+    locals: Mapping[str, object] | None = None,  # noqa: A002
+    fromlist: Sequence[str] | None = (),
+    level: int = 0,
+) -> ModuleType:
+    """Imports as an `import` statement does, and has the modules of TensorFlow 1 for those of TensorFlow."""
+    old = name if level else _old(name)
+    module = builtins.__import__(old, globals, locals, fromlist or (), level)
+    # A statement without `from` binds the module at the top, or goes on from there to the one that `as` names.
+    is_top = not (level or fromlist) and f"{name}.".startswith(f"{_TF}.") and not name.startswith(f"{_TF}.compat.")
+    return importlib.import_module(_V1) if is_top else module
 
 
-def with_old_imports(tree: ast.Module) -> ast.Module:
-    """Replaces imports of `tensorflow` and of its public modules, however deep the code is nested."""
-    for node in ast.walk(tree):
-        for field in ("body", "orelse", "finalbody"):
-            statements = getattr(node, field, None)
-            if isinstance(statements, list):
-                statements[:] = [new for statement in statements for new in _replaced(statement)]
-    return tree
+BUILTINS = {**vars(builtins), "__import__": _import}  # As `__builtins__` of the code of such files.
+
+
+def _old(module: str) -> str:
+    """Returns the name that a module of TensorFlow 1 has now; other modules keep their names."""
+    if module == _TF:
+        return _V1
+    path = module.removeprefix(f"{_TF}.")
+    first = path.partition(".")[0]
+    is_public = path != module and first != "compat" and (first == "keras" or TENSORFLOW_1.is_module(first))
+    return f"{_V1}.{path}" if is_public else module
 
 
 @contextmanager
@@ -43,37 +57,10 @@ def importing(files: frozenset[Path]) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-def _replaced(node: ast.stmt) -> list[ast.stmt]:
-    if isinstance(node, ast.ImportFrom) and not node.level and node.module:
-        node.module = _old(node.module)
-    if not isinstance(node, ast.Import):
-        return [node]
-    found = list[ast.alias]()
-    for alias in node.names:
-        name = _old(alias.name)
-        binds_tensorflow = not alias.asname and alias.name.partition(".")[0] == _TF
-        if not binds_tensorflow or name != _V1:
-            found.append(ast.copy_location(ast.alias(name, alias.asname), alias))
-        if binds_tensorflow:
-            found.append(ast.copy_location(ast.alias(_V1, _TF), alias))
-    return [ast.copy_location(ast.Import([alias]), node) for alias in found]
-
-
-def _old(module: str) -> str:
-    """What a module of TensorFlow was in TensorFlow 1."""
-    path = module.removeprefix(f"{_TF}.")
-    if module == _TF:
-        return _V1
-    first = path.partition(".")[0]
-    is_public = path != module and first != "compat" and (first == "keras" or TENSORFLOW_1.is_module(first))
-    return f"{_V1}.{path}" if is_public else module
-
-
 class _Loader(SourceFileLoader):
-    """Loads a file, whose compiled code is that of no other process and is not kept."""
-
-    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002
-        return compiled(self.get_data(self.path), self.path)
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__builtins__"] = BUILTINS
+        super().exec_module(module)
 
 
 class _Finder(MetaPathFinder):

@@ -38,7 +38,7 @@ for path in sys.argv[1:]:
 def _outputs(tmp_path_factory, forking):
     """What each of the scripts beside this file prints, of one process for all."""
     # Those that leave TensorFlow 2 behind come last.
-    scripts = ["feed_loop", "iterator_loop", "dequeue_thread", "old_keras", "session", "pipeline"]
+    scripts = ["feed_loop", "dequeue_thread", "old_keras", "session", "pipeline"]
     paths = [str(SCRIPTS / f"{name}.py") for name in scripts]
     run_all = tmp_path_factory.mktemp("scripts") / "run_all.py"
     run_all.write_text(_RUN_ALL)

@@ -24,18 +24,8 @@ def _touch_everything():
 
 
 def _state():
-    return [
-        dict(vars(holder))
-        for holder in (
-            array_ops,
-            control_flow_ops,
-            keras,
-            keras.Model,
-            keras.layers,
-            keras.optimizers.Optimizer,
-            sys.modules["tensorflow.python"],
-        )
-    ]
+    holders = (array_ops, control_flow_ops, keras, keras.Model, keras.layers, keras.optimizers.Optimizer)
+    return [dict(vars(holder)) for holder in (*holders, sys.modules["tensorflow.python"])]
 
 
 def test_uninstall_leaves_modules_as_they_were():
@@ -87,7 +77,7 @@ def test_threads_that_install_at_once_open_one_door(refused):
 
 def test_failed_install_leaves_the_door_shut(monkeypatch):
     state = _state()
-    monkeypatch.setattr(_names, "ATTRIBUTES", (*_names.ATTRIBUTES, ("keras", "x", "keras.no_such_module:x")))
+    monkeypatch.setattr(_names, "ATTRIBUTES", (*_names.ATTRIBUTES, ("keras.no_such_module", "x", "keras:x")))
     with pytest.raises(ModuleNotFoundError):
         compat.install()
     assert _state() == state

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 Output = Callable[[str], list[str]]
 
@@ -34,15 +33,6 @@ def test_first_feed_script_dequeue_thread_and_old_keras_print_what_they_did(scri
     assert float(lines[-1][3]) < 0.2
     # Four samples of one input each. The prediction of all goes from 0 to 0.5 * (0.5 + 2) = 1.25 of the target 1.
     assert script_output("old_keras.py") == ["losses 1.0 0.0625", "fit 2 0.1"]
-
-
-def test_iterator_script_trains_as_plain_gradient_descent_does(script_output):
-    *means, weights = script_output("iterator_loop.py")
-    x = tf.random.stateless_uniform([64, 3], seed=[1, 2]).numpy()
-    losses, expected, _ = _regress(x, x.sum(axis=1, keepdims=True), 0.0, 0.2, 50)
-    assert [line.split()[0] for line in means] == ["0", "10", "20", "30", "40"]
-    np.testing.assert_allclose([_numbers(one)[0] for one in means], np.mean(np.reshape(losses, [5, 10]), axis=1), 1e-3)
-    np.testing.assert_allclose(_numbers(weights, skip=0), expected.ravel(), 1e-3)
 
 
 def test_session_script_trains_as_plain_gradient_descent_does(script_output):
