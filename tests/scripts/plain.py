@@ -186,7 +186,7 @@ def unet(words):
     args = program.parse_arguments([*words, "--num-ipus", "0"])
     seed(args.seed)
     model = program.build_model(args)
-    steps = args.updates_per_execution * args.gradient_accumulation_count * args.replicas
+    steps = args.updates_per_execution * args.gradient_accumulation_count
     examples = steps * args.micro_batch_size
     schedule = keras.optimizers.schedules.ExponentialDecay(
         args.learning_rate, args.updates_per_execution, args.decay_rate
@@ -202,12 +202,11 @@ def unet(words):
         }
 
     data = [iter(program.make_dataset(args, examples, args.seed + number)) for number in (0, 1)]
-    updates, count = args.executions * args.updates_per_execution, args.gradient_accumulation_count * args.replicas
+    updates, count = args.executions * args.updates_per_execution, args.gradient_accumulation_count
     validated = []
 
     def validate(update):
-        execution, rest = divmod(update + 1, args.updates_per_execution)
-        if not rest and execution % args.eval_freq == 0:
+        if (update + 1) % args.updates_per_execution == 0:
             batches = [next(data[1]) for _ in range(steps)]
             masks = [np.argmax(model(images), axis=-1) for images, _ in batches]
             validated.append(means([loss_of(batch, training=False) for batch in batches]))

@@ -13,7 +13,7 @@ def _agree(found, expected, rtol):
 
 
 def test_time_series_trains_is_saved_and_forecasts_as_in_plain_keras(trained):
-    found, expected = trained("time_series", "--epochs", "4")
+    found, expected = trained("time_series")
     for one, other in zip(found.pop("epochs"), expected.pop("epochs"), strict=True):
         _agree(one, other, 1e-4)
     _agree(found.pop("evaluated"), expected.pop("evaluated"), 1e-4)
@@ -22,7 +22,7 @@ def test_time_series_trains_is_saved_and_forecasts_as_in_plain_keras(trained):
 
 
 def test_two_players_train_in_a_loop_as_one_step_after_the_other(trained):
-    found, expected = trained("two_players", "--runs", "3")
+    found, expected = trained("two_players")
     _agree(found.pop("points"), expected.pop("points"), 1e-3)
     _agree(found, expected, 1e-3)
     assert found["updates"] == [60, 120]
@@ -32,7 +32,7 @@ def test_two_players_train_in_a_loop_as_one_step_after_the_other(trained):
     importlib.util.find_spec("tensorflow_probability") is None, reason="tensorflow_probability is not installed"
 )
 def test_simulation_on_two_replicas_keeps_the_samples_near_the_data_that_plain_tensorflow_finds(trained):
-    found, expected = trained("abc_simulation", "--replicas", "2")
+    found, expected = trained("abc_simulation")
     _agree(found, expected, 1e-3)
     assert np.max(found["distances"]) <= 0.2
     assert found["losses"][-1] < found["losses"][0] / 2

@@ -48,7 +48,7 @@ def test_rewritten_bert_in_a_pipeline_trains_as_the_model_that_was_rewritten(tra
 
 
 def test_unet_with_an_operation_for_tiles_trains_as_with_a_layer_of_keras(trained):
-    found, expected = trained("unet", "--eval-freq", "1", "--model-dir", "model")
+    found, expected = trained("unet")
     _agree(found, expected, 1e-4)
     assert found["loss"][-1] < found["loss"][0]
 
