@@ -1,7 +1,6 @@
 """Pretrains a small BERT in float16: a functional model, whose layers are exchanged for an IPU's, in a pipeline."""
 
 import logging
-import random
 
 import numpy as np
 import options
@@ -201,9 +200,7 @@ def configure(args):
 
 
 def main(args):
-    random.seed(args.seed)
-    np.random.seed(args.seed)
-    tf.random.set_seed(args.seed)
+    options.seed(args.seed)
     keras.mixed_precision.set_global_policy(keras.mixed_precision.Policy("float16"))
     configure(args)
     steps = args.updates_per_execution * args.gradient_accumulation_count

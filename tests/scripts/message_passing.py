@@ -1,12 +1,11 @@
 """Tells triangles from paths in packed graphs, by messages along their edges, in a training loop of its own."""
 
-import json
 import os
-import random
 import time
 from functools import partial
 
 import numpy as np
+import options
 import tensorflow as tf
 from absl import app, flags, logging
 from ipu_tensorflow_addons.keras.layers import LayerNormalization
@@ -217,9 +216,7 @@ def configure():
 
 
 def main(_):
-    random.seed(FLAGS.seed)
-    np.random.seed(FLAGS.seed)
-    tf.random.set_seed(FLAGS.seed)
+    options.seed(FLAGS.seed)
     strategy = configure()
     results = {"loss": [], "accuracy": []}
     with strategy.scope():
@@ -249,8 +246,7 @@ def main(_):
             )
         infeed.deleter
         logging.info("%d weights, %d updates", model.count_params(), optimizer.iterations.numpy())
-    with open(FLAGS.results, "w") as file:
-        json.dump(results, file)
+    options.save(FLAGS, results)
 
 
 if __name__ == "__main__":

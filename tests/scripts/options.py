@@ -1,7 +1,11 @@
-"""The arguments of the programs beside this file: an option for each default, and a file for results."""
+"""What the programs beside this file share: an option for each default, seeds, and a file of results."""
 
 import argparse
 import json
+import random
+
+import numpy as np
+import tensorflow as tf
 
 
 def parse(words, **defaults):
@@ -13,6 +17,12 @@ def parse(words, **defaults):
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, nargs="+" if is_list else None, default=value)
     parser.add_argument("--results", help="a JSON file for losses and what else was found")
     return parser.parse_args(words)
+
+
+def seed(number):
+    random.seed(number)
+    np.random.seed(number)
+    tf.random.set_seed(number)
 
 
 def save(args, results):

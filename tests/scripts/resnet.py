@@ -1,7 +1,6 @@
 """Classifies pictures by a residual network with group normalization, in a pipeline of four IPUs, on two replicas."""
 
 import logging
-import random
 import time
 
 import numpy as np
@@ -273,9 +272,7 @@ def configure(args):
 
 
 def main(args):
-    random.seed(args.seed)
-    np.random.seed(args.seed)
-    tf.random.set_seed(args.seed)
+    options.seed(args.seed)
     config = BatchConfig(args)
     configure(args)
     dataset = make_dataset(args, config, args.seed)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import random
 import time
 
 import numpy as np
@@ -204,9 +203,7 @@ def configure(args):
 
 
 def main(args):
-    random.seed(args.seed)
-    np.random.seed(args.seed)
-    tf.random.set_seed(args.seed)
+    options.seed(args.seed)
     keras.mixed_precision.set_global_policy("float32")
     configure(args)
     steps = args.updates_per_execution * args.gradient_accumulation_count  # In one execution.
