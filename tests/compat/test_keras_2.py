@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tensorflow_ipu import __main__
-
 pytest.importorskip("tf_keras", reason="Keras 2 is not installed")
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -79,7 +77,7 @@ print("keras", keras.__version__[0], os.environ.get("TF_USE_LEGACY_KERAS"))
 """
 
 
-def test_command_chooses_the_keras_that_a_script_or_a_module_beside_it_needs(command, tmp_path, capsys):
+def test_command_chooses_the_keras_that_a_script_or_a_module_beside_it_needs(command, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_TELL + "import beside")
     (tmp_path / "beside.py").write_text("from keras.utils import tf_inspect")
@@ -90,10 +88,9 @@ def test_command_chooses_the_keras_that_a_script_or_a_module_beside_it_needs(com
         "`script.py` is for Keras 2 (beside.py:1: Keras 3 has no `keras.utils.tf_inspect`) and gets it, as `tf_keras`;"
         " `--keras 3` has it run with Keras 3"
     )
-    assert __main__.main(["--keras", "3", str(script)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert "beside.py:1: Keras 3 has no `keras.utils.tf_inspect`" in printed.err
+    done = command("--keras", "3", "script.py")
+    assert (done.stdout, done.returncode) == ("", 2)
+    assert "  beside.py:1: Keras 3 has no `keras.utils.tf_inspect`" in done.stderr
 
 
 def test_code_of_the_sdk_gets_keras_2_and_what_it_does_with_keras_ends_as_in_2021(command, tmp_path):
@@ -116,5 +113,5 @@ def test_variable_of_the_user_goes_before_what_the_script_is(command, tmp_path):
 
 def test_workers_get_the_keras_of_their_launcher(command, tmp_path):
     (tmp_path / "script.py").write_text(_TELL)
-    done = command("run", "--keras", "2", "--instances", "1", "script.py")
-    assert done.stdout.splitlines() == ["[0] keras 2 1"], done.stderr
+    done = command("run", "--keras", "2", "--instances", "2", "script.py")
+    assert sorted(done.stdout.splitlines()) == ["[0] keras 2 1", "[1] keras 2 1"], done.stderr
