@@ -27,6 +27,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -52,7 +53,7 @@ sys.modules.setdefault(_WITHOUT, None)  # pyright: ignore[reportArgumentType]
 PUMP_THREADS = "ipu-pump"
 # Threads of others that outlive their use on purpose.
 LASTING_THREADS = ("tqdm_monitor", "pydevd", "pytest_timeout")
-GRACE_SECONDS = 60.0
+DEADLINE = 60.0  # Seconds.
 
 # An example, and the making of one, takes as long as it takes beside whatever else the machine does; pytest has a deadline
 # for the test. Each run tries the same examples, so that a change fails where it is made and not in a later run by chance;
@@ -85,16 +86,6 @@ def _pumps(threads: set[str]) -> list[str]:
     return names
 
 
-def _wait_until(holds: Callable[[], bool], seconds: float) -> bool:
-    """Polls until `holds()`, at most so long; returns whether it does. For what tells nobody when it happens."""
-    end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.01)
-    return True
-
-
 def pytest_collection_finish() -> None:
     """Takes what tests import out of the collector's sight, which took half a second a look, and has it come less often."""
     gc.enable()
@@ -103,6 +94,60 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000, 10, 10)
     if sys.modules.get(_WITHOUT, sys) is None:
         del sys.modules[_WITHOUT]  # Examples use it.
+
+
+def _wait(condition: Callable[[], bool], message: Callable[[], str]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(message())
+        time.sleep(0.001)
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """`until(condition)` returns when `condition()` holds, for what tells nobody; fails after a minute."""
+    return lambda condition: _wait(condition, lambda: "the condition never came to hold")
+
+
+@pytest.fixture
+def in_thread() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
+    """`in_thread(call)` makes the call on a thread of its own, and returns its future. All threads must end in time."""
+    threads = []
+
+    def run(call: Callable[[], Any]) -> Future[Any]:
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                result = call()
+            except BaseException as exc:
+                future.set_exception(exc)
+            else:
+                future.set_result(result)
+
+        thread = threading.Thread(target=work, daemon=True)
+        threads.append(thread)
+        thread.start()
+        return future
+
+    yield run
+    for thread in threads:
+        thread.join(DEADLINE)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def within(in_thread: Callable[[Callable[[], Any]], Future[Any]]) -> Callable[[float, Callable[[], Any]], Any]:
+    """Makes a call on a thread of its own: `within(seconds, call)` returns or raises what it does, or fails in time."""
+
+    def run(seconds: float, call: Callable[[], Any]) -> Any:
+        future = in_thread(call)
+        if not wait([future], seconds).done:
+            pytest.fail(f"the call was not done after {seconds} s")
+        return future.result()
+
+    return run
 
 
 @pytest.fixture(autouse=True)
@@ -122,8 +167,7 @@ def no_thread_left() -> Iterator[None]:
 
     if left():
         gc.collect()  # A queue in a cycle, or in the traceback of a test that failed, still has its pump.
-    if not _wait_until(lambda: not left(), GRACE_SECONDS):
-        pytest.fail(f"the test leaves threads behind: {', '.join(left())}")
+    _wait(lambda: not left(), lambda: f"the test leaves threads behind: {', '.join(left())}")
 
 
 @pytest.fixture(autouse=True)
@@ -388,32 +432,6 @@ def check_growth() -> Callable[[Callable[[], object], int], None]:
         pytest.fail(f"three calls left {grown} bytes behind, and less than {limit} were expected")
 
     return check
-
-
-@pytest.fixture
-def within() -> Callable[[float, Callable[[], object]], object]:
-    """Runs a call on a thread of its own: `within(seconds, call)` returns or raises what it does, or fails in time."""
-
-    def run(seconds: float, call: Callable[[], object]) -> object:
-        outcome: list[object] = []
-        error: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                outcome.append(call())
-            except BaseException as exc:
-                error.append(exc)
-
-        thread = threading.Thread(target=work, name="within", daemon=True)
-        thread.start()
-        thread.join(seconds)
-        if thread.is_alive():
-            pytest.fail(f"the call was not done after {seconds} s")
-        if error:
-            raise error[0]
-        return outcome[0]
-
-    return run
 
 
 class _Page(html.parser.HTMLParser):

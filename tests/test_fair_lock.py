@@ -2,28 +2,14 @@
 
 import signal
 import threading
-import time
+from concurrent.futures import wait
 
 import pytest
 
 from tensorflow_ipu._base.fair_lock import FairLock
 
 
-def until(condition):
-    """Waits for a condition of another thread, for a minute at most."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def started(function):
-    thread = threading.Thread(target=function, daemon=True)
-    thread.start()
-    return thread
-
-
-def test_threads_get_the_lock_in_the_order_in_which_they_ask():
+def test_threads_get_the_lock_in_the_order_in_which_they_ask(in_thread, until):
     lock, order = FairLock(), []
 
     def take(number):
@@ -33,17 +19,16 @@ def test_threads_get_the_lock_in_the_order_in_which_they_ask():
     threads = []
     with lock:
         for number in range(8):
-            threads.append(started(lambda number=number: take(number)))
+            threads.append(in_thread(lambda number=number: take(number)))
             until(lambda: len(lock._waiting) == len(threads))
         # Who has had it comes after all of them.
     with lock:
         order.append("again")
-    for thread in threads:
-        thread.join(60)
+    wait(threads, 60)
     assert order == [*range(8), "again"]
 
 
-def test_one_thread_at_a_time_is_in_a_block_that_it_may_enter_again():
+def test_one_thread_at_a_time_is_in_a_block_that_it_may_enter_again(in_thread):
     lock, inside, most = FairLock(), [], []
 
     def work():
@@ -53,14 +38,12 @@ def test_one_thread_at_a_time_is_in_a_block_that_it_may_enter_again():
                 most.append(len(inside))
                 inside.pop()
 
-    threads = [started(work) for _ in range(8)]
-    for thread in threads:
-        thread.join(60)
+    wait([in_thread(work) for _ in range(8)], 60)
     assert most == [1] * 800
     assert lock._holder is None
 
 
-def test_an_exception_of_a_signal_handler_ends_a_wait_and_the_next_thread_gets_the_lock():
+def test_an_exception_of_a_signal_handler_ends_a_wait_and_the_next_thread_gets_the_lock(in_thread, until):
     lock, held, leave, passed = FairLock(), threading.Event(), threading.Event(), []
 
     def hold():
@@ -72,28 +55,27 @@ def test_an_exception_of_a_signal_handler_ends_a_wait_and_the_next_thread_gets_t
         with lock:
             passed.append(True)
 
-    first = started(hold)
+    first = in_thread(hold)
     assert held.wait(60)
     behind = []
 
     def interrupt():
         until(lambda: len(lock._waiting) == 1)
-        behind.append(started(pass_through))
+        behind.append(in_thread(pass_through))
         until(lambda: len(lock._waiting) == 2)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    interrupting = started(interrupt)
+    interrupting = in_thread(interrupt)
     with pytest.raises(KeyboardInterrupt), lock:
         pass
-    interrupting.join(60)
+    interrupting.result(60)
     assert len(lock._waiting) == 1
     leave.set()
-    for thread in (first, *behind):
-        thread.join(60)
+    wait([first, *behind], 60)
     assert passed == [True]
 
 
-def test_a_block_that_was_kept_from_its_end_is_ended_by_release_all():
+def test_a_block_that_was_kept_from_its_end_is_ended_by_release_all(in_thread, until):
     lock, passed = FairLock(), threading.Event()
 
     def pass_through():
@@ -102,9 +84,8 @@ def test_a_block_that_was_kept_from_its_end_is_ended_by_release_all():
 
     lock.__enter__()
     lock.__enter__()
-    thread = started(pass_through)
+    in_thread(pass_through)
     until(lambda: len(lock._waiting) == 1)
     lock.release_all()
     lock.release_all()
     assert passed.wait(60)
-    thread.join(60)

@@ -1,4 +1,4 @@
-"""The Python blocks of each page run, in order, as one script, and print what the page shows."""
+"""The Python blocks of each page run, in order, as one script, and print what the page shows; links and indices are whole."""
 
 from __future__ import annotations
 
@@ -79,3 +79,12 @@ def test_the_links_of_a_page_lead_somewhere(page):
             headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
             slugs = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in slugs, f"{path}#{anchor}"
+
+
+@pytest.mark.parametrize(
+    ("index", "files", "mention"), [("README.md", "examples/*.py", "`{}`"), ("docs/index.md", "docs/*.md", "({})")]
+)
+def test_an_index_names_every_file(index, files, mention):
+    text = (ROOT / index).read_text()
+    names = [file.name for file in sorted(ROOT.glob(files)) if file != ROOT / index]
+    assert [name for name in names if mention.format(name) not in text] == []

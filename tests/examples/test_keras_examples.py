@@ -18,8 +18,8 @@ def test_keras_digits_trains_two_pipelines_as_keras_alone_trains_and_says_what_e
     here, alone = map(float, read_line(r"test accuracy: (\S+), Keras alone: (\S+)", accuracy))
     assert here == pytest.approx(alone, abs=0.003)
     assert here > 0.7
-    assert float(losses.removeprefix("largest difference of an epoch's loss: ")) < 1e-5
-    assert float(weights.removeprefix("largest difference of a weight: ")) < 1e-5
+    assert float(losses.removeprefix("largest difference of an epoch's loss: ")) < 1e-4
+    assert float(weights.removeprefix("largest difference of a weight: ")) < 1e-4
 
 
 def test_keras_digits_learns_the_same_with_accumulated_gradients_and_no_stages(source_of, capsys):
@@ -29,9 +29,9 @@ def test_keras_digits_learns_the_same_with_accumulated_gradients_and_no_stages(s
     losses, _ = digits["train"](alone, 64, 1)
     mode = (2, 2, 1)
     model, (own_losses, _) = digits["train_on_ipus"](*mode, epochs=1)
-    np.testing.assert_allclose(own_losses, losses, rtol=1e-5)
+    np.testing.assert_allclose(own_losses, losses, rtol=1e-4)
     for own, weight in zip(model.get_weights(), alone.get_weights(), strict=True):
-        np.testing.assert_allclose(own, weight, atol=1e-5)
+        np.testing.assert_allclose(own, weight, atol=1e-4)
     digits["describe"](model, *mode)
     said = "2 IPU(s); an update: 2 replica(s) x 2 batch(es) x 16 images = 64 images"
     assert said in capsys.readouterr().out.splitlines()

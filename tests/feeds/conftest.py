@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -17,8 +15,6 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._native.library import native
-
-DEADLINE = 60.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,20 +77,6 @@ def take_one(strategy: ipu.IPUStrategy) -> Callable[[Any], Any]:
 
 
 @pytest.fixture
-def until() -> Callable[[Callable[[], bool]], None]:
-    """`until(condition)` returns when `condition()` holds, for what tells nobody; fails after a generous while."""
-
-    def wait(condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + DEADLINE
-        while not condition():
-            if time.monotonic() > end:
-                pytest.fail("the condition never came to hold")
-            time.sleep(0.001)
-
-    return wait
-
-
-@pytest.fixture
 def until_waiting(until: Callable[..., None]) -> Callable[..., None]:
     """`until_waiting(source)` returns when a program waits for an element of the queue or iterator.
 
@@ -111,31 +93,10 @@ def until_waiting(until: Callable[..., None]) -> Callable[..., None]:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
-    """`start(call)` makes the call on a thread of its own, and returns its future. All threads must end in time."""
-    threads = []
-
-    def run(call: Callable[[], Any]) -> Future[Any]:
-        future: Future[Any] = Future()
-
-        def work() -> None:
-            try:
-                result = call()
-            except BaseException as exc:
-                future.set_exception(exc)
-            else:
-                future.set_result(result)
-
-        thread = threading.Thread(target=work, daemon=True)
-        threads.append(thread)
-        thread.start()
-        return future
-
-    yield run
-    ipu.feeds.shut_down(0)  # Runs that a failed test left waiting.
-    for thread in threads:
-        thread.join(DEADLINE)
-        assert not thread.is_alive()
+def start(in_thread: Callable[..., Future[Any]]) -> Iterator[Callable[..., Future[Any]]]:
+    """`start(call)` makes the call on a thread, and returns its future. Runs that a failed test left waiting end."""
+    yield in_thread
+    ipu.feeds.shut_down(0)
 
 
 @pytest.fixture

@@ -14,10 +14,9 @@ ALL = ("float", "int32", "bool")
 NUMBERS = ("float", "int32")
 
 
-def _joined(text: str, *parts: Expression, bound: float | None = None) -> Expression:
+def _joined(text: str, *parts: Expression) -> Expression:
     """An expression that moves the elements of its parts."""
-    largest = max(part.bound for part in parts)
-    return Expression(text, largest if bound is None else bound, any(part.rough for part in parts))
+    return Expression(text, max(part.bound for part in parts), any(part.rough for part in parts))
 
 
 def _computed(text: str, bound: float) -> Expression:
@@ -35,18 +34,10 @@ def _fits(shape: Shape) -> bool:
 def unary(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
     x = w.expression(dtype, shape, depth)
     functions = [
-        ("tf.sin({})", 1.0),
-        ("tf.cos({})", 1.0),
-        ("tf.tanh({})", 1.0),
-        ("tf.sigmoid({})", 1.0),
-        ("tf.exp(tf.sin({}))", 3.0),
-        ("tf.square({})", x.bound**2),
-        ("tf.sqrt(tf.square({}) + 1)", x.bound + 1),
-        ("tf.math.log1p(tf.square({}))", x.bound + 1),
-        ("tf.nn.softplus({})", x.bound + 1),
-        ("tf.nn.gelu({})", x.bound),
-        ("tf.math.rsqrt(tf.square({}) + 1)", 1.0),
-        ("tf.math.erf({})", 1.0),
+        *((f"tf.{name}({{}})", 1.0) for name in ("sin", "cos", "tanh", "sigmoid")),
+        *(("tf.exp(tf.sin({}))", 3.0), ("tf.square({})", x.bound**2), ("tf.sqrt(tf.square({}) + 1)", x.bound + 1)),
+        *((f"tf.{name}", x.bound + 1) for name in ("math.log1p(tf.square({}))", "nn.softplus({})")),
+        *(("tf.nn.gelu({})", x.bound), ("tf.math.rsqrt(tf.square({}) + 1)", 1.0), ("tf.math.erf({})", 1.0)),
         ("-{}", x.bound),
     ]
     text, bound = w.one_of(functions)
@@ -59,11 +50,7 @@ def continuous(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
     text = w.one_of(
         ("tf.nn.relu({})", "tf.abs({})", "tf.clip_by_value({}, -1.0, 1.5)", "tf.nn.relu6({})", "tf.nn.elu({})")
     )
-    return (
-        _joined(text.format(x.text), x, bound=x.bound)
-        if "elu(" not in text
-        else _computed(text.format(x.text), x.bound)
-    )
+    return Expression(text.format(x.text), x.bound, x.rough or "elu(" in text)
 
 
 @rule("float", smooth=True, rough=True)
@@ -137,9 +124,8 @@ def cast(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
     }
     kind = w.one_of(others[dtype])
     x = w.expression(kind, shape, depth, exact=dtype == "int32" or kind != "float16")
-    return Expression(
-        f"tf.cast({x.text}, tf.{dtype})", x.bound if kind != "bool" else 1.0, x.rough or dtype == "float16"
-    )
+    bound = x.bound if kind != "bool" else 1.0
+    return Expression(f"tf.cast({x.text}, tf.{dtype})", bound, x.rough or dtype == "float16")
 
 
 # Sums, products and the like.
@@ -154,10 +140,8 @@ def reduced(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | Non
     if dtype == "bool":
         x = w.exact(dtype, whole, depth)
         return Expression(f"tf.reduce_{w.one_of(('any', 'all'))}({x.text}, {axis})")
-    names = (
-        ("sum", "mean") if w.is_smooth else ("sum", "max", "min") if dtype == "int32" else ("sum", "mean", "max", "min")
-    )
-    name = w.one_of(names)
+    whole_names = ("sum", "max", "min") if dtype == "int32" else ("sum", "mean", "max", "min")
+    name = w.one_of(("sum", "mean") if w.is_smooth else whole_names)
     x = w.expression(dtype, whole, depth, exact=dtype == "int32")
     text = f"tf.reduce_{name}({x.text}, {axis})"
     if name == "sum":
@@ -178,29 +162,23 @@ def product(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | Non
     return Expression(text, depth_of_product * x.bound * y.bound, dtype != "int32")
 
 
-@rule("float", smooth=True, rough=True)
+@rule("float", smooth=True, rough=True, rank=1)
 def normalized(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     x = w.expression(dtype, shape, depth)
     text = w.one_of(("tf.nn.softmax({})", "tf.nn.l2_normalize({}, -1, 0.5)", "tf.nn.log_softmax(tf.sin({}))"))
     return _computed(text.format(x.text), 4.0)
 
 
-@rule(*NUMBERS)
+@rule(*NUMBERS, rank=1)
 def summed_up(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     axis = w.number(0, len(shape) - 1)
     x = w.expression(dtype, shape, depth, exact=dtype == "int32")
     text = f"tf.cumsum({x.text}, {axis}, exclusive={w.number(0, 1) == 1})"
     return Expression(text, shape[axis] * x.bound, dtype != "int32")
 
 
-@rule(*NUMBERS)
+@rule(*NUMBERS, rank=1)
 def sorted_along(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     if dtype == "int32" and w.number(0, 1):
         kind = w.one_of(("int32", "float32"))
         return Expression(f"tf.argsort({w.exact(kind, shape, depth).text}, stable=True)", 4.0)
@@ -221,10 +199,8 @@ def place(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
 # Layers.
 
 
-@rule("float", smooth=True, rough=True)
+@rule("float", smooth=True, rough=True, rank=4)
 def convolution(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if len(shape) != 4:
-        return None
     *batch_and_space, features = shape
     channels, side = w.number(1, 3), w.number(1, 3)
     images = w.expression(dtype, (*batch_and_space, channels), depth)
@@ -265,10 +241,8 @@ def reshaped(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
     return _joined(f"tf.reshape({x.text}, {list(shape)})", x)
 
 
-@rule(*ALL, smooth=True)
+@rule(*ALL, smooth=True, rank=2)
 def turned(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if len(shape) < 2:
-        return None
     order = sorted(range(len(shape)), key=lambda _: w.number(0, 99))
     before = [0] * len(shape)
     for at, axis in enumerate(order):
@@ -277,10 +251,8 @@ def turned(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None
     return _joined(f"tf.transpose({x.text}, {order})", x)
 
 
-@rule(*ALL, smooth=True)
+@rule(*ALL, smooth=True, rank=1)
 def reversed_or_rolled(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     axis, x = w.number(0, len(shape) - 1), w.expression(dtype, shape, depth)
     if w.number(0, 1):
         return _joined(f"tf.reverse({x.text}, [{axis}])", x)
@@ -317,20 +289,16 @@ def row(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
     return _joined(f"({x.text})[:, {w.index(size, depth - 1)}]", x)
 
 
-@rule(*ALL, smooth=True)
+@rule(*ALL, smooth=True, rank=1)
 def gathered(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     axis, size = w.number(0, len(shape) - 1), w.number(1, 4)
     x = w.expression(dtype, (*shape[:axis], size, *shape[axis + 1 :]), depth)
     places = w.exact("int32", (shape[axis],), depth - 1)
     return _joined(f"tf.gather({x.text}, tf.math.floormod({places.text}, {size}), axis={axis})", x)
 
 
-@rule(*NUMBERS, smooth=True)
+@rule(*NUMBERS, smooth=True, rank=1)
 def scattered(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     x, rows = w.expression(dtype, shape, depth), w.expression(dtype, (2, *shape[1:]), depth)
     if w.number(0, 1):
         first = w.number(0, shape[0] - 1)
@@ -353,10 +321,8 @@ def segments(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | No
     return Expression(text, 4 * x.bound, dtype != "int32")
 
 
-@rule(*ALL, smooth=True)
+@rule(*ALL, smooth=True, rank=1)
 def joined(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     axis = w.number(0, len(shape) - 1)
     if shape[axis] == 1:
         x = w.expression(dtype, (*shape[:axis], *shape[axis + 1 :]), depth)
@@ -378,10 +344,8 @@ def padded(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None
     return _joined(f"tf.pad({x.text}, {pads})", x)
 
 
-@rule(*ALL, smooth=True)
+@rule(*ALL, smooth=True, rank=1)
 def repeated(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     axis = w.number(0, len(shape) - 1)
     x = w.expression(dtype, (*shape[:axis], 1, *shape[axis + 1 :]), depth)
     if w.number(0, 1):
@@ -390,10 +354,8 @@ def repeated(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | No
     return _joined(f"tf.tile({x.text}, {times})", x)
 
 
-@rule("float")
+@rule("float", rank=1)
 def one_hot(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     return Expression(f"tf.one_hot({w.exact('int32', shape[:-1], depth).text}, {shape[-1]}, dtype=tf.{dtype})", 1.0)
 
 
@@ -443,10 +405,8 @@ def loop(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression:
     return Expression(text, max(first.bound, body.bound), rough)
 
 
-@rule(*NUMBERS, smooth=True)
+@rule(*NUMBERS, smooth=True, rank=1)
 def mapped(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
-    if not shape:
-        return None
     kind, inner = w.one_of(("float32", "int32")), w.shape()[:2]
     if w.is_smooth:
         kind = "float32"

@@ -218,11 +218,8 @@ class Writer:
             self.results.append(name)
 
     def _result(self) -> None:
-        dtype, shape, name = (
-            self.one_of(("float32", "float32", "float16", "int32", "bool")),
-            self.shape(),
-            self.fresh("r"),
-        )
+        dtype = self.one_of(("float32", "float32", "float16", "int32", "bool"))
+        shape, name = self.shape(), self.fresh("r")
         value = self.expression(dtype, shape, 3)
         self.line(f"{name} = {value.text}")
         self._keep(name, dtype, shape, value)
@@ -290,16 +287,19 @@ SMOOTH: set[Rule] = set()
 ROUGH: set[Rule] = set()
 
 
-def rule(*kinds: str, smooth: bool = False, rough: bool = False) -> Callable[[Rule], Rule]:
-    """Registers what writes an expression of these kinds, or None if it has none of the type and shape."""
+def rule(*kinds: str, rank: int = 0, smooth: bool = False, rough: bool = False) -> Callable[[Rule], Rule]:
+    """Registers what writes an expression of these kinds and of this rank or more, or None if it has none of the shape."""
 
-    def registered(one: Rule) -> Rule:
+    def register(write_any: Rule) -> Rule:
+        def write_rank(w: Writer, dtype: str, shape: Shape, depth: int) -> Expression | None:
+            return write_any(w, dtype, shape, depth) if len(shape) >= rank else None
+
         for kind in kinds:
-            RULES[kind].append(one)
+            RULES[kind].append(write_rank)
         if smooth:
-            SMOOTH.add(one)
+            SMOOTH.add(write_rank)
         if rough:
-            ROUGH.add(one)
-        return one
+            ROUGH.add(write_rank)
+        return write_any
 
-    return registered
+    return register

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from io import BytesIO
 from pathlib import Path
 from subprocess import PIPE
@@ -240,7 +239,7 @@ sys.exit(run_script._as_worker(script))
 
 
 @pytest.mark.parametrize(("number", "times"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
-def test_signals_end_all_workers(start, number, times):
+def test_signals_end_all_workers(start, until, number, times):
     """One that a worker heeds, or the second one."""
     code = f"""
         def caught(number, frame):
@@ -261,10 +260,7 @@ def test_signals_end_all_workers(start, number, times):
         process.send_signal(number)
     process.communicate(timeout=240)
     assert process.returncode == 128 + number
-    limit = time.monotonic() + 120
-    while any(os.path.exists(f"/proc/{each}") for each in numbers):
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    until(lambda: not any(os.path.exists(f"/proc/{worker}") for worker in numbers))
 
 
 def test_help_is_there_and_loads_no_tensorflow(tmp_path):

@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import threading
-import time
 import weakref
 
 import numpy as np
@@ -20,12 +19,10 @@ from tensorflow_ipu.programs._interrupts import run_interruptibly
 FAILED = tf.errors.FailedPreconditionError
 
 
-def until_waiting(domains, count, seconds=60.0):
-    """Returns when so many arrivals wait on the device, which tells nobody."""
-    end = time.monotonic() + seconds
-    while domains.domain_waiting(0) != count:
-        assert time.monotonic() < end
-        time.sleep(0.001)
+@pytest.fixture
+def until_waiting(domains, until):
+    """`until_waiting(count)` returns when so many arrivals wait on the device."""
+    return lambda count: until(lambda: domains.domain_waiting(0) == count)
 
 
 def test_sixteen_replicas_that_compute_between_six_collectives_in_flight_agree(start, trace):
@@ -90,11 +87,11 @@ def test_replicas_in_different_branches_fail_at_the_limit_for_waits(start, trace
         assert "left" in result.message or "right" in result.message
 
 
-def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works(domains, start, trace):
+def test_an_aborted_run_fails_everywhere_with_the_given_error_and_the_next_works(domains, until_waiting, start, trace):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
     others = trace(lambda x: cross_replica_sum(cross_replica_sum(x)), tf.TensorSpec([]))
     run = start([compiled, others], [(1.0,), (1.0,)])
-    until_waiting(domains, 2)
+    until_waiting(2)
     domains.domain_abort(0, tf.errors.OUT_OF_RANGE, b"replica 7 has no more data")
     for result in run.wait():
         assert isinstance(result, tf.errors.OutOfRangeError)
@@ -117,7 +114,9 @@ def test_replicas_that_do_not_agree_at_a_site_fail_by_its_name(monkeypatch, star
             assert any(each in result.message for each in words.split("|"))
 
 
-def test_a_program_without_a_run_is_refused_and_interrupt_ends_a_wait_for_another_replica(domains, trace):
+def test_a_program_without_a_run_is_refused_and_interrupt_ends_a_wait_for_another_replica(
+    domains, until_waiting, trace
+):
     compiled = trace(cross_replica_sum, tf.TensorSpec([]))
     domains.domain_begin(0, 1)
     states = [state._ipu_native.state("/device:IPU:0", 1, 2) for state in compiled.captured_inputs]
@@ -127,7 +126,7 @@ def test_a_program_without_a_run_is_refused_and_interrupt_ends_a_wait_for_anothe
     states = [state._ipu_native.state("/device:IPU:0", 0, 2) for state in compiled.captured_inputs]
 
     def press():
-        until_waiting(domains, 1)
+        until_waiting(1)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=press)

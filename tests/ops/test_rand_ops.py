@@ -244,7 +244,7 @@ def test_random_layers_of_keras_draw_what_they_draw_without_xla(strategy):
     program = tf.function(lambda: [layer(images, training=True) for layer in mine], jit_compile=True)
     for _ in range(2):
         for layer, found in zip(plain, strategy.run(program), strict=True):
-            np.testing.assert_allclose(found, layer(images, training=True), rtol=1e-6, atol=1e-7)
+            np.testing.assert_allclose(found, layer(images, training=True), rtol=1e-5, atol=1e-6)
 
 
 STREAMS = {

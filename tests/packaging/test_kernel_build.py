@@ -14,6 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,20 @@ def kernels() -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="module")
+def tensorflow(kernels: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A TensorFlow of two empty libraries: to link with the real ones takes four seconds each time."""
+    folder = tmp_path_factory.mktemp("tensorflow")
+    for name in ("framework", "cc"):
+        library = folder / f"libtensorflow_{name}.so.2"
+        subprocess.run(["g++", "-shared", "-x", "c++", os.devnull, "-o", library], check=True, timeout=300)
+    return kernels.TensorFlow(folder, kernels.SUPPORTED_TENSORFLOW[-1])
+
+
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A source tree of two small sources that need no TensorFlow, one of which includes a header."""
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: ModuleType, tensorflow: Any) -> Path:
+    """A source tree of two small sources, one of which includes a header."""
+    monkeypatch.setattr(kernels, "find_tensorflow", lambda: tensorflow)
     shutil.copy(ROOT / "CMakeLists.txt", tmp_path)
     for folder in ("core", "ops"):
         (tmp_path / "tensorflow_ipu" / "kernels" / folder).mkdir(parents=True)

@@ -93,7 +93,7 @@ def in_loop(call: Callable[[Any], Any]) -> Any:
 
 def assert_equal(found: dict[str, Any], wanted: dict[str, Any]) -> None:
     for name, value in wanted.items():
-        np.testing.assert_allclose(found[name], value, 1e-6, 1e-6, err_msg=name)
+        np.testing.assert_allclose(found[name], value, 1e-5, 1e-5, err_msg=name)
 
 
 # Of a known range beside such a place, XLA took the first elements.
@@ -150,7 +150,7 @@ def test_updates_of_a_tensor_and_their_gradients_equal_those_of_plain_tensorflow
     )
     for at, i in enumerate((1, 2, 3)):
         for one, other in zip(found, updated(x, y, tf.constant(i)), strict=True):
-            np.testing.assert_allclose(one[at], other, 1e-6, 1e-6)
+            np.testing.assert_allclose(one[at], other, 1e-5, 1e-5)
 
 
 def test_slices_of_as_many_elements_in_every_run_have_that_shape_while_they_are_traced(strategy):
@@ -269,4 +269,4 @@ def test_random_crop_trains_with_the_numbers_of_plain_keras(strategy):
 
     with strategy.scope():
         losses = trained()
-    np.testing.assert_allclose(losses, trained(), 1e-6)
+    np.testing.assert_allclose(losses, trained(), 1e-4)

@@ -5,10 +5,8 @@ them comes near the data. A small network, trained on what was kept, then says w
 distance goes to nothing (a regression adjustment).
 """
 
-import argparse
-import json
-
 import numpy as np
+import options
 import tensorflow as tf
 import tensorflow_probability as tfp
 from tensorflow import keras
@@ -30,40 +28,26 @@ OBSERVED = ("confirmed", "recovered", "dead")
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-
-    group = parser.add_argument_group("Epidemic")
-    group.add_argument("--population", type=float, default=1e5)
-    group.add_argument("--first-cases", type=float, default=50)
-    group.add_argument("--days", type=int, default=20)
-    group.add_argument("--summary-days", type=int, default=4, help="how many days the network sees")
-
-    group = parser.add_argument_group("Simulation")
-    group.add_argument("--samples", type=int, default=1024, help="samples of an iteration, by replica")
-    group.add_argument("--chunk-size", type=int, default=128, help="samples that go to the host together")
-    group.add_argument("--tolerance", type=float, default=0.2, help="distance from the data up to which one is kept")
-    group.add_argument("--wanted", type=int, default=64, help="how many samples to keep")
-    group.add_argument("--max-iterations", type=int, default=40, help="of the loop, in each run")
-    group.add_argument("--max-runs", type=int, default=5)
-    group.add_argument(
-        "--prior-width", type=float, default=0.25, help="how sure we are of detection, in parts of its range"
+    return options.parse(
+        arguments,
+        population=1e5,
+        first_cases=50.0,
+        days=20,
+        summary_days=4,  # Days that the network sees.
+        samples=1024,  # Of an iteration, by replica.
+        chunk_size=128,  # Samples that go to the host together.
+        tolerance=0.2,  # The distance from the data up to which a sample is kept.
+        wanted=64,  # Samples to keep.
+        max_iterations=40,  # Of the loop, in each run.
+        max_runs=5,
+        prior_width=0.25,  # Of the detection, in parts of its range.
+        units=16,
+        epochs=12,
+        batch_size=16,
+        learning_rate=0.02,
+        replicas=2,
+        seed=12,
     )
-
-    group = parser.add_argument_group("Network")
-    group.add_argument("--units", type=int, default=16)
-    group.add_argument("--epochs", type=int, default=12)
-    group.add_argument("--batch-size", type=int, default=16)
-    group.add_argument("--learning-rate", type=float, default=0.02)
-
-    parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=12)
-    parser.add_argument("--results", help="a JSON file for what was found, and the losses of the network")
-    args = parser.parse_args(arguments)
-    if args.samples % args.chunk_size:
-        parser.error("--chunk-size has to divide --samples")
-    if args.wanted % (args.batch_size * args.replicas):
-        parser.error("--batch-size, times --replicas, has to divide --wanted")
-    return args
 
 
 # The epidemic.
@@ -167,8 +151,8 @@ def run_on_ipus(args, strategy, data):
         for start in range(0, args.samples, args.chunk_size):
             chunk = {name: values[start : start + args.chunk_size] for name, values in samples.items()}
             hits = tf.reduce_sum(tf.cast(chunk["distance"] <= args.tolerance, tf.int32))
-            if args.replicas > 1:  # All of them hand something to the host, or none does.
-                hits = ipu.cross_replica_ops.cross_replica_sum(hits)
+            # All replicas hand something to the host, or none does.
+            hits = ipu.cross_replica_ops.cross_replica_sum(hits)
             enqueue = tf.cond(hits > 0, lambda chunk=chunk: outfeed.enqueue(chunk), tf.no_op)
             with tf.control_dependencies([enqueue]):
                 kept += hits
@@ -182,9 +166,7 @@ def run_on_ipus(args, strategy, data):
     found = []
     state = [tf.constant(0), tf.constant(0), tf.constant(0)]
     for run in range(args.max_runs):
-        state = strategy.run(loop, args=state)
-        if args.replicas > 1:
-            state = [strategy.experimental_local_results(value)[0] for value in state]
+        state = [strategy.experimental_local_results(value)[0] for value in strategy.run(loop, args=state)]
         number, kept, enqueued = (int(value) for value in state)
         if enqueued:
             found += chunks_of(args, outfeed.dequeue())
@@ -195,10 +177,8 @@ def run_on_ipus(args, strategy, data):
 
 
 def chunks_of(args, elements):
-    """What was dequeued, as a list of chunks; those of several replicas one after the other."""
+    """What was dequeued, as a list of chunks; those of the replicas one after the other."""
     arrays = {name: values.numpy() for name, values in elements.items()}
-    if args.replicas == 1:
-        return [{name: values[index] for name, values in arrays.items()} for index in range(len(arrays["distance"]))]
     places = [(index, replica) for index in range(len(arrays["distance"])) for replica in range(args.replicas)]
     return [{name: values[index][replica] for name, values in arrays.items()} for index, replica in places]
 
@@ -281,16 +261,12 @@ def main(args):
     strategy = ipu.ipu_strategy.IPUStrategyV1()
     with strategy.scope():
         chunks, iterations = run_on_ipus(args, strategy, data)
-        if not chunks:
-            raise SystemExit("nothing came near the data; raise --tolerance")
         samples = nearest(args, chunks)
         results = results_of(args, data, samples, iterations)
     mean = np.average(samples["parameters"], axis=0, weights=samples["weight"])
     for name, true, kept, adjusted in zip(PARAMETERS, TRUE, mean, results["estimate"]):
         print(f"{name:10} is {true:.3f}, of samples {kept:.3f}, adjusted {adjusted:.3f}")
-    if args.results:
-        with open(args.results, "w") as file:
-            json.dump(results, file)
+    options.save(args, results)
 
 
 if __name__ == "__main__":

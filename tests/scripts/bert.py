@@ -1,11 +1,9 @@
 """Pretrains a small BERT in float16: a functional model, whose layers are exchanged for an IPU's, in a pipeline."""
 
-import argparse
-import json
 import logging
-import random
 
 import numpy as np
+import options
 import tensorflow as tf
 from bert_model import assign_stages, build_model, convert
 from ipu_tensorflow_addons.keras.optimizers import LAMBIpuOptimizer
@@ -19,29 +17,27 @@ logger = logging.getLogger("bert")
 
 
 def parse_arguments(words=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    add = parser.add_argument
-    add("--micro-batch-size", type=int, default=2, help="sequences in one pass")
-    add("--gradient-accumulation-count", type=int, default=8, help="micro-batches in one weight update")
-    add("--executions", type=int, default=3, help="how often the host runs the program")
-    add("--updates-per-execution", type=int, default=2, help="weight updates in one run of the program")
-    add("--vocabulary", type=int, default=48, help="words")
-    add("--length", type=int, default=12, help="words of a sequence")
-    add("--predictions", type=int, default=3, help="words of a sequence that are predicted")
-    add("--hidden-size", type=int, default=16, help="features of a word")
-    add("--heads", type=int, default=2, help="heads of an attention")
-    add("--layers", type=int, default=2, help="encoder layers")
-    add("--dropout", type=float, default=0.0, help="dropout of hidden states")
-    add("--embedding-serialization", type=int, default=4, help="parts of the word embedding")
-    add("--no-outlining", dest="outline", action="store_false", help="do not share code among layers")
-    add("--device-mapping", type=int, nargs="+", default=[0, 1, 2, 0], help="the IPU of each stage")
-    add("--learning-rate", type=float, default=0.02, help="learning rate at the end of the warm-up")
-    add("--warmup", type=float, default=0.3, help="share of the weight updates before that")
-    add("--weight-decay", type=float, default=0.01, help="of LAMB")
-    add("--loss-scaling", type=float, default=128.0, help="factor of the loss, and divisor of the gradients")
-    add("--seed", type=int, default=5, help="of weights and data")
-    add("--results", help="a JSON file for the losses")
-    return parser.parse_args(words)
+    return options.parse(
+        words,
+        micro_batch_size=2,
+        gradient_accumulation_count=8,
+        executions=3,
+        updates_per_execution=2,
+        vocabulary=48,
+        length=12,
+        predictions=3,  # Words of a sequence that are predicted.
+        hidden_size=16,
+        heads=2,
+        layers=2,
+        dropout=0.0,
+        embedding_serialization=4,
+        device_mapping=[0, 1, 2, 0],
+        learning_rate=0.02,  # At the end of the warm-up.
+        warmup=0.3,  # The share of the weight updates before that.
+        weight_decay=0.01,
+        loss_scaling=128.0,
+        seed=5,
+    )
 
 
 # Data.
@@ -168,8 +164,8 @@ def make_optimizer(args, schedule):
         m_dtype=tf.float32,
         v_dtype=tf.float32,
         optimizer_compute_precisions=(tf.float32, tf.float16),
-        outline_apply_gradients=args.outline,
-        outline_apply_gradients_kwargs={"unique_sharding": True} if args.outline else None,
+        outline_apply_gradients=True,
+        outline_apply_gradients_kwargs={"unique_sharding": True},
         gradient_transformers=[],
     )
     return StaticLossScaleOptimizer(optimizer, args.loss_scaling)
@@ -204,9 +200,7 @@ def configure(args):
 
 
 def main(args):
-    random.seed(args.seed)
-    np.random.seed(args.seed)
-    tf.random.set_seed(args.seed)
+    options.seed(args.seed)
     keras.mixed_precision.set_global_policy(keras.mixed_precision.Policy("float16"))
     configure(args)
     steps = args.updates_per_execution * args.gradient_accumulation_count
@@ -233,9 +227,7 @@ def main(args):
             {"learning_rate": rates, "mlm_queue": losses["mlm"].queue, "nsp_queue": losses["nsp"].queue}
         )
         model.fit(make_dataset(args), steps_per_epoch=steps, epochs=args.executions, callbacks=[callback], verbose=0)
-    if args.results:
-        with open(args.results, "w") as file:
-            json.dump(callback.executions, file)
+    options.save(args, callback.executions)
 
 
 if __name__ == "__main__":

@@ -205,8 +205,7 @@ def outlining(*kinds):
 
 def convert(model, args):
     model = GraphRewriter(for_ipus(args)).rewrite(model)
-    if args.outline:
-        model = GraphRewriter(outlining(SelfAttention, FeedForward)).rewrite(model)
+    model = GraphRewriter(outlining(SelfAttention, FeedForward)).rewrite(model)
     kinds = defaultdict(int)
     for layer in model.layers:
         kinds["operation" if isinstance(layer, (TFOpLambda, SlicingOpLambda)) else type(layer).__name__] += 1

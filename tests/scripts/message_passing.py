@@ -1,12 +1,11 @@
 """Tells triangles from paths in packed graphs, by messages along their edges, in a training loop of its own."""
 
-import json
 import os
-import random
 import time
 from functools import partial
 
 import numpy as np
+import options
 import tensorflow as tf
 from absl import app, flags, logging
 from ipu_tensorflow_addons.keras.layers import LayerNormalization
@@ -27,7 +26,6 @@ flags.DEFINE_integer("layers", 2, "rounds of messages")
 flags.DEFINE_integer("serialization", 2, "parts of the look-ups in the table")
 flags.DEFINE_float("lr", 0.01, "learning rate in the first epoch")
 flags.DEFINE_float("lr_decay", 0.8, "factor of the learning rate after each epoch")
-flags.DEFINE_enum("adam_m_dtype", "float32", ("float16", "float32"), "type of the first moments")
 flags.DEFINE_enum("gather_scatter", "grouped", ("grouped", "debug"), "by operations for tiles, or pack by pack")
 flags.DEFINE_integer("seed", 3, "of weights and data")
 flags.DEFINE_string("results", None, "a JSON file for losses")
@@ -218,16 +216,12 @@ def configure():
 
 
 def main(_):
-    random.seed(FLAGS.seed)
-    np.random.seed(FLAGS.seed)
-    tf.random.set_seed(FLAGS.seed)
+    options.seed(FLAGS.seed)
     strategy = configure()
     results = {"loss": [], "accuracy": []}
     with strategy.scope():
         model = GraphClassifier()
-        optimizer = AdamIpuOptimizer(
-            FLAGS.lr, epsilon=1e-6, m_dtype=tf.as_dtype(FLAGS.adam_m_dtype), v_dtype=tf.float32
-        )
+        optimizer = AdamIpuOptimizer(FLAGS.lr, epsilon=1e-6, m_dtype=tf.float32, v_dtype=tf.float32)
         infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(make_dataset(FLAGS.seed))
         outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
 
@@ -252,9 +246,7 @@ def main(_):
             )
         infeed.deleter
         logging.info("%d weights, %d updates", model.count_params(), optimizer.iterations.numpy())
-    if FLAGS.results:
-        with open(FLAGS.results, "w") as file:
-            json.dump(results, file)
+    options.save(FLAGS, results)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 import contextlib
 import importlib.util
 import json
-import random
 import sys
 import tempfile
 from functools import partial
@@ -11,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import options
 import tensorflow as tf
 from tensorflow import keras
 
@@ -20,12 +20,6 @@ def load(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def seed(number):
-    random.seed(number)
-    np.random.seed(number)
-    tf.random.set_seed(number)
 
 
 def micro_batches(dataset, size):
@@ -97,7 +91,7 @@ def resnet(words):
     program.keras_ipu = SimpleNamespace(PipelineStage=lambda stage: contextlib.nullcontext())
     args = program.parse_arguments(words)
     config = program.BatchConfig(args)
-    seed(args.seed)
+    options.seed(args.seed)
     # Batch normalization has the statistics of what all replicas have at a time.
     args.micro_batch_size *= args.replicas
     model = program.build_model(args)
@@ -132,7 +126,7 @@ def resnet(words):
 def bert(words):
     program = load("bert")
     args = program.parse_arguments(words)
-    seed(args.seed)
+    options.seed(args.seed)
     keras.mixed_precision.set_global_policy(keras.mixed_precision.Policy("float16"))
     gelu = partial(tf.nn.gelu, approximate=True)
     sys.modules["bert_model"].ipu = SimpleNamespace(nn_ops=SimpleNamespace(gelu=gelu))
@@ -184,9 +178,9 @@ def lamb(model, schedule, weight_decay, loss_scaling):
 def unet(words):
     program = load("unet")
     args = program.parse_arguments([*words, "--num-ipus", "0"])
-    seed(args.seed)
+    options.seed(args.seed)
     model = program.build_model(args)
-    steps = args.updates_per_execution * args.gradient_accumulation_count * args.replicas
+    steps = args.updates_per_execution * args.gradient_accumulation_count
     examples = steps * args.micro_batch_size
     schedule = keras.optimizers.schedules.ExponentialDecay(
         args.learning_rate, args.updates_per_execution, args.decay_rate
@@ -202,12 +196,11 @@ def unet(words):
         }
 
     data = [iter(program.make_dataset(args, examples, args.seed + number)) for number in (0, 1)]
-    updates, count = args.executions * args.updates_per_execution, args.gradient_accumulation_count * args.replicas
+    updates, count = args.executions * args.updates_per_execution, args.gradient_accumulation_count
     validated = []
 
     def validate(update):
-        execution, rest = divmod(update + 1, args.updates_per_execution)
-        if not rest and execution % args.eval_freq == 0:
+        if (update + 1) % args.updates_per_execution == 0:
             batches = [next(data[1]) for _ in range(steps)]
             masks = [np.argmax(model(images), axis=-1) for images, _ in batches]
             validated.append(means([loss_of(batch, training=False) for batch in batches]))
@@ -225,7 +218,7 @@ def message_passing(words):
     program.LayerNormalization = keras.layers.LayerNormalization
     flags = program.FLAGS
     flags(["message_passing", "--gather_scatter=debug", *words])
-    seed(flags.seed)
+    options.seed(flags.seed)
     model = program.GraphClassifier()
     optimizer = keras.optimizers.Adam(flags.lr, epsilon=1e-6)
     accuracies = []

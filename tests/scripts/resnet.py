@@ -1,12 +1,10 @@
 """Classifies pictures by a residual network with group normalization, in a pipeline of four IPUs, on two replicas."""
 
-import argparse
-import json
 import logging
-import random
 import time
 
 import numpy as np
+import options
 import popdist
 import tensorflow as tf
 from ipu_tensorflow_addons.keras.layers import GroupNormalization
@@ -35,31 +33,26 @@ class BatchConfig:
 
 
 def parse_arguments(words=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    add = parser.add_argument
-    add("--replicas", type=int, default=2, help="copies of the pipeline")
-    add("--micro-batch-size", type=int, default=2, help="pictures in one pass")
-    add("--gradient-accumulation-count", type=int, default=8, help="micro-batches of a replica in one weight update")
-    add("--executions", type=int, default=3, help="how often the host runs the program")
-    add("--updates-per-execution", type=int, default=2, help="weight updates in one run of the program")
-    add("--picture-size", type=int, default=8, help="height and width of a picture")
-    add("--num-classes", type=int, default=5, help="classes")
-    add("--filters", type=int, nargs="+", default=[8, 16], help="channels of each group of blocks")
-    add("--blocks", type=int, default=1, help="blocks in each group")
-    add("--groups", type=int, default=4, help="groups of the normalization in blocks")
-    add(
-        "--bn-momentum", type=float, default=0.9, help="momentum of the batch normalization after the first convolution"
+    return options.parse(
+        words,
+        replicas=2,
+        micro_batch_size=2,
+        gradient_accumulation_count=8,
+        executions=3,
+        updates_per_execution=2,
+        picture_size=8,
+        num_classes=5,
+        filters=[8, 16],  # Of each block.
+        groups=4,  # Of the normalization in blocks.
+        bn_momentum=0.9,
+        label_smoothing=0.1,
+        learning_rate=0.1,  # At the end of the warm-up.
+        warmup_updates=2,
+        momentum=0.9,
+        weight_decay=1e-3,
+        loss_scaling=64.0,
+        seed=42,
     )
-    add("--label-smoothing", type=float, default=0.1, help="share of a label that goes to all classes")
-    add("--learning-rate", type=float, default=0.1, help="learning rate at the end of the warm-up")
-    add("--warmup-updates", type=int, default=2, help="weight updates before that")
-    add("--momentum", type=float, default=0.9, help="momentum of sgd")
-    add("--weight-decay", type=float, default=1e-3, help="of the kernels")
-    add("--loss-scaling", type=float, default=64.0, help="factor of the loss, and divisor of the gradients")
-    add("--schedule", choices=["Grouped", "Interleaved"], default="Grouped", help="of the pipeline")
-    add("--seed", type=int, default=42, help="of weights and data")
-    add("--results", help="a JSON file for losses and metrics")
-    return parser.parse_args(words)
 
 
 def make_dataset(args, config, seed):
@@ -101,7 +94,7 @@ def residual_block(x, filters, strides, args, name):
 
 
 def build_model(args):
-    """The first convolution is in stage 0, the groups of blocks in those that follow, the classes in the last."""
+    """The first convolution is in stage 0, the residual blocks in those that follow, the classes in the last."""
     pictures = keras.Input((args.picture_size, args.picture_size, 3), args.micro_batch_size, name="pictures")
     with keras_ipu.PipelineStage(0):
         x = convolution(pictures, args.filters[0], 3, 1, "first")
@@ -109,8 +102,7 @@ def build_model(args):
         x = tf.nn.relu(x)
     for group, filters in enumerate(args.filters):
         with keras_ipu.PipelineStage(group + 1):
-            for block in range(args.blocks):
-                x = residual_block(x, filters, 2 if group and not block else 1, args, f"group_{group}_block_{block}")
+            x = residual_block(x, filters, 2 if group else 1, args, f"group_{group}")
     with keras_ipu.PipelineStage(STAGES - 1):
         x = GroupNormalization(args.groups, epsilon=1e-4, name="last_norm")(x)
         x = keras.layers.GlobalAveragePooling2D()(tf.nn.relu(x))
@@ -280,9 +272,7 @@ def configure(args):
 
 
 def main(args):
-    random.seed(args.seed)
-    np.random.seed(args.seed)
-    tf.random.set_seed(args.seed)
+    options.seed(args.seed)
     config = BatchConfig(args)
     configure(args)
     dataset = make_dataset(args, config, args.seed)
@@ -292,12 +282,11 @@ def main(args):
     with strategy.scope():
         model = build_model(args)
         model.print_pipeline_stage_assignment_summary()
-        modes = ipu.ops.pipelining_ops.RecomputationMode
         model.set_pipelining_options(
             gradient_accumulation_steps_per_replica=config.count,
             gradient_accumulation_reduction_method=GradientAccumulationReductionMethod.MEAN,
-            pipeline_schedule=ipu.ops.pipelining_ops.PipelineSchedule[args.schedule],
-            recomputation_mode=modes.RecomputeAndBackpropagateInterleaved if args.schedule == "Grouped" else modes.Auto,
+            pipeline_schedule=ipu.ops.pipelining_ops.PipelineSchedule.Grouped,
+            recomputation_mode=ipu.ops.pipelining_ops.RecomputationMode.RecomputeAndBackpropagateInterleaved,
             offload_weight_update_variables=False,
         )
         model.set_replication_options(replicated_metric_reduction_method="MEAN")
@@ -327,10 +316,8 @@ def main(args):
         )
         found = model.evaluate(validation, steps=config.micro_batches_per_execution, verbose=0)
         logger.info("validation: %s", found)
-    if args.results:
-        with open(args.results, "w") as file:
-            validation = dict(zip(model.metrics_names, map(float, found)))
-            json.dump({"executions": logs.executions, "validation": validation}, file)
+    validation = dict(zip(model.metrics_names, map(float, found)))
+    options.save(args, {"executions": logs.executions, "validation": validation})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Programs in the style of 2021, unmodified, train to the numbers of their models in plain Keras 2."""
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +12,17 @@ from tensorflow_ipu.__main__ import main
 COUNTED = ("accuracy", "bright", "dice", "val_dice")
 
 
-def _agree(found, expected, rtol, atol=1e-6):
-    """Whether results are the same to rounding: lists of numbers, or of dicts of numbers, of all that is expected."""
+def _agree(found, expected, rtol, atol=None):
+    """Whether results are the same to rounding: numbers, or dicts and lists of them, of all that is expected."""
     if isinstance(expected, dict):
         assert expected.keys() <= found.keys()
-        for name, one in expected.items():
-            _agree(found[name], one, rtol, 0.1 if name in COUNTED else atol)
+        for name, values in expected.items():
+            _agree(found[name], values, rtol, 0.1 if name in COUNTED else None)
     elif isinstance(expected, list) and isinstance(expected[0], dict):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            _agree(one, other, rtol)
+        for pair in zip(found, expected, strict=True):
+            _agree(*pair, rtol)
     else:
-        np.testing.assert_allclose(found, expected, rtol, atol)
+        np.testing.assert_allclose(found, expected, rtol, rtol if atol is None else atol)
 
 
 @pytest.mark.parametrize("name", ["bert", "message_passing", "resnet", "unet"])
@@ -48,7 +48,7 @@ def test_rewritten_bert_in_a_pipeline_trains_as_the_model_that_was_rewritten(tra
 
 
 def test_unet_with_an_operation_for_tiles_trains_as_with_a_layer_of_keras(trained):
-    found, expected = trained("unet", "--eval-freq", "1", "--model-dir", "model")
+    found, expected = trained("unet")
     _agree(found, expected, 1e-4)
     assert found["loss"][-1] < found["loss"][0]
 
@@ -57,3 +57,26 @@ def test_message_passing_in_a_loop_of_its_own_trains_as_pack_by_pack(trained):
     found, expected = trained("message_passing")
     _agree(found, expected, 1e-4)
     assert np.mean(found["loss"][-6:]) < np.mean(found["loss"][:6])
+
+
+def test_time_series_trains_is_saved_and_forecasts_as_in_plain_keras(trained):
+    found, expected = trained("time_series")
+    _agree(found, expected, 1e-4)
+    assert found.keys() == expected.keys()
+    assert len(found["norms"]) == 4
+
+
+def test_two_players_train_in_a_loop_as_one_step_after_the_other(trained):
+    found, expected = trained("two_players")
+    _agree(found, expected, 1e-3)
+    assert found["updates"] == [60, 120]
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow_probability") is None, reason="tensorflow_probability is not installed"
+)
+def test_simulation_on_two_replicas_keeps_the_samples_near_the_data_that_plain_tensorflow_finds(trained):
+    found, expected = trained("abc_simulation")
+    _agree(found, expected, 1e-3)
+    assert np.max(found["distances"]) <= 0.2
+    assert found["losses"][-1] < found["losses"][0] / 2

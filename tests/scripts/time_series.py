@@ -1,16 +1,15 @@
-"""Forecasts the daily demand of shops with two LSTM layers, trained by `fit` on one IPU or on several replicas.
+"""Forecasts the daily demand of shops with two LSTM layers, trained by `fit` on one IPU.
 
 The layers before and after take categories and shops; weeks in which a shop was closed count for nothing. All callbacks of
 the training are Keras's or derive from them, and the trained model is saved, loaded again, evaluated and used.
 """
 
-import argparse
-import json
 import os
 import tempfile
 import time
 
 import numpy as np
+import options
 import tensorflow as tf
 from ipu_tensorflow_addons.keras.layers import PopnnLSTM
 from tensorflow import keras
@@ -21,42 +20,23 @@ FEATURES = ["demand", "promotion", "holiday", "sine", "cosine"]
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-
-    group = parser.add_argument_group("Data")
-    group.add_argument("--shops", type=int, default=8, help="how many shops have a series")
-    group.add_argument("--days", type=int, default=100, help="the length of each series")
-    group.add_argument("--window", type=int, default=10, help="days that a forecast looks back")
-    group.add_argument("--validation-days", type=int, default=20, help="the last days, which training does not see")
-
-    group = parser.add_argument_group("Model")
-    group.add_argument("--embedding-size", type=int, default=4)
-    group.add_argument("--units", type=int, nargs=2, default=[16, 12], metavar=("FIRST", "SECOND"))
-    group.add_argument("--dense-units", type=int, default=16)
-    group.add_argument("--l2", type=float, default=1e-4, help="the cost of the kernels of dense layers")
-
-    group = parser.add_argument_group("Training")
-    group.add_argument("--micro-batch-size", type=int, default=16)
-    group.add_argument("--epochs", type=int, default=6)
-    group.add_argument("--steps-per-execution", type=int, default=0, help="0: all of an epoch")
-    group.add_argument("--optimizer", choices=["adam", "rmsprop", "sgd"], default="adam")
-    group.add_argument("--learning-rate", type=float, default=0.02)
-    group.add_argument("--warmup-epochs", type=int, default=1)
-    group.add_argument("--patience", type=int, default=1, help="epochs without a gain before the rate falls")
-    group.add_argument("--gradient-accumulation", type=int, default=1)
-    group.add_argument("--seed", type=int, default=7)
-
-    group = parser.add_argument_group("IPU")
-    group.add_argument("--replicas", type=int, default=1)
-    group.add_argument("--prefetch-depth", type=int, default=2)
-    group.add_argument("--stochastic-rounding", action="store_true")
-
-    group = parser.add_argument_group("Output")
-    group.add_argument("--model-dir", help="where the model goes; a folder that is removed afterwards by default")
-    group.add_argument("--save-format", choices=["tf", "h5"], default="tf")
-    group.add_argument("--results", help="a JSON file for the losses of all epochs, and the forecasts")
-    group.add_argument("--verbose", type=int, default=2)
-    return parser.parse_args(arguments)
+    return options.parse(
+        arguments,
+        shops=8,
+        days=100,
+        window=10,  # Days that a forecast looks back.
+        validation_days=20,  # The last ones, which training does not see.
+        embedding_size=4,
+        units=[16, 12],
+        dense_units=16,
+        l2=1e-4,
+        micro_batch_size=16,
+        epochs=4,
+        learning_rate=0.02,
+        warmup_epochs=1,
+        patience=1,  # Epochs without a gain before the rate falls.
+        seed=7,
+    )
 
 
 # Data.
@@ -100,8 +80,7 @@ def make_windows(args, validation):
 def make_dataset(args, validation=False):
     """Batches of windows in an order that follows from the seed, and how many of them an epoch has."""
     inputs, targets, weights = make_windows(args, validation)
-    global_steps = len(targets) // (args.micro_batch_size * args.replicas * args.gradient_accumulation)
-    batches = global_steps * args.replicas * args.gradient_accumulation
+    batches = len(targets) // args.micro_batch_size
     dataset = tf.data.Dataset.from_tensor_slices((inputs, targets, weights))
     if not validation:
         dataset = dataset.shuffle(len(targets), seed=args.seed, reshuffle_each_iteration=False)
@@ -195,21 +174,13 @@ def create_model(args, second_lstm=PopnnLSTM):
     return keras.Model(inputs=[history, shop], outputs=forecast, name="demand")
 
 
-def create_optimizer(args):
-    if args.optimizer == "adam":
-        return keras.optimizers.Adam(lr=args.learning_rate, epsilon=1e-6)
-    if args.optimizer == "rmsprop":
-        return keras.optimizers.RMSprop(args.learning_rate, rho=0.95)
-    return keras.optimizers.SGD(args.learning_rate, momentum=0.9, nesterov=True)
-
-
 def compile_model(args, model, steps):
     model.compile(
-        optimizer=create_optimizer(args),
+        optimizer=keras.optimizers.Adam(lr=args.learning_rate, epsilon=1e-6),
         loss=RelativeError(),
         metrics=[keras.metrics.MeanAbsoluteError(name="mae")],
         weighted_metrics=[Within()],
-        steps_per_execution=args.steps_per_execution or steps,
+        steps_per_execution=steps,
     )
 
 
@@ -290,7 +261,7 @@ def train(args, model, folder):
         validation_steps=validation_steps,
         validation_freq=1,
         callbacks=create_callbacks(args, folder, steps * args.micro_batch_size, record),
-        verbose=args.verbose,
+        verbose=2,
     )
     return record
 
@@ -305,12 +276,6 @@ def use_model(args, model):
     )
     forecasts = model.predict(inputs, batch_size=args.micro_batch_size)
     return {"evaluated": {name: float(value) for name, value in results.items()}, "forecasts": forecasts[:, 0].tolist()}
-
-
-def saved_and_loaded(args, model, folder):
-    path = os.path.join(folder, "model" if args.save_format == "tf" else "model.h5")
-    model.save(path, save_format=args.save_format)
-    return keras.models.load_model(path)
 
 
 def results_of(args, model, record, folder):
@@ -328,27 +293,22 @@ def results_of(args, model, record, folder):
 
 def main(args):
     config = ipu.config.IPUConfig()
-    config.auto_select_ipus = args.replicas
-    if args.stochastic_rounding:
-        config.floating_point_behaviour.esr = ipu.config.StochasticRoundingBehaviour.ON
+    config.auto_select_ipus = 1
     config.configure_ipu_system()
 
     strategy = ipu.ipu_strategy.IPUStrategy()
-    with strategy.scope(), tempfile.TemporaryDirectory() as scratch:
+    with strategy.scope(), tempfile.TemporaryDirectory() as folder:
         model = create_model(args)
         model.summary()
-        model.set_infeed_queue_options(prefetch_depth=args.prefetch_depth)
-        if args.gradient_accumulation > 1:
-            model.set_gradient_accumulation_options(gradient_accumulation_steps_per_replica=args.gradient_accumulation)
+        model.set_infeed_queue_options(prefetch_depth=2)
         compile_model(args, model, make_dataset(args)[1])
-        folder = args.model_dir or scratch
         record = train(args, model, folder)
-        results = use_model(args, saved_and_loaded(args, model, folder))
+        path = os.path.join(folder, "model")
+        model.save(path, save_format="tf")
+        results = use_model(args, keras.models.load_model(path))
         print("validation:", ", ".join(f"{name} {value:.4f}" for name, value in results["evaluated"].items()))
         results.update(results_of(args, model, record, folder))
-    if args.results:
-        with open(args.results, "w") as file:
-            json.dump(results, file)
+    options.save(args, results)
 
 
 if __name__ == "__main__":

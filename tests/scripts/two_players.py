@@ -4,11 +4,8 @@ The data are points on a ring of Gaussian blobs. Each iteration of the loop upda
 generator once, with an optimizer each, and carries the state of both players: averages of their losses and of the moments.
 """
 
-import argparse
-import json
-import os
-
 import numpy as np
+import options
 import tensorflow as tf
 from tensorflow import keras
 from tensorflow.keras import layers
@@ -17,28 +14,24 @@ from tensorflow.python.ipu import ipu_infeed_queue, ipu_outfeed_queue
 
 
 def parse_arguments(arguments=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    parser.add_argument("--blobs", type=int, default=5, help="Gaussian blobs on the ring")
-    parser.add_argument("--samples", type=int, default=640, help="points of the data")
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--noise-size", type=int, default=3, help="numbers that the generator makes a point of")
-    parser.add_argument("--units", type=int, default=24, help="units of hidden layers")
-    parser.add_argument("--runs", type=int, default=5, help="how often the host looks at the losses")
-    parser.add_argument("--iterations", type=int, default=20, help="iterations of the loop in a run")
-    parser.add_argument("--discriminator-steps", type=int, default=2, help="its updates in each iteration")
-    parser.add_argument("--generator-rate", type=float, default=4e-3)
-    parser.add_argument("--discriminator-rate", type=float, default=2e-3)
-    parser.add_argument("--decay-steps", type=int, default=50, help="after which the generator's rate is 0.7 of it")
-    parser.add_argument(
-        "--penalty", type=float, default=0.1, help="weight of the squared gradient at points of the data"
+    return options.parse(
+        arguments,
+        blobs=5,
+        samples=640,
+        batch_size=32,
+        noise_size=3,  # Numbers that the generator makes a point of.
+        units=24,
+        runs=3,
+        iterations=20,  # Of the loop, in a run.
+        discriminator_steps=2,  # Its updates in each iteration.
+        generator_rate=4e-3,
+        discriminator_rate=2e-3,
+        decay_steps=50,  # After which the generator's rate is 0.7 of it.
+        penalty=0.1,  # The weight of the squared gradient at points of the data.
+        moments=0.5,  # The weight of the difference of moments.
+        averaging=0.9,  # The decay of the averages that the loop carries.
+        seed=3,
     )
-    parser.add_argument("--moments", type=float, default=0.5, help="weight of the difference of moments")
-    parser.add_argument("--averaging", type=float, default=0.9, help="decay of the averages that the loop carries")
-    parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=3)
-    parser.add_argument("--checkpoint-dir", help="where both players go after each run")
-    parser.add_argument("--results", help="a JSON file for the losses of all iterations")
-    return parser.parse_args(arguments)
 
 
 # Data.
@@ -178,12 +171,6 @@ class TwoPlayers:
         self.discriminator = Discriminator(args)
         self.discriminator(keras.Input(shape=(2,)))
         self.generator_optimizer, self.discriminator_optimizer = create_optimizers(args)
-        self.checkpoint = tf.train.Checkpoint(
-            generator=self.generator,
-            discriminator=self.discriminator,
-            generator_optimizer=self.generator_optimizer,
-            discriminator_optimizer=self.discriminator_optimizer,
-        )
 
     def initial_state(self):
         """What the loop carries at first: of the generator, and of the discriminator."""
@@ -271,7 +258,7 @@ def summary(args, players, losses):
 
 def main(args):
     config = ipu.config.IPUConfig()
-    config.auto_select_ipus = args.replicas
+    config.auto_select_ipus = 1
     config.configure_ipu_system()
 
     strategy = ipu.ipu_strategy.IPUStrategyV1()
@@ -300,12 +287,8 @@ def main(args):
             state = strategy.run(loop, args=state)
             losses.append({name: values.numpy() for name, values in outfeed.dequeue().items()})
             report(run, state)
-            if args.checkpoint_dir:
-                players.checkpoint.save(os.path.join(args.checkpoint_dir, "players"))
         infeed.deleter
-    if args.results:
-        with open(args.results, "w") as file:
-            json.dump(summary(args, players, losses), file)
+    options.save(args, summary(args, players, losses))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
 """Segments discs by a U-Net, whose skip connections are cropped by an operation of its own for tiles."""
 
-import argparse
-import json
 import logging
 import os
-import random
 import time
 
 import numpy as np
+import options
 import tensorflow as tf
-from ipu_tensorflow_addons.keras.layers import Dropout as IpuDropout
 from tensorflow import keras
 from tensorflow.keras.layers import Conv2D, Conv2DTranspose, Cropping2D, Input, MaxPooling2D
 from tensorflow.python import ipu
@@ -20,29 +17,22 @@ LIBRARY = os.path.join(os.path.dirname(os.path.realpath(__file__)), "libcenter_c
 
 
 def parse_arguments(words=None):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    add = parser.add_argument
-    add("--num-ipus", type=int, default=2, help="IPUs of a replica: 2 make a pipeline, 0 is the host")
-    add("--replicas", type=int, default=1, help="copies of the model, each with its own data")
-    add("--micro-batch-size", type=int, default=2, help="images in one pass")
-    add("--gradient-accumulation-count", type=int, default=4, help="micro-batches of a replica in one weight update")
-    add("--executions", type=int, default=3, help="how often the host runs the program")
-    add("--updates-per-execution", type=int, default=2, help="weight updates in one run of the program")
-    add("--image-size", type=int, default=60, help="height and width of an image")
-    add("--filters", type=int, nargs="+", default=[4, 8, 16], help="channels by depth")
-    add("--num-classes", type=int, default=2, help="classes, with the background")
-    add("--dtype", choices=["float32", "float16"], default="float32", help="what activations are computed in")
-    add("--optimizer", choices=["adam", "sgd"], default="sgd", help="what updates the weights")
-    add("--learning-rate", type=float, default=0.05, help="learning rate of the first update")
-    add("--decay-rate", type=float, default=0.9, help="decay of the learning rate in an execution")
-    add("--momentum", type=float, default=0.9, help="momentum of sgd")
-    add("--loss-scale", type=float, default=128.0, help="factor of the loss, and divisor of the gradients")
-    add("--drop-rate", type=float, default=0.0, help="dropout at the bottom")
-    add("--eval-freq", type=int, default=2, help="executions between validations; 0 validates never")
-    add("--model-dir", help="a folder for checkpoints, from which the best weights are taken for masks in the end")
-    add("--seed", type=int, default=7, help="of weights and data")
-    add("--results", help="a JSON file for losses and metrics")
-    return parser.parse_args(words)
+    return options.parse(
+        words,
+        num_ipus=2,  # 0 is the host.
+        micro_batch_size=2,
+        gradient_accumulation_count=4,
+        executions=3,
+        updates_per_execution=2,
+        image_size=60,
+        filters=[4, 8, 16],  # By depth.
+        num_classes=2,
+        learning_rate=0.05,
+        decay_rate=0.9,  # Of the learning rate, in an execution.
+        momentum=0.9,
+        loss_scale=128.0,
+        seed=7,
+    )
 
 
 def make_images(args, count, seed):
@@ -60,8 +50,7 @@ def make_images(args, count, seed):
 
 def make_dataset(args, count, seed):
     def prepare(image, label):
-        image = tf.image.per_image_standardization(image)
-        return tf.cast(image, args.dtype), label
+        return tf.image.per_image_standardization(image), label
 
     dataset = tf.data.Dataset.from_tensor_slices(make_images(args, count, seed))
     dataset = dataset.map(prepare, num_parallel_calls=tf.data.experimental.AUTOTUNE).cache().repeat()
@@ -123,15 +112,13 @@ def double_convolution(x, filters, name):
 
 def build_model(args):
     _, decoded, _ = sizes(args)
-    inputs = Input((args.image_size, args.image_size, 1), batch_size=args.micro_batch_size, dtype=args.dtype)
+    inputs = Input((args.image_size, args.image_size, 1), batch_size=args.micro_batch_size)
     skips, x = [], inputs
     for depth, filters in enumerate(args.filters):
         x = double_convolution(x, filters, f"encoder_{depth}")
         if depth < len(decoded):
             skips.append(crop(x, decoded[depth], f"encoder_{depth}_crop", args.num_ipus > 0))
             x = MaxPooling2D(2, name=f"encoder_{depth}_pool")(x)
-        elif args.drop_rate:
-            x = IpuDropout(args.drop_rate, name="bottom_dropout")(x)
     for depth in reversed(range(len(skips))):
         x = Conv2DTranspose(args.filters[depth], 2, strides=2, name=f"decoder_{depth}_up")(x)
         x = tf.concat([skips[depth], x], axis=-1)
@@ -168,16 +155,14 @@ def dice(labels, logits):
 
 def make_optimizer(args):
     def divide(gradients_and_variables):
-        count = args.replicas * args.gradient_accumulation_count
-        return [(gradient / count, variable) for gradient, variable in gradients_and_variables]
+        return [
+            (gradient / args.gradient_accumulation_count, variable) for gradient, variable in gradients_and_variables
+        ]
 
-    if args.optimizer == "adam":
-        optimizer = keras.optimizers.Adam(args.learning_rate, epsilon=1e-4, gradient_transformers=[divide])
-    else:
-        schedule = keras.optimizers.schedules.ExponentialDecay(
-            args.learning_rate, decay_steps=args.updates_per_execution, decay_rate=args.decay_rate, staircase=False
-        )
-        optimizer = keras.optimizers.SGD(schedule, momentum=args.momentum, gradient_transformers=[divide])
+    schedule = keras.optimizers.schedules.ExponentialDecay(
+        args.learning_rate, decay_steps=args.updates_per_execution, decay_rate=args.decay_rate, staircase=False
+    )
+    optimizer = keras.optimizers.SGD(schedule, momentum=args.momentum, gradient_transformers=[divide])
     return tf.keras.mixed_precision.LossScaleOptimizer(optimizer, False, args.loss_scale)
 
 
@@ -210,79 +195,60 @@ class Throughput(keras.callbacks.Callback):
 
 def configure(args):
     config = ipu.config.IPUConfig()
-    config.auto_select_ipus = args.num_ipus * args.replicas
+    config.auto_select_ipus = args.num_ipus
     config.convolutions.poplar_options = {"availableMemoryProportion": "0.3", "partialsType": "float"}
     config.allow_recompute = True
     config.optimizations.minimum_remote_tensor_size = 5000
     config.configure_ipu_system()
 
 
-def get_strategy(args):
-    if args.num_ipus:
-        return ipu.ipu_strategy.IPUStrategy()
-    return tf.distribute.OneDeviceStrategy("/cpu:0")
-
-
 def main(args):
-    random.seed(args.seed)
-    np.random.seed(args.seed)
-    tf.random.set_seed(args.seed)
-    keras.mixed_precision.set_global_policy("mixed_float16" if args.dtype == "float16" else "float32")
-    if args.num_ipus:
-        configure(args)
-    steps = args.updates_per_execution * args.gradient_accumulation_count  # Of one replica, in one execution.
-    batches = steps * args.replicas
-    dataset = make_dataset(args, batches * args.micro_batch_size, args.seed)
-    validation = make_dataset(args, batches * args.micro_batch_size, args.seed + 1)
+    options.seed(args.seed)
+    keras.mixed_precision.set_global_policy("float32")
+    configure(args)
+    steps = args.updates_per_execution * args.gradient_accumulation_count  # In one execution.
+    examples = steps * args.micro_batch_size
+    dataset = make_dataset(args, examples, args.seed)
+    validation = make_dataset(args, examples, args.seed + 1)
 
-    with get_strategy(args).scope():
+    with ipu.ipu_strategy.IPUStrategy().scope():
         model = build_model(args)
-        if args.num_ipus > 1:
-            assign_stages(model)
-            model.print_pipeline_stage_assignment_summary()
-            model.set_pipelining_options(
-                gradient_accumulation_steps_per_replica=args.gradient_accumulation_count,
-                device_mapping=[0, 1],
-                pipeline_schedule=ipu.ops.pipelining_ops.PipelineSchedule.Interleaved,
-                recomputation_mode=ipu.ops.pipelining_ops.RecomputationMode.Auto,
-                offload_weight_update_variables=False,
-            )
-        elif args.num_ipus:
-            model.set_gradient_accumulation_options(
-                gradient_accumulation_steps_per_replica=args.gradient_accumulation_count,
-                offload_weight_update_variables=False,
-            )
-        if args.num_ipus:
-            model.set_replication_options(replicated_metric_reduction_method="MEAN")
+        assign_stages(model)
+        model.print_pipeline_stage_assignment_summary()
+        model.set_pipelining_options(
+            gradient_accumulation_steps_per_replica=args.gradient_accumulation_count,
+            device_mapping=[0, 1],
+            pipeline_schedule=ipu.ops.pipelining_ops.PipelineSchedule.Interleaved,
+            recomputation_mode=ipu.ops.pipelining_ops.RecomputationMode.Auto,
+            offload_weight_update_variables=False,
+        )
+        model.set_replication_options(replicated_metric_reduction_method="MEAN")
         model.compile(
             optimizer=make_optimizer(args),
             loss=dice_and_cross_entropy,
             metrics=[dice, cross_entropy],
-            steps_per_execution=steps if args.num_ipus else None,
+            steps_per_execution=steps,
         )
         model.summary(print_fn=logger.info)
-        callbacks, validated = [Throughput(batches * args.micro_batch_size)], {}
-        if args.eval_freq:
-            validated = {"validation_data": validation, "validation_steps": batches, "validation_freq": args.eval_freq}
-        if args.model_dir:
-            best = os.path.join(args.model_dir, "best")
-            monitor = "val_dice" if args.eval_freq else "dice"
-            callbacks.append(
-                keras.callbacks.ModelCheckpoint(
-                    best, monitor=monitor, mode="max", save_best_only=True, save_weights_only=True
-                )
-            )
+        best = os.path.join("model", "best")
+        checkpoint = keras.callbacks.ModelCheckpoint(
+            best, monitor="val_dice", mode="max", save_best_only=True, save_weights_only=True
+        )
         history = model.fit(
-            dataset, steps_per_epoch=batches, epochs=args.executions, callbacks=callbacks, verbose=0, **validated
+            dataset,
+            steps_per_epoch=steps,
+            epochs=args.executions,
+            callbacks=[Throughput(examples), checkpoint],
+            verbose=0,
+            validation_data=validation,
+            validation_steps=steps,
+            validation_freq=1,
         )
         results = {name: [float(value) for value in values] for name, values in history.history.items()}
-        if args.model_dir:
-            model.load_weights(best).expect_partial()
-            masks = np.argmax(model.predict(validation, steps=batches), axis=-1)
-            results["bright"] = [float(share) for share in masks.reshape([len(masks), -1]).mean(axis=1)]
-    if args.results:
-        with open(args.results, "w") as file:
-            json.dump(results, file)
+        model.load_weights(best).expect_partial()
+        masks = np.argmax(model.predict(validation, steps=steps), axis=-1)
+        results["bright"] = [float(share) for share in masks.reshape([len(masks), -1]).mean(axis=1)]
+    options.save(args, results)
 
 
 if __name__ == "__main__":

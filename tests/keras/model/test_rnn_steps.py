@@ -15,6 +15,7 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu.ops import rnn_steps
 
 ROWS, STEPS, FEATURES, UNITS = 6, 5, 3, 4
+ROUNDING = 64 * 2.0**-23  # Of weights of about 1, after sums of some dozen terms.
 
 
 @pytest.fixture
@@ -75,7 +76,7 @@ def differences(kind: type, masked: bool, options: dict[str, Any], scoped: Any) 
     ids=["backwards-dropout", "masked", "masked-backwards-zeros"],
 )
 def test_steps_by_the_kernel_train_as_plain_keras_does(kind, masked, options, scoped, runs):
-    assert max(differences(kind, masked, options, scoped)) < 1e-6
+    assert max(differences(kind, masked, options, scoped)) < ROUNDING
     assert runs
 
 
@@ -91,7 +92,7 @@ def test_steps_by_the_kernel_train_as_plain_keras_does(kind, masked, options, sc
     ids=["activation", "recurrent-dropout", "reset-before", "float64", "unrolled"],
 )
 def test_other_layers_keep_the_loops_of_keras(kind, options, scoped, runs):
-    assert max(differences(kind, True, options, scoped)) < 1e-6
+    assert max(differences(kind, True, options, scoped)) < ROUNDING
     assert not runs
 
 
@@ -174,7 +175,8 @@ def test_third_derivatives_are_those_of_plain_keras(kind, runs):
 
     third = derivative(derivative(derivative(layer)))
     x = tf.constant([[[0.5], [-1.0]]])
-    np.testing.assert_allclose(strategy.run(tf.function(third, jit_compile=True), (x,)), third(x), rtol=1e-4, atol=1e-6)
+    ours, plain = strategy.run(tf.function(third, jit_compile=True), (x,)), third(x)
+    np.testing.assert_allclose(ours, plain, rtol=0, atol=1e-4 * np.abs(plain).max())
     assert runs
 
 
