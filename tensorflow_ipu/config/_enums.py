@@ -80,7 +80,7 @@ class StochasticRoundingBehaviour(Enum):
 
     @staticmethod
     def from_bool(value: bool) -> StochasticRoundingBehaviour:
-        """`ON` for a true `value`, `OFF` for a false one."""
+        """Returns `ON` for a true `value`, `OFF` for a false one."""
         return StochasticRoundingBehaviour.ON if value else StochasticRoundingBehaviour.OFF
 
 
