@@ -54,7 +54,7 @@ def reduce_scatter(
       ValueError: `x` is not of rank 1 or an empty list, `op` is unknown, or `replication_factor` below 1.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
-    groups, _ = _collectives.sized("replication_factor", replication_factor)
+    groups = _collectives.groups_of("replication_factor", replication_factor)
     reduction = _collectives.reduction_of(op, tuple(_collectives.REDUCTIONS))
     values = _collectives.as_tensors(x)
     for value in values:
