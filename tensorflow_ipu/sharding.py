@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu import programs
+from tensorflow_ipu._base.checks import check_instance
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -29,7 +30,7 @@ _BESIDE = b"loc:@"
 
 
 def get_sharding(op: Node) -> list[int] | None:
-    """The IPUs that an operation of a graph, or a tensor's, was placed on.
+    """Returns the IPUs that an operation of a graph, or a tensor's, was placed on.
 
     Returns:
       Their numbers within the replica, `[-1]` for all of them; None where nobody said.
@@ -41,7 +42,7 @@ def get_sharding(op: Node) -> list[int] | None:
 
 
 def has_attr(o: Node, attr_name: str) -> bool:
-    """Whether an operation of a graph, or a tensor's, has an attribute of this name.
+    """Returns True if an operation of a graph, or a tensor's, has an attribute of this name.
 
     Raises:
       TypeError: `o` is neither.
@@ -50,7 +51,7 @@ def has_attr(o: Node, attr_name: str) -> bool:
 
 
 def dependencies(roots: Iterable[Node]) -> set[tf.Operation]:
-    """The operations of a list of operations or tensors, and all of their graph that have to run before them.
+    """Returns the operations of a list of operations or tensors, and all of their graph that have to run before them.
 
     Raises:
       TypeError: `roots` has something else in it, or is no list.
@@ -69,7 +70,7 @@ def dependencies(roots: Iterable[Node]) -> set[tf.Operation]:
 
 
 def get_shard_from_colocation(op: Node) -> list[int] | None:
-    """The IPUs, as of `get_sharding`, of the first operation with any that this one was made beside (`colocate_with`).
+    """Returns the IPUs, as `get_sharding` does, of the first operation with any that this one was colocated with.
 
     Raises:
       TypeError: `op` is neither an operation of a graph nor a tensor of one.
@@ -97,8 +98,7 @@ def propagate_sharding(g: tf.Graph) -> None:
     Raises:
       TypeError: It is no graph.
     """
-    if not isinstance(g, tf.Graph):
-        raise TypeError(f"`g` must be a `tf.Graph`, but is {g!r}")
+    check_instance("g", g, tf.Graph, "a `tf.Graph`")
     waiting = [operation for operation in g.get_operations() if programs.placed_on(operation) is None]
     while waiting:
         placed = {operation: shards for operation in waiting if (shards := get_shard_from_colocation(operation))}

@@ -143,7 +143,7 @@ class IPUOwnedIterator(IPUIterator):
         element_spec: Nested = None,
         **kwargs: Any,
     ) -> None:
-        """See `IPUIterator`."""
+        """Creates the iterator; see `IPUIterator`."""
         super().__init__(dataset, infeed_spec, element_spec, **kwargs)
         if self._infeed_queue._feed is not None:
             self._infeed_queue._feed.drop_with(self)

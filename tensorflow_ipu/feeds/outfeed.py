@@ -373,7 +373,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
         return (layout.pack(rows[0]), rows[1:]) if rows else (None, ())
 
     def _may_be_about_to_come(self) -> bool:
-        """Whether another thread may be in a program that enqueues, or about to trace one."""
+        """Returns True if another thread may be in a program that enqueues, or about to trace one."""
         return active_runs.active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
 
     def _chunk(self, layout: ElementLayout) -> int:
@@ -444,7 +444,7 @@ class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
     """An outfeed queue that is deleted when its object goes."""
 
     def __init__(self, outfeed_mode: IPUOutfeedMode | None = None, device_ordinal: int | None = None) -> None:
-        """See `IPUOutfeedQueue`; raises `RuntimeError` where the call is not eager."""
+        """Creates the queue as `IPUOutfeedQueue` does; raises `RuntimeError` unless the call is eager."""
         if not tf.executing_eagerly():
             raise RuntimeError("ScopedIPUOutfeedQueue can only be created in eager mode; in a graph, run the `deleter`")
         super().__init__(outfeed_mode, device_ordinal)

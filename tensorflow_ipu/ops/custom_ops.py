@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import programs
 from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import check_instance
 from tensorflow_ipu._native.library import native, of_user, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import program_order
@@ -51,7 +52,7 @@ def register_user_op_emulation(
     *,
     library: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Says what stands in for an operation of `custom_ops.precompiled_user_op`, whose own code only tiles can run.
+    """Registers an emulation of an operation of `custom_ops.precompiled_user_op`, whose own code only tiles can run.
 
     Register before programs are traced; the last call for a name holds.
 
@@ -70,8 +71,7 @@ def register_user_op_emulation(
       TypeError: An argument is of another type.
       ValueError: `op_name` is empty, the library in C++ does not exist, or comes with a `gradient` in Python.
     """
-    if not isinstance(op_name, str):
-        raise TypeError(f"`op_name` must be a string, but is {op_name!r}")
+    check_instance("op_name", op_name, str, "a string")
     if not op_name:
         raise ValueError('`op_name` is empty; name the operation, which is `"Build"` where a program does not')
     if gradient is not None and not callable(gradient):
@@ -91,7 +91,6 @@ def register_user_op_emulation(
 
 
 def emulation_of(op_name: str, library_path: str | os.PathLike[str]) -> Emulation:
-    """What was registered for an operation."""
     library = Path(library_path).name
     _run_file_of_emulations()
     found = _registered.get((op_name, library)) or _registered.get((op_name, None))
@@ -116,7 +115,7 @@ def _run_file_of_emulations() -> None:
 
 
 def _called(function: Callable[..., Any], arguments: Sequence[Any], attributes: str | None) -> list[Any]:
-    """What a Python function of the user's returns, as a list."""
+    """Calls a Python function of the user's, and returns its results as a list."""
     named = {"attributes": attributes or ""} if "attributes" in inspect.signature(function).parameters else {}
     found = function(*arguments, **named)
     if found is None:
@@ -136,7 +135,7 @@ def precompiled_user_op(
     attributes: str | None = None,
     gradient_attributes: str | None = None,
 ) -> list[tf.Tensor]:
-    """An operation with code for the tiles of an IPU, for which what `ops.register_user_op_emulation` was given stands in.
+    """Calls the emulation that `ops.register_user_op_emulation` registered for an operation with code for tiles.
 
     Args:
       inputs: Tensors.
@@ -327,7 +326,7 @@ def checked(
     attributes: str | None,
     gradient_attributes: str | None,
 ) -> tuple[list[tf.Tensor], list[int]]:
-    """What operations of the user's are given: the inputs, and the numbers of those that have a gradient."""
+    """Checks arguments. Returns the inputs as tensors, and the numbers of those that have a gradient."""
     for argument, value in (("attributes", attributes), ("gradient_attributes", gradient_attributes)):
         if value is not None and not isinstance(value, str):
             raise ValueError(f"Expected {argument} to be a 'str' type, but was {type(value).__name__}: `{value!r}`")
@@ -373,7 +372,7 @@ def _address(path: str, function: str) -> Any:
 
 
 def results(outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None) -> tuple[list[tf.DType], list[tf.TensorShape]]:
-    """The types and shapes that `outs` says; sizes may be unknown in graphs that are no program, as where Keras traces."""
+    """Returns the types and shapes of `outs`; sizes may be unknown in graphs that are no program, as in Keras's."""
     if outs is None:
         return [], []
     given: Mapping[str, Any] = outs
@@ -399,7 +398,6 @@ def _call(
     attributes: str,
     known: Mapping[str, Any] | None = None,
 ) -> list[tf.Tensor]:
-    """Adds the operation to the program being traced."""
     device = sites.device_of_program("cpu_user_operation")
     state = programs.in_function(_native_of(function).state(device))
     outputs = ops.ipu_user_operation(

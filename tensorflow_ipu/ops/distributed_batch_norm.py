@@ -7,9 +7,10 @@ scripts, `scale` and the like may be float16.
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -29,29 +30,13 @@ if TYPE_CHECKING:
 _OPTION = "norms.experimental.distributed_batch_norm_replica_group_size"
 
 
-class _ResultsV3(NamedTuple):
-    """What `FusedBatchNormV3` gives."""
-
-    y: tf.Tensor
-    batch_mean: tf.Tensor
-    batch_variance: tf.Tensor
-    reserve_space_1: tf.Tensor
-    reserve_space_2: tf.Tensor
-    reserve_space_3: tf.Tensor
-
-
-class _Results(NamedTuple):
-    """What `FusedBatchNorm` and `FusedBatchNormV2` give."""
-
-    y: tf.Tensor
-    batch_mean: tf.Tensor
-    batch_variance: tf.Tensor
-    reserve_space_1: tf.Tensor
-    reserve_space_2: tf.Tensor
+_FIELDS = ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2", "reserve_space_3")
+_Results = collections.namedtuple("_Results", _FIELDS[:5])  # noqa: PYI024  (Like TensorFlow's own.)
+_ResultsV3 = collections.namedtuple("_ResultsV3", _FIELDS)  # noqa: PYI024
 
 
 def group_size() -> int:
-    """How many consecutive replicas of the program that is being traced share statistics; 1 where none is traced."""
+    """Returns how many consecutive replicas of the program being traced share statistics; 1 if none is traced."""
     if not programs.is_tracing():
         return 1
     options = _state.options_of_device(getattr(tf.distribute.get_strategy().extended, "ordinal", 0))
@@ -66,7 +51,7 @@ def group_size() -> int:
 
 
 def shared_moments(x: tf.Tensor, axes: Sequence[int], size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The mean and variance over some dimensions of what all replicas of a group have.
+    """Computes the mean and variance over some dimensions of the tensors of all replicas of a group.
 
     Their gradients are sums over the group, as is right for the sum of the replicas' losses.
     """
@@ -90,7 +75,7 @@ def _normalized(
     data_format: str | bytes,
     size: int,
 ) -> _ResultsV3:
-    """All that fused batch normalization gives in training, with the statistics of a group."""
+    """Computes all results of fused batch normalization in training, with the statistics of a group."""
     x, scale, mean, variance = map(tf.convert_to_tensor, (x, scale, mean, variance))
     rank = x.shape.rank
     if rank is None:
@@ -118,7 +103,7 @@ def _normalized(
 
 
 def in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
-    """What takes the place of one of TensorFlow's functions that make the operation; all have the same arguments."""
+    """Replaces one of TensorFlow's functions that make the operation; all have the same arguments."""
     version = fused.__name__.lower()[-2:]
     is_third, is_second_or_third = version == "v3", version in ("v2", "v3")
 

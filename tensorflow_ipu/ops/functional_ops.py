@@ -44,7 +44,6 @@ class GradientGraph(graphs.FunctionGraph):
     """A graph whose operations use tensors of the forward pass; what shapes and constants alone make has a copy here."""
 
     def __init__(self, name: str, forward: graphs.FunctionGraph) -> None:
-        """Begins with nothing."""
         super().__init__(name)
         self._forward = forward
         self._copies: dict[str, tf.Tensor] = {}
@@ -55,7 +54,7 @@ class GradientGraph(graphs.FunctionGraph):
         return super().capture(tensor, name=name, shape=shape)
 
     def _is_known(self, tensor: tf.Tensor) -> bool:
-        """Whether only constants and shapes make a tensor of integers or booleans."""
+        """Returns True if an integer or boolean tensor depends on constants and static shapes only."""
         seen: set[str] = set()
         waiting = [tensor]
         while waiting:
@@ -95,12 +94,12 @@ class GradientGraph(graphs.FunctionGraph):
 
 
 def _value_of_shape(tensor: tf.Tensor) -> Any:
-    """What a static shape says; None for what says something else."""
+    """Returns the value of a static shape; None for other tensors."""
     return tf.get_static_value(tensor) if tensor.op.type in _OF_SHAPES else None
 
 
 def _does_more(operation: tf.Operation) -> bool:
-    """Whether an operation does anything but compute its results, or calls functions."""
+    """Returns True if an operation has side effects, or calls functions."""
     attributes = operation.node_def.attr.values()
     return operation.op_def.is_stateful or any(each.HasField("func") or each.list.func for each in attributes)
 
@@ -110,7 +109,7 @@ _IGNORED = frozenset({"_gradient_op_type", "_class", "_output_shapes", "_num_ori
 
 
 def digest(graph: graphs.FunctionGraph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> bytes:
-    """The digest of what a graph computes from its inputs to its outputs, and of its side effects."""
+    """Computes a digest of a graph's computation from its inputs to its outputs, and of its side effects."""
     found = hashlib.sha256()
     # By number: names count on from graph to graph.
     names = {one.op.name: f"input {at}" for at, one in enumerate(inputs)}
@@ -132,7 +131,7 @@ def digest(graph: graphs.FunctionGraph, inputs: Sequence[tf.Tensor], outputs: Se
 
 
 def _described(graph: graphs.FunctionGraph, value: Any) -> object:
-    """The value of an attribute, with the digests of functions for their names."""
+    """Describes the value of an attribute, with the digests of functions for their names."""
     called = [value.func, *value.list.func] if value.HasField("func") or value.list.func else []
     if not called:
         return value.SerializeToString(deterministic=True)
@@ -167,7 +166,7 @@ class _Code:
         self.function: Any = None
 
     def finish(self) -> None:
-        """Makes the function of the graph, whose results are known now."""
+        """Makes the function of the graph, when its results are known."""
         self.results = list(self.graph.outputs)
         self.function = functions.of_graph(self.name, self.graph, called=False)
         for name in [name for name, code in list(_codes.items()) if code() is None]:
@@ -180,7 +179,7 @@ _codes: dict[str, weakref.ref[_Code]] = {}
 
 
 def _call_outlined(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Nested:
-    """Calls a function of the user's in the program that is being traced."""
+    """Calls a function of the user's as an outlined one, in the program that is being traced."""
     name = "".join(letter if letter.isalnum() else "_" for letter in name)
     flat = tf.nest.flatten((args, dict(kwargs)), expand_composites=True)
     places = [at for at, one in enumerate(flat) if _is_value(one)]
@@ -225,7 +224,7 @@ def _is_value(one: object) -> bool:
 
 
 def _emit(code: _Code, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Puts a call of the function into the graph that is being built."""
+    """Adds a call of the function to the graph that is being built."""
     target = tf.compat.v1.get_default_graph()
     setattr(target, _CALLED, {*getattr(target, _CALLED, ()), code})
     graphs.hold_function(target, code.function)
@@ -242,7 +241,7 @@ def _emit(code: _Code, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _add_backward(code: _Code, name: str) -> bool:
-    """Gives a function its backward pass; False where it cannot be outlined, as a loop would leave its gradient no tensor."""
+    """Adds the backward pass; returns False if it cannot be outlined, as a loop would leave its gradient no tensor."""
     graph = code.graph
     code.differentiated = [at for at, one in enumerate(graph.outputs) if one.dtype.is_floating]
     xs = [at for at, one in enumerate(graph.inputs) if gradients.has_gradient(one) and not _names_a_state(graph, at)]
@@ -280,12 +279,12 @@ def _add_backward(code: _Code, name: str) -> bool:
 
 
 def _names_a_state(graph: graphs.FunctionGraph, at: int) -> bool:
-    """Whether an input names an object of the kernels, and no variable of the user's."""
+    """Returns True if an input names an object of the kernels, and no variable of the user's."""
     return any(inside is graph.inputs[at] and programs.is_native_state(outside) for outside, inside in graph.captures)
 
 
 def _known(code: _Code, arguments: int) -> _Code:
-    """An earlier function that is the same; else this one, made."""
+    """Returns an earlier function that is the same; else this one, finished."""
     backward = code.backward
     key = (
         digest(code.graph, code.graph.inputs, code.graph.outputs),
@@ -338,7 +337,7 @@ def _gradient(op: tf.Operation, *upstream: Gradient | None) -> list[tf.Tensor | 
 
 
 def _says_more(upstream: Gradient | None) -> bool:
-    """Whether a gradient is not the zeros that TensorFlow makes for results of which nothing depends."""
+    """Returns True unless a gradient is the zeros that TensorFlow makes for results that nothing depends on."""
     if upstream is None or not upstream.dtype.is_floating:
         return False
     if not isinstance(upstream, tf.Tensor):
@@ -350,7 +349,7 @@ def _says_more(upstream: Gradient | None) -> bool:
 
 
 def _with_all(code: _Code, inputs: int) -> tuple[_Code, list[tf.Tensor]]:
-    """A function of the same graph whose backward pass takes the gradients of all that the function returns."""
+    """Makes a function of the same graph whose backward pass takes the gradients of all that the function returns."""
     code.graph.outputs = list(code.results)
     name = "again"
     again = _Code(name, code.graph)
@@ -374,7 +373,7 @@ def outlined_function(
     keep_input_layouts: bool | None = None,
     name: str | None = None,
 ) -> Callable[..., Any]:
-    """Has the calls of a Python function share one piece of code of a program, forward and backward.
+    """Shares one piece of code of a program, forward and backward, among the calls of a Python function.
 
         @outlined_function
         def block(x, weights):

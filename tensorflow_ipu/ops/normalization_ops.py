@@ -25,7 +25,7 @@ __all__ = [
 
 
 def check_groups(shape: ShapeLike, groups: int, channels_axis: int) -> int:
-    """The axis of the channels, counted from the front.
+    """Returns the axis of the channels, counted from the front.
 
     Raises:
       ValueError: There is no such axis, its size or the rank is not known, it is neither the second nor the last, or
@@ -176,7 +176,7 @@ def instance_norm(
 
 
 def _norm(name: str, groups: int | None, strided: bool, arguments: Mapping[str, Any]) -> tf.Tensor:
-    """Normalises as the arguments of a function of users say; `groups` is None for a group for each channel."""
+    """Normalises by the arguments of a public function; `groups` is None for a group for each channel."""
     inputs = tf.convert_to_tensor(arguments["inputs"], name="inputs")
     axis = check_groups(inputs.shape, 1 if groups is None else groups, arguments["channels_axis"])
     channels = known_size(inputs, axis)

@@ -66,7 +66,7 @@ def dropout(
 
 
 def _pair(seed: TensorLike) -> tf.Tensor:
-    """The pair of integers that a user gave as a seed, as a tensor."""
+    """Converts a seed, two integers, to a tensor."""
     for each in tf.nest.flatten(seed):
         if isinstance(each, int) and not tf.int64.min <= each <= tf.int64.max:
             raise ValueError(f"`seed` must be two integers of 64 bits, but is {seed!r}")
@@ -102,7 +102,7 @@ def _mask_shape(
 
 
 def _sizes(noise_shape: Sequence[int | tf.Tensor | None] | tf.Tensor) -> list[int | tf.Tensor | None]:
-    """The sizes of the mask, one by one: numbers where they are known when the call is traced."""
+    """Returns the sizes of the mask: ints where they are known when the call is traced."""
     try:
         if isinstance(noise_shape, tf.Tensor):
             value = tf.get_static_value(noise_shape)

@@ -73,7 +73,7 @@ Operand = VertexExpression | int | float
 
 
 def constant(value: float) -> VertexExpression:
-    """A number in an expression: a Python int is an int32 there, and a float a float32.
+    """Creates a number in an expression: a Python int is an int32 there, and a float a float32.
 
     Raises:
       TypeError: It is no number.
@@ -90,7 +90,7 @@ def _combined(operator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], one: Operan
 
 
 def _operand(one: Operand, other: Operand) -> tf.Tensor:
-    """The tensor of an operand; a bare float is of the type of a half beside it, which it would make a float."""
+    """Returns the tensor of an operand; a bare float takes the type of a half beside it, which it would make a float."""
     if isinstance(one, VertexExpression):
         return one.value
     number = constant(one).value
@@ -99,7 +99,7 @@ def _operand(one: Operand, other: Operand) -> tf.Tensor:
 
 
 def _common(one: tf.DType, other: tf.DType) -> tf.DType:
-    """The type that C++ computes two numbers in."""
+    """Returns the type that C++ computes two numbers in."""
     if one.is_floating is not other.is_floating:
         return one if one.is_floating else other
     return one if one.size >= other.size else other
