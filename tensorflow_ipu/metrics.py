@@ -138,7 +138,9 @@ def times_between(begin: int, end: int) -> dict[str, list[Sample]]:
     """Returns the kept times that ended between two moments of the monotonic clock in ns, with those of graphs."""
     now = _read(_MOST)
     summaries = {**now.metrics, _GRAPH_RUNS: now.graph_runs}
-    return {name: [one for one in summary.latest if begin <= one.end <= end] for name, summary in summaries.items()}
+    return {
+        name: [sample for sample in summary.latest if begin <= sample.end <= end] for name, summary in summaries.items()
+    }
 
 
 def _since(name: str, summary: Summary) -> Summary:
@@ -167,17 +169,17 @@ def _read(samples: int = 0) -> _Snapshot:
     latest: dict[str, list[Sample]] = {}
     summaries: dict[str, tuple[int, int]] = {}
     for line in native.ipu_metrics(samples).decode(errors="replace").splitlines():
-        kind, *words = line.split(" ")
+        kind, *fields = line.split(" ")
         if kind == "counter":
-            now.counters[words[0]] = int(words[1])
+            now.counters[fields[0]] = int(fields[1])
         elif kind == "metric":
-            summaries[words[0]] = int(words[1]), int(words[2])
+            summaries[fields[0]] = int(fields[1]), int(fields[2])
         elif kind == "sample":
-            latest.setdefault(words[0], []).append(Sample(int(words[1]), int(words[2])))
+            latest.setdefault(fields[0], []).append(Sample(int(fields[1]), int(fields[2])))
         elif kind == "gone":
-            _add_queue(now, words[0], None, words[1:5])
+            _add_queue(now, fields[0], None, fields[1:5])
         else:
-            _add_queue(now, kind, " ".join(words[7:]), words[1:7])
+            _add_queue(now, kind, " ".join(fields[7:]), fields[1:7])
     for name, (count, total) in summaries.items():
         now.metrics[name] = Summary(count, total, tuple(latest.get(name, ())))
     # Runs of graphs are noted where they run; all others, by Python.

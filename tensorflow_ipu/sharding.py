@@ -58,15 +58,15 @@ def dependencies(roots: Iterable[Node]) -> set[tf.Operation]:
     """
     if isinstance(roots, (tf.Operation, tf.Tensor, tf.IndexedSlices)):
         raise TypeError(f"`roots` must be a list of operations or tensors, but is one of them: write `[{roots.name}]`")
-    found: set[tf.Operation] = set()
+    operations: set[tf.Operation] = set()
     waiting = [_operation("roots", root) for root in roots]
     while waiting:
         operation = waiting.pop()
-        if operation not in found:
-            found.add(operation)
+        if operation not in operations:
+            operations.add(operation)
             waiting += [tensor.op for tensor in operation.inputs]
             waiting += operation.control_inputs
-    return found
+    return operations
 
 
 def get_shard_from_colocation(op: Node) -> list[int] | None:
@@ -84,9 +84,9 @@ def get_shard_from_colocation(op: Node) -> list[int] | None:
             other = operation.graph.get_operation_by_name(name)
         except KeyError:  # It is in the graph around.
             continue
-        found = None if other is operation else programs.placed_on(other)
-        if found is not None:
-            return found
+        shards = None if other is operation else programs.placed_on(other)
+        if shards is not None:
+            return shards
     return None
 
 

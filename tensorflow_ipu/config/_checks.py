@@ -81,9 +81,9 @@ def check_values(config: IPUConfig) -> None:
     _raise_all(_faults_of_values(config))
 
 
-def _raise_all(found: Iterable[Exception]) -> None:
+def _raise_all(exceptions: Iterable[Exception]) -> None:
     faults = Faults()
-    for fault in found:
+    for fault in exceptions:
         faults.add(type(fault), str(fault))
     faults.raise_any()
 

@@ -73,10 +73,10 @@ def device_name(ordinal: int) -> str:
 
 def device_ordinal(name: str, argument: str = "device") -> int:
     check_instance(argument, name, str, "a string such as `/device:IPU:0`")
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise ValueError(f"`{argument}={name}` names no IPU device; write it as in `/device:IPU:0`")
-    return int(found["ordinal"] or 0)
+    return int(match["ordinal"] or 0)
 
 
 _T = TypeVar("_T")

@@ -28,9 +28,9 @@ def unique_name(kind: str) -> str:
     return f"{kind}_{next(_serial)}"
 
 
-def check_old_arguments(queue: str, given: Mapping[str, object], known: frozenset[str], others: str) -> None:
+def check_old_arguments(queue: str, arguments: Mapping[str, object], known: frozenset[str], others: str) -> None:
     """Raises `TypeError` for arguments that no release of the SDK had; `others` names those of today."""
-    unknown = sorted(set(given) - known)
+    unknown = sorted(set(arguments) - known)
     if unknown:
         raise TypeError(f"`{queue}` has no argument {', '.join(f'`{name}`' for name in unknown)}; it has {others}")
 

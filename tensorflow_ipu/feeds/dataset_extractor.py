@@ -174,13 +174,13 @@ def export_variables(
       ValueError: There are more names than variables or fewer, a name is empty or there twice, or `filename` is empty.
       OSError: The file cannot be written.
     """
-    found = _list("variables", variables)
+    listed = _list("variables", variables)
     texts = _list("names", names)
     _check_filename("filename", filename)
     check_bool("print_stats", print_stats)
     faults = _faults_of_names("names", texts)
-    if len(found) != len(texts):
-        faults.append(f"`names` has {len(texts)} names for {len(found)} `variables`; give each variable one")
+    if len(listed) != len(texts):
+        faults.append(f"`names` has {len(texts)} names for {len(listed)} `variables`; give each variable one")
     _raise_any(faults)
     try:
         json.dumps(metadata)
@@ -191,7 +191,7 @@ def export_variables(
         entries = {"kind": "variables", "user": metadata}
         _write(filename, dict(zip(texts, arrays, strict=True)), print_stats, **entries)
 
-    values = [_value("variables", variable) for variable in found]
+    values = [_value("variables", variable) for variable in listed]
     with tf.device(_HOST):
         return _run(write, [tf.identity(value) for value in values])
 
@@ -305,13 +305,13 @@ def export_inputs_to_file(
       ValueError: An input has no value, no name, another's name, or a value of another shape or type.
       OSError: The file cannot be written.
     """
-    found = _list("inputs", inputs)
+    tensors = _list("inputs", inputs)
     check_instance("feed_dict", feed_dict, Mapping, "a dict")
     _check_filename("output_filename", output_filename)
-    names = [str(getattr(tensor, "name", None) or "").removesuffix(":0") for tensor in found]
+    names = [str(getattr(tensor, "name", None) or "").removesuffix(":0") for tensor in tensors]
     faults = _faults_of_names("inputs", names)
     arrays = []
-    for name, spec in zip(names, found, strict=True) if tf.executing_eagerly() else ():
+    for name, spec in zip(names, tensors, strict=True) if tf.executing_eagerly() else ():
         if name not in feed_dict:
             faults.append(f"`feed_dict` has no value for the input `{name}`")
             continue
@@ -325,7 +325,7 @@ def export_inputs_to_file(
             arrays.append(array.astype(dtype.as_numpy_dtype))
     _raise_any(faults)
     if not tf.executing_eagerly():
-        arrays = [np.asarray(array) for array in _in_session(found, feed_dict)]
+        arrays = [np.asarray(array) for array in _in_session(tensors, feed_dict)]
     _write(output_filename, dict(zip(names, arrays, strict=True)), print_stats=False, kind="inputs")
 
 
@@ -361,9 +361,9 @@ def _in_session(fetches: object, feed_dict: Mapping[Any, TensorLike]) -> Any:
 def _named(variables: Sequence[Variable] | Mapping[str, Variable]) -> list[tuple[str, tf.Variable]]:
     if isinstance(variables, Mapping):
         return [(name, _tf_variable("variables", variable)) for name, variable in variables.items()]
-    found = [(variable, _tf_variable("variables", variable)) for variable in _list("variables", variables)]
+    pairs = [(variable, _tf_variable("variables", variable)) for variable in _list("variables", variables)]
     # Keras calls all kernels of a kind the same; their paths differ.
-    return [(getattr(variable, "path", inner.name), inner) for variable, inner in found]
+    return [(getattr(variable, "path", inner.name), inner) for variable, inner in pairs]
 
 
 def _tf_variable(argument: str, variable: Variable) -> tf.Variable:

@@ -127,7 +127,9 @@ def _nested_sequences(nested: Nested) -> list[Nested]:
     inner = nested.values() if isinstance(nested, Mapping) else nested
     parts = list(inner) if isinstance(nested, (Mapping, tuple, list)) else []
     return [
-        found for part in parts for found in ([part] if isinstance(part, (tuple, list)) else _nested_sequences(part))
+        sequence
+        for part in parts
+        for sequence in ([part] if isinstance(part, (tuple, list)) else _nested_sequences(part))
     ]
 
 

@@ -30,8 +30,8 @@ def described(state: tf.Tensor) -> dict[str, Any] | None:
     if isinstance(queue, IPUOutfeedQueue):
         layout = queue._current_layout()
         if layout is not None:
-            found = _specs(_names(layout.nested), layout.types, layout.shapes)
-            return {"kind": "outfeed", "elements": found, "layout": layout.number, "mode": queue.outfeed_mode.name}
+            specs = _specs(_names(layout.nested), layout.types, layout.shapes)
+            return {"kind": "outfeed", "elements": specs, "layout": layout.number, "mode": queue.outfeed_mode.name}
     return {"kind": "other"}
 
 

@@ -93,9 +93,9 @@ def register_user_op_emulation(
 def emulation_of(op_name: str, library_path: str | os.PathLike[str]) -> Emulation:
     library = Path(library_path).name
     _run_file_of_emulations()
-    found = _registered.get((op_name, library)) or _registered.get((op_name, None))
-    if found is not None:
-        return found
+    emulation = _registered.get((op_name, library)) or _registered.get((op_name, None))
+    if emulation is not None:
+        return emulation
     others = ", ".join(f"`{name}`" + (f" of `{of}`" if of else "") for name, of in _registered)
     raise NotImplementedError(
         f"`precompiled_user_op` calls `{op_name}` of `{library}`, whose code is for the tiles of an IPU, and there is no"
@@ -117,10 +117,10 @@ def _run_file_of_emulations() -> None:
 def _called(function: Callable[..., Any], arguments: Sequence[Any], attributes: str | None) -> list[Any]:
     """Calls a Python function of the user's, and returns its results as a list."""
     named = {"attributes": attributes or ""} if "attributes" in inspect.signature(function).parameters else {}
-    found = function(*arguments, **named)
-    if found is None:
+    result = function(*arguments, **named)
+    if result is None:
         return []
-    return list(found) if isinstance(found, (list, tuple)) else [found]
+    return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
 def precompiled_user_op(
@@ -169,21 +169,21 @@ def precompiled_user_op(
         )
 
     def outputs_of(*arguments: tf.Tensor) -> list[tf.Tensor]:
-        found = [tf.convert_to_tensor(one) for one in _called(function, arguments, attributes)]
-        given = [(one.dtype, one.shape) for one in found]
-        if len(found) != len(types) or not all(
+        outputs = [tf.convert_to_tensor(output) for output in _called(function, arguments, attributes)]
+        actual = [(output.dtype, output.shape) for output in outputs]
+        if len(outputs) != len(types) or not all(
             dtype == type_ and shape.is_compatible_with(expected)
-            for (dtype, shape), type_, expected in zip(given, types, shapes, strict=True)
+            for (dtype, shape), type_, expected in zip(actual, types, shapes, strict=True)
         ):
             raise ValueError(
                 f"`outs` says that `{op_name}` has the outputs {_described(types, shapes)}, and its emulation returns"
-                f" {_described([dtype for dtype, _ in given], [shape for _, shape in given])}"
+                f" {_described([dtype for dtype, _ in actual], [shape for _, shape in actual])}"
             )
-        return [tf.ensure_shape(one, shape) for one, shape in zip(found, shapes, strict=True)]
+        return [tf.ensure_shape(output, shape) for output, shape in zip(outputs, shapes, strict=True)]
 
     with tf.name_scope(name):
         if gradient_function is None:
-            passed = [one if index in wanted else tf.stop_gradient(one) for index, one in enumerate(values)]
+            passed = [value if index in wanted else tf.stop_gradient(value) for index, value in enumerate(values)]
             return outputs_of(*passed)
 
         @tf.custom_gradient
@@ -191,14 +191,14 @@ def precompiled_user_op(
             outputs = outputs_of(*arguments)
 
             def gradient(*gradients: tf.Tensor) -> list[Gradient | None]:
-                given = [list(gradients), list(outputs), list(arguments)]
-                found = _called(gradient_function, given, gradient_attributes)
-                if len(found) != len(arguments):
+                lists = [list(gradients), list(outputs), list(arguments)]
+                results = _called(gradient_function, lists, gradient_attributes)
+                if len(results) != len(arguments):
                     raise ValueError(
-                        f"`gradient` of `register_user_op_emulation`, `{gradient_function!r}`, returns {len(found)}"
+                        f"`gradient` of `register_user_op_emulation`, `{gradient_function!r}`, returns {len(results)}"
                         f" gradients for {len(arguments)} inputs: let it return one for each, or None for one that has none"
                     )
-                return [one if index in wanted else None for index, one in enumerate(found)]
+                return [result if index in wanted else None for index, result in enumerate(results)]
 
             return outputs, gradient
 
@@ -206,8 +206,8 @@ def precompiled_user_op(
 
 
 def _described(types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]) -> str:
-    each = (f"{dtype.name}{shape.as_list()}" for dtype, shape in zip(types, shapes, strict=True))
-    return ", ".join(each) or "none"
+    texts = (f"{dtype.name}{shape.as_list()}" for dtype, shape in zip(types, shapes, strict=True))
+    return ", ".join(texts) or "none"
 
 
 # What the gradient has to know of an operation; TensorFlow ignores it.
@@ -375,10 +375,10 @@ def results(outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None) -> tuple
     """Returns the types and shapes of `outs`; sizes may be unknown in graphs that are no program, as in Keras's."""
     if outs is None:
         return [], []
-    given: Mapping[str, Any] = outs
+    entries: Mapping[str, Any] = outs
     try:
-        types = [tf.as_dtype(one) for one in given["output_types"]]
-        shapes = [tf.TensorShape(one) for one in given["output_shapes"]]
+        types = [tf.as_dtype(entry) for entry in entries["output_types"]]
+        shapes = [tf.TensorShape(entry) for entry in entries["output_shapes"]]
     except (KeyError, TypeError) as exc:
         raise ValueError(
             f"`outs` must be a dict with the lists `output_types` and `output_shapes`, but is {outs!r}"
@@ -424,22 +424,21 @@ def _gradient(op: tf.Operation, *gradients: Gradient | None) -> list[tf.Tensor |
     known = json.loads(real.get_attr(_CALL))
     inputs = list(real.inputs)[1 : 1 + len(real.get_attr("input_types"))]
     outputs = list(real.outputs)
-    given = [
+    of_outputs = [
         tf.zeros_like(output) if gradient is None else gradient
         for output, gradient in zip(outputs, gradients, strict=True)
     ]
     function = (known["path"], known["function"] + "_grad")
-    data, name = [*given, *outputs, *inputs], real.get_attr("called").decode()
-    found: list[tf.Tensor | None] = [None] * len(inputs)
+    data, name = [*of_outputs, *outputs, *inputs], real.get_attr("called").decode()
+    of_inputs: list[tf.Tensor | None] = [None] * len(inputs)
     wanted = known["inputs"]
     calls = (
         [(name + f"_grad_{index}", [index]) for index in wanted] if known["separate"] else [(name + "_grad", wanted)]
     )
     for called, indices in calls:
-        of = [inputs[index] for index in indices]
-        results = _call(
-            function, data, [one.dtype for one in of], [one.shape for one in of], called, known["attributes"]
-        )
+        sources = [inputs[index] for index in indices]
+        types, shapes = [source.dtype for source in sources], [source.shape for source in sources]
+        results = _call(function, data, types, shapes, called, known["attributes"])
         for index, result in zip(indices, results, strict=True):
-            found[index] = result
-    return [None, *found, *[None] * (len(real.inputs) - 1 - len(inputs))]
+            of_inputs[index] = result
+    return [None, *of_inputs, *[None] * (len(real.inputs) - 1 - len(inputs))]

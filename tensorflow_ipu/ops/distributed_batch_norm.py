@@ -87,7 +87,7 @@ def _normalized(
     wide = tf.cast(x, scale.dtype)
     batch_mean, batch_variance = shared_moments(wide, axes, size)
     along = [known_size(x, i) if i == axis else 1 for i in range(rank)]
-    spread = [tf.reshape(one, along) for one in (batch_mean, batch_variance, offset, scale)]
+    spread = [tf.reshape(tensor, along) for tensor in (batch_mean, batch_variance, offset, scale)]
     y = tf.cast(tf.nn.batch_normalization(wide, *spread, variance_epsilon=epsilon), x.dtype)
     samples = tf.cast(size * tf.size(x) // known_size(x, axis), scale.dtype)
     # TensorFlow has the unbiased variance for moving averages, and for them alone.
@@ -123,7 +123,7 @@ def in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
         # Graphcore's TensorFlow had the operation in half precision; TensorFlow's has float32 and bfloat16 alone.
         in_half = is_second_or_third and getattr(scale, "dtype", None) == tf.float16
         if in_half:
-            scale, offset, mean, variance = (tf.cast(one, tf.float32) for one in (scale, offset, mean, variance))
+            scale, offset, mean, variance = (tf.cast(tensor, tf.float32) for tensor in (scale, offset, mean, variance))
         inputs = {"x": x, "scale": scale, "offset": offset, "mean": mean, "variance": variance}
         options: dict[str, Any] = {
             "epsilon": epsilon,
@@ -140,6 +140,6 @@ def in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
         if not in_half:
             return results
         y, *statistics = results[:3]
-        return type(results)(y, *(tf.cast(one, tf.float16) for one in statistics), *results[3:])
+        return type(results)(y, *(tf.cast(tensor, tf.float16) for tensor in statistics), *results[3:])
 
     return normalize

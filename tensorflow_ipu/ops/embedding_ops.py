@@ -316,10 +316,10 @@ class HostEmbedding:
             wide = tf.cast(numbers, tf.int64) if numbers.dtype.size < 4 else numbers
             numbers = tf.clip_by_value(wide, 0, tf.constant(rows - 1, wide.dtype))
         flat = tf.reshape(tf.cast(numbers, tf.int32), [-1])
-        found = self._optimizer_spec.create_lookup_instruction(
+        result = self._optimizer_spec.create_lookup_instruction(
             self._tensor, flat, self._slot_variables, self._partition_strategy, self._name
         )
-        return tf.reshape(found, [*numbers.shape, width])
+        return tf.reshape(result, [*numbers.shape, width])
 
     # What specifications call.
 
@@ -329,12 +329,12 @@ class HostEmbedding:
         state = programs.in_function(self._memory.state(device))
         trained = self._scalar().read_value() if learning_rate else tf.zeros([], self.table.dtype)
         width = self.table.shape[1]
-        found = ops.ipu_embedding_lookup(state, indices, trained, width=width, advance=not programs.in_condition())
+        result = ops.ipu_embedding_lookup(state, indices, trained, width=width, advance=not programs.in_condition())
         value = tf.compat.v1.AttrValue
-        graphs.set_attribute(found.op, LEARNING_RATE, value(f=learning_rate))
-        graphs.set_attribute(found.op, BATCHES, value(i=batches))
-        graphs.set_attribute(found.op, SITE, value(i=self._site()))
-        return found
+        graphs.set_attribute(result.op, LEARNING_RATE, value(f=learning_rate))
+        graphs.set_attribute(result.op, BATCHES, value(i=batches))
+        graphs.set_attribute(result.op, SITE, value(i=self._site()))
+        return result
 
     def _site(self) -> int:
         """Returns a number of the lookup: unique in the program, and the same in each of its traces."""
@@ -532,11 +532,11 @@ def checked_factor(serialization_factor: SupportsIndex) -> int:
 def _in_parts(table: tf.Tensor, ids: tf.Tensor, factor: int) -> tf.Tensor:
     """Asks each part for all ids; rows of the others count as zero."""
     size = known_size(table, 0) // factor
-    found = []
+    parts = []
     for part in range(factor):
         local = ids - part * size
         inside = tf.logical_and(local >= 0, local < size)
         rows = tf.gather(table[part * size : (part + 1) * size], tf.clip_by_value(local, 0, size - 1))
         inside = tf.reshape(inside, tf.concat([tf.shape(ids), tf.ones([table.shape.rank - 1], tf.int32)], 0))
-        found.append(tf.where(inside, rows, tf.zeros([], table.dtype)))
-    return tf.add_n(found)
+        parts.append(tf.where(inside, rows, tf.zeros([], table.dtype)))
+    return tf.add_n(parts)

@@ -133,7 +133,7 @@ class GradientCaptureContext:
     @property
     def captured_gradients(self) -> dict[str, list[tf.Tensor]]:
         """Returns the captured gradients by their tags: lists, with an element for each tensor of the call."""
-        return {tag: [one.value() for one in captured] for tag, captured in self._captured.items()}
+        return {tag: [gradient.value() for gradient in captured] for tag, captured in self._captured.items()}
 
     @captured_gradients.setter
     def captured_gradients(self, _: object) -> None:

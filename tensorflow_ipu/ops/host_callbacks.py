@@ -174,8 +174,8 @@ class HostPart(graphs.FunctionGraph):
         index = len(self.outputs)
         self.outputs.append(tensor)
         attributes = tf.compat.v1.AttrValue
-        types = attributes.ListValue(type=[one.dtype.as_datatype_enum for one in self.outputs])
-        shapes = attributes.ListValue(shape=[one.shape.as_proto() for one in self.outputs])
+        types = attributes.ListValue(type=[output.dtype.as_datatype_enum for output in self.outputs])
+        shapes = attributes.ListValue(shape=[output.shape.as_proto() for output in self.outputs])
         graphs.set_attribute(self.call, "result_types", attributes(list=types))
         graphs.set_attribute(self.call, "result_shapes", attributes(list=shapes))
         with self.program.as_default(), self.program.control_dependencies(None):
@@ -274,9 +274,11 @@ def _gradient(op: tf.Operation, gradient: Gradient | None) -> list[Gradient | No
         raise LookupError(f"`{real.name}` is of a program that was traced elsewhere, and has no gradient here")
     with host_part("outside_gradient") if programs.is_tracing() else contextlib.nullcontext():
         of_numbers = [tensor for tensor in part.passed_inside if tensor.dtype.is_floating or tensor.dtype.is_complex]
-        found = gradients.between([part.outputs[op.get_attr("index")]], of_numbers, [gradient], part)
-        found = [one if one is None else _shaped(one, tensor) for one, tensor in zip(found, of_numbers, strict=True)]
-    known = {id(tensor): one for tensor, one in zip(of_numbers, found, strict=True)}
+        of_inputs = gradients.between([part.outputs[op.get_attr("index")]], of_numbers, [gradient], part)
+        known = {
+            id(tensor): None if of_tensor is None else _shaped(of_tensor, tensor)
+            for tensor, of_tensor in zip(of_numbers, of_inputs, strict=True)
+        }
     return [None, *(known.get(id(tensor)) for tensor in part.passed_inside)]
 
 

@@ -144,13 +144,13 @@ def _log_uniform(labels: tf.Tensor, num_sampled: int, num_classes: int, seed: in
     scale = tf.math.log(float(num_classes + 1))
     start = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32) if seed is None else tf.stack([seed, 0])
 
-    def draw(tries: tf.Tensor, found: tf.Tensor, classes: tf.Tensor, seen: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def draw(tries: tf.Tensor, drawn: tf.Tensor, classes: tf.Tensor, seen: tf.Tensor) -> tuple[tf.Tensor, ...]:
         chance = tf.random.stateless_uniform([], start + tf.stack([0, tries]))
-        one = tf.clip_by_value(tf.cast(tf.exp(chance * scale), tf.int32) - 1, 0, num_classes - 1)
-        is_new = tf.logical_not(seen[one])
-        here = tf.logical_and(tf.equal(tf.range(num_sampled), found), is_new)
-        seen = tf.logical_or(seen, tf.equal(tf.range(num_classes), one))
-        return tries + 1, found + tf.cast(is_new, tf.int32), tf.where(here, one, classes), seen
+        candidate = tf.clip_by_value(tf.cast(tf.exp(chance * scale), tf.int32) - 1, 0, num_classes - 1)
+        is_new = tf.logical_not(seen[candidate])
+        here = tf.logical_and(tf.equal(tf.range(num_sampled), drawn), is_new)
+        seen = tf.logical_or(seen, tf.equal(tf.range(num_classes), candidate))
+        return tries + 1, drawn + tf.cast(is_new, tf.int32), tf.where(here, candidate, classes), seen
 
     tries, _, classes, _ = tf.while_loop(
         lambda tries, found, classes, seen: found < num_sampled,  # noqa: ARG005
@@ -353,8 +353,8 @@ def _search(
         _, *last = tf.while_loop(lambda step, *_: step < steps, advance, (0, *start))
         beams = _Beams(*last)
         scores, best = tf.math.top_k(_either(beams.blank, beams.label), top_paths)
-        found = (tf.gather(each, best, batch_dims=1) for each in (beams.lengths, beams.labels))
-        return tf.cast(scores, dtype), *found
+        chosen = (tf.gather(values, best, batch_dims=1) for values in (beams.lengths, beams.labels))
+        return tf.cast(scores, dtype), *chosen
 
 
 def _either(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:

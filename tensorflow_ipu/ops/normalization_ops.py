@@ -180,13 +180,15 @@ def _norm(name: str, groups: int | None, strided: bool, arguments: Mapping[str, 
     inputs = tf.convert_to_tensor(arguments["inputs"], name="inputs")
     axis = check_groups(inputs.shape, 1 if groups is None else groups, arguments["channels_axis"])
     channels = known_size(inputs, axis)
-    given = dict(arguments["param_initializers"] or {})
-    if not given.keys() <= {"beta", "gamma"}:
-        raise ValueError(f"`param_initializers` may have the names `beta` and `gamma`, and has `{sorted(given)}`")
+    initializers = dict(arguments["param_initializers"] or {})
+    if not initializers.keys() <= {"beta", "gamma"}:
+        raise ValueError(
+            f"`param_initializers` may have the names `beta` and `gamma`, and has `{sorted(initializers)}`"
+        )
 
     def parameter(which: str, default: Callable[..., tf.Tensor]) -> tf.Variable:
         return tf.compat.v1.get_variable(
-            which, [channels], inputs.dtype, given.get(which, default), trainable=arguments["trainable"],
+            which, [channels], inputs.dtype, initializers.get(which, default), trainable=arguments["trainable"],
             collections=arguments["variables_collections"], use_resource=True,
         )  # fmt: skip
 

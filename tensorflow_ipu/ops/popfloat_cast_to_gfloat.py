@@ -188,10 +188,10 @@ class GenericFloat:
             return values
         with tf.name_scope(self._name or "cast_gfloat_to_native"):
             code = tf.cast(values, tf.int32)
-            one = 1 << self._man
-            magnitude = tf.bitwise.bitwise_and(code, (one << self._exp) - 1)
+            unit = 1 << self._man
+            magnitude = tf.bitwise.bitwise_and(code, (unit << self._exp) - 1)
             exponent = tf.bitwise.right_shift(magnitude, self._man)
-            fraction = tf.bitwise.bitwise_and(magnitude, one - 1) + tf.where(exponent > 0, one, 0)
+            fraction = tf.bitwise.bitwise_and(magnitude, unit - 1) + tf.where(exponent > 0, unit, 0)
             number = scaled(tf.cast(fraction, tf.float32), tf.maximum(exponent, 1) - self._bias - self._man)
             number = tf.where(code < 0, -number, number)
             if self._en_inf:

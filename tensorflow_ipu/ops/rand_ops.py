@@ -67,8 +67,8 @@ def dropout(
 
 def _pair(seed: TensorLike) -> tf.Tensor:
     """Converts a seed, two integers, to a tensor."""
-    for each in tf.nest.flatten(seed):
-        if isinstance(each, int) and not tf.int64.min <= each <= tf.int64.max:
+    for number in tf.nest.flatten(seed):
+        if isinstance(number, int) and not tf.int64.min <= number <= tf.int64.max:
             raise ValueError(f"`seed` must be two integers of 64 bits, but is {seed!r}")
     value = tf.convert_to_tensor(seed, name="seed")
     if value.shape.rank is not None and value.shape != [2]:
@@ -107,7 +107,7 @@ def _sizes(noise_shape: Sequence[int | tf.Tensor | None] | tf.Tensor) -> list[in
         if isinstance(noise_shape, tf.Tensor):
             value = tf.get_static_value(noise_shape)
             noise_shape = tf.unstack(noise_shape) if value is None else list(value)
-        return [_size(each) for each in noise_shape]
+        return [_size(size) for size in noise_shape]
     except (TypeError, ValueError) as exc:
         raise TypeError(
             f"`noise_shape` must be a list of integers and Nones, or a vector of integers of known length, but is"

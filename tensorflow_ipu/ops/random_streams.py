@@ -110,14 +110,14 @@ def _categorical(
     return tf.random.stateless_categorical(logits, num_samples, narrow, output_dtype, name)
 
 
-def _seed_of(one: int | None, two: int | None) -> tf.Tensor:
+def _seed_of(first: int | None, second: int | None) -> tf.Tensor:
     """Draws a seed. The operation's own seeds make it differ from others of the same stream."""
     seeds, again = _repeated.get() or ([], iter(()))
-    found = next(again, None)
-    if found is None:
-        found = seed() + tf.constant([(one or 0) * 31 + (two or 0), 0], tf.int64)
-        seeds.append(found)
-    return found
+    drawn = next(again, None)
+    if drawn is None:
+        drawn = seed() + tf.constant([(first or 0) * 31 + (second or 0), 0], tf.int64)
+        seeds.append(drawn)
+    return drawn
 
 
 _STATELESS: dict[str, Callable[..., tf.Tensor]] = {

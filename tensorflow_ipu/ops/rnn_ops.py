@@ -262,7 +262,7 @@ def run(
         output = new[0]
         if lengths is not None:
             runs = (at < tf.cast(lengths, tf.int32))[:, tf.newaxis]
-            new = tuple(tf.where(runs, one, old) for one, old in zip(new, states, strict=True))
+            new = tuple(tf.where(runs, new_state, old) for new_state, old in zip(new, states, strict=True))
             output = tf.where(runs, output, tf.zeros_like(output))
         return at + 1, outputs.write(at, output), new
 

@@ -132,19 +132,19 @@ def _rows(tensor: tf.Tensor) -> int | tf.Tensor:
 def _integers(arguments: dict[str, TensorLike]) -> list[tf.Tensor]:
     """Converts the arguments to int32 vectors of one length."""
     tensors = {name: tf.convert_to_tensor(value, name=name) for name, value in arguments.items()}
-    shapes = {tuple(one.shape) if one.shape.rank is not None else None for one in tensors.values()}
+    shapes = {tuple(tensor.shape) if tensor.shape.rank is not None else None for tensor in tensors.values()}
     shape = next(iter(shapes))
     if len(shapes) > 1 or shape is None or len(shape) != 1 or not shape[0]:
-        listed = ", ".join(f"`{name}` {one.shape}" for name, one in tensors.items())
+        listed = ", ".join(f"`{name}` {tensor.shape}" for name, tensor in tensors.items())
         raise ValueError(
             f"the numbers of rows and the offsets must be of one shape [runs], with 1 run or more, but are: {listed}"
         )
     faults = Faults()
-    for name, one in tensors.items():
-        if not one.dtype.is_integer:
-            faults.add(TypeError, f"`{name}` must have integers, but is {one.dtype.name}")
+    for name, tensor in tensors.items():
+        if not tensor.dtype.is_integer:
+            faults.add(TypeError, f"`{name}` must have integers, but is {tensor.dtype.name}")
     faults.raise_any()
-    return [tf.cast(one, tf.int32) for one in tensors.values()]
+    return [tf.cast(tensor, tf.int32) for tensor in tensors.values()]
 
 
 def _check_rank(faults: Faults, name: str, tensor: tf.Tensor) -> None:
