@@ -164,7 +164,7 @@ class UnknownAttributeError(ValueError, AttributeError):
     """A name that no attribute has; an `AttributeError` too, for `hasattr` and tools that probe objects."""
 
 
-class Member(Generic[T]):
+class Attribute(Generic[T]):
     """An attribute of a category: a descriptor, whose values are in the dictionary of the category's instance."""
 
     name = ""
@@ -180,7 +180,7 @@ class Member(Generic[T]):
         return self if instance is None else vars(instance)[self.name]
 
 
-class Option(Member[T]):
+class Option(Attribute[T]):
     """One typed attribute, which checks each assignment."""
 
     def __init__(
@@ -220,7 +220,7 @@ class Option(Member[T]):
         )  # fmt: skip
 
 
-class Subcategory(Member[C]):
+class Subcategory(Attribute[C]):
     """A category below another, which can be read and not assigned."""
 
     def __init__(self, category: type[C]) -> None:

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
 ALL_ELEMENTS = 2**63 - 1
 
 
+def strategy_ordinal() -> int | None:
+    """Returns the number of the current strategy's device; None without an IPU strategy."""
+    return getattr(tf.distribute.get_strategy().extended, "ordinal", None)
+
+
 def device_of(device_ordinal: int | None) -> str:
     if device_ordinal is None:
-        device_ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
+        device_ordinal = strategy_ordinal() or 0
     if not is_int(device_ordinal):
         raise ValueError(f"Device ordinal must be an integer: `device_ordinal` is {device_ordinal!r}")
     if device_ordinal < 0:
@@ -47,7 +52,7 @@ def check_max_elements(most: object) -> None:
 
 def check_same_device(queue: Queue, device: str) -> None:
     """Raises `ValueError` for a queue in a program that is being traced for another device."""
-    ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", None)
+    ordinal = strategy_ordinal()
     if ordinal is not None and device != device_of(ordinal):
         raise ValueError(
             f"the program runs on `{device_of(ordinal)}`, but {queue!r} serves `{device}`: make the queue inside"

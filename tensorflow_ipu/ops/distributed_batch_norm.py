@@ -17,6 +17,7 @@ import tensorflow as tf
 from tensorflow_ipu import programs
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.config import _state
+from tensorflow_ipu.feeds.elements import strategy_ordinal
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.programs import ReplicaGroups
 
@@ -39,7 +40,7 @@ def group_size() -> int:
     """Returns how many consecutive replicas of the program being traced share statistics; 1 if none is traced."""
     if not programs.is_tracing():
         return 1
-    options = _state.options_of_device(getattr(tf.distribute.get_strategy().extended, "ordinal", 0))
+    options = _state.options_of_device(strategy_ordinal() or 0)
     size = 1 if options is None else options[_OPTION]
     ipus = programs.ipus_traced_for()
     if ipus is not None and ipus % size:

@@ -19,6 +19,7 @@ from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs, variables
 from tensorflow_ipu.feeds._native_object import NativeObject
+from tensorflow_ipu.feeds.elements import device_of
 from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ __all__ = [
 _NO_RESERVE = 0x4000
 
 
-class HostTable:
+class HostTable(NativeObject):
     """Rows of zeros whose memory the system gives as they are written, so that a table may be larger than memory."""
 
     def __init__(self, rows: int, width: int, dtype: tf.DType) -> None:
@@ -46,11 +47,7 @@ class HostTable:
         self.array: np.ndarray = np.frombuffer(memory, dtype.as_numpy_dtype).reshape(rows, width)
         address = self.array.ctypes.data
         number = native.ipu_embedding_new(address, rows, width, dtype == tf.float16)
-        self._native = NativeObject(number, native.ipu_embedding_drop, keep=self.array)
-
-    def state(self, device: str) -> tf.Tensor:
-        """Returns the resource that names the table to a program."""
-        return self._native.state(device)
+        super().__init__(number, native.ipu_embedding_drop, keep=self.array)
 
     def tensor(self) -> tf.Tensor:
         """Makes a host tensor in this same memory: it shows what programs write."""
@@ -63,7 +60,7 @@ class HostTable:
 
     def open(self, is_open: bool) -> None:
         """Allows or forbids programs to use the table."""
-        native.ipu_embedding_open(self._native.number, is_open)
+        native.ipu_embedding_open(self.number, is_open)
 
 
 @tf.RegisterGradient("IpuEmbeddingLookup")
@@ -384,8 +381,7 @@ class HostEmbedding:
             with tf.compat.v1.variable_scope(self._name, reuse=tf.compat.v1.AUTO_REUSE):
                 zero = tf.compat.v1.zeros_initializer()
                 return tf.compat.v1.get_variable("__dummy", [], dtype, zero, trainable=True, use_resource=True)
-        ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
-        device = f"/device:IPU:{ordinal}" if tf.executing_eagerly() else sites.device_of_program("HostEmbedding.lookup")
+        device = device_of(None) if tf.executing_eagerly() else sites.device_of_program("HostEmbedding.lookup")
         if device not in self._trained:
             with tf.init_scope(), tf.device(device):
                 zero = tf.zeros([], dtype)

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.config import _state
+from tensorflow_ipu.feeds.elements import strategy_ordinal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,9 +81,8 @@ def normalize(
     group_axis = axis + 1 if strided else axis
     axes = [i for i in range(1, len(shape) + 1) if i != group_axis]
     mean = tf.reduce_mean(values, axes, keepdims=True)
-    records = _state.records()
-    ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
-    if ordinal < len(records) and records[ordinal].options["norms.use_stable_statistics"]:
+    options = _state.options_of_device(strategy_ordinal() or 0)
+    if options is not None and options["norms.use_stable_statistics"]:
         variance = tf.reduce_mean(tf.math.squared_difference(values, mean), axes, keepdims=True)
     else:
         # Cancellation may leave a little less than nothing.

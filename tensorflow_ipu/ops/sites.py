@@ -12,6 +12,7 @@ from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import program_order
 from tensorflow_ipu.feeds._native_object import NativeObject, SharedObjects
+from tensorflow_ipu.feeds.elements import strategy_ordinal
 from tensorflow_ipu.programs import ReplicaGroups
 
 if TYPE_CHECKING:
@@ -49,14 +50,7 @@ def _state(kind: str, function: str) -> tf.Tensor:
 
 def shared(kind: str, device: str) -> NativeObject:
     """Returns the object of a kind, `identity` or `random`, that all programs of a device share."""
-    if kind == "identity":
-        return _shared.get((kind, device), lambda: _make(device, "the replica's index"))
-    return _shared.get((kind, device), lambda: _make_random(device))
-
-
-def _make_random(device: str) -> NativeObject:
-    number = native.ipu_random_new(tf.DeviceSpec.from_string(device).device_index)
-    return NativeObject(number, native.ipu_random_drop)
+    return _shared.get((kind, device), lambda: object_of(kind, device, "the replica's index"))
 
 
 def _make(device: str, place: str, what: str = "", groups: ReplicaGroups | None = None) -> NativeObject:
@@ -75,7 +69,7 @@ def device_of_program(function: str) -> str:
     spec = device_here()
     if spec.device_type == "IPU":
         return f"/device:IPU:{spec.device_index or 0}"
-    return f"/device:IPU:{getattr(tf.distribute.get_strategy().extended, 'ordinal', 0)}"
+    return f"/device:IPU:{strategy_ordinal() or 0}"
 
 
 def device_here() -> tf.DeviceSpec:
@@ -111,9 +105,12 @@ def kind(state: tf.Tensor) -> str | None:
     return "site" if named._drop is native.ipu_site_drop else None
 
 
-def object_of(kind: str, device: str) -> NativeObject:
-    """Creates an object in the place of a stored program's."""
-    return _make_random(device) if kind == "random" else _make(device, "a stored program")
+def object_of(kind: str, device: str, place: str = "a stored program") -> NativeObject:
+    """Creates an object of a kind for the programs of a device."""
+    if kind != "random":
+        return _make(device, place)
+    number = native.ipu_random_new(tf.DeviceSpec.from_string(device).device_index)
+    return NativeObject(number, native.ipu_random_drop)
 
 
 def mark_half_precision(graph: FunctionGraph, options: str) -> None:
