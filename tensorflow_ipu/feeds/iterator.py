@@ -56,6 +56,8 @@ class IPUIterator(OwnedIterator):
     Each `next` that is traced is one dequeue; in a loop over `tf.range` it takes an element an iteration.
     """
 
+    _owns_queue = False
+
     def __init__(
         self,
         dataset: tf.data.Dataset | None = None,
@@ -81,11 +83,13 @@ class IPUIterator(OwnedIterator):
             if not components:
                 raise ValueError("`components` must hold the queue of `infeed_spec` where `dataset` is not given")
             self._infeed_queue: IPUInfeedQueue = components[0]
-            return
-        if infeed_spec is not None or element_spec is not None:
-            raise ValueError("`infeed_spec` and `element_spec` must not be given along with `dataset`")
-        self._infeed_queue = IPUInfeedQueue(dataset, **kwargs)
-        self._initializer = self._infeed_queue.initializer
+        else:
+            if infeed_spec is not None or element_spec is not None:
+                raise ValueError("`infeed_spec` and `element_spec` must not be given along with `dataset`")
+            self._infeed_queue = IPUInfeedQueue(dataset, **kwargs)
+            self._initializer = self._infeed_queue.initializer
+        if self._owns_queue and self._infeed_queue._feed is not None:
+            self._infeed_queue._feed.drop_with(self)
 
     @property
     def _type_spec(self) -> IPUIteratorSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -136,17 +140,7 @@ class IPUIterator(OwnedIterator):
 class IPUOwnedIterator(IPUIterator):
     """An iterator whose queue is deleted with it."""
 
-    def __init__(
-        self,
-        dataset: tf.data.Dataset | None = None,
-        infeed_spec: IPUInfeedQueueSpec | None = None,
-        element_spec: Nested = None,
-        **kwargs: Any,
-    ) -> None:
-        """Creates the iterator; see `IPUIterator`."""
-        super().__init__(dataset, infeed_spec, element_spec, **kwargs)
-        if self._infeed_queue._feed is not None:
-            self._infeed_queue._feed.drop_with(self)
+    _owns_queue = True
 
 
 def queue_of(iterator: IPUIterator) -> IPUInfeedQueue:
