@@ -1,4 +1,4 @@
-"""On which of its replica's IPUs each operation is placed: what `scopes.ipu_shard` said, and who follows it."""
+"""The IPUs of its replica that each operation is placed on: by `scopes.ipu_shard`, or beside another operation."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def get_sharding(op: Node) -> list[int] | None:
     """Returns the IPUs that an operation of a graph, or a tensor's, was placed on.
 
     Returns:
-      Their numbers within the replica, `[-1]` for all of them; None where nobody said.
+      Their numbers within the replica, `[-1]` for all of them; None if it was not placed.
 
     Raises:
       TypeError: `op` is neither.

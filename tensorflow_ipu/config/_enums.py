@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class SelectionOrder(Enum):
-    """In which order the IPUs of a device are handed to the shards of a program.
+    """The order in which the shards of a program get the IPUs of a device.
 
     The IPUs of a machine form a ladder with two IPUs a rung, numbered rung by rung. For sixteen IPUs:
 

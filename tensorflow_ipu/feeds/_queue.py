@@ -1,4 +1,4 @@
-"""What infeed and outfeed queues have in common, and the end of all of them."""
+"""The base of infeed and outfeed queues, and the end of all of them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class NoOperation:
 
 
 class QueueSpec(tf.TypeSpec):
-    """What a traced program knows of a queue: a resource, and what subclasses add."""
+    """The static type of a queue: a resource, and the attributes of subclasses."""
 
     __slots__ = ("_device",)
 

@@ -73,7 +73,7 @@ def dataset_of(argument: str, infeed_queue: object) -> tf.data.Dataset:
 class BufferDataset(tf.data.Dataset):
     """A dataset whose elements come in groups of `buffer_size`; an incomplete group at its end is dropped.
 
-    A group is complete before its first element is handed out: a program that takes `buffer_size` elements finds all or none.
+    A group is complete before its first element is returned: a program that takes `buffer_size` elements finds all or none.
     """
 
     def __init__(self, input_dataset: tf.data.Dataset, buffer_size: int) -> None:

@@ -100,7 +100,7 @@ def dataset_extractor(
       num_elements: How many elements are written, 1 or more.
       filename: The file's path. A file that is there is replaced.
       feed_name: The first part of the names; none if empty.
-      print_stats: Whether to say on standard error what was written.
+      print_stats: Whether to report on standard error what was written.
 
     Returns:
       None; in a graph, the operation that writes the file each time that it runs.
@@ -164,7 +164,7 @@ def export_variables(
       names: The name of each in the file.
       filename: The file's path, used as it is. A file that is there is replaced.
       metadata: Kept in the file's metadata under `user`: anything that JSON can carry.
-      print_stats: Whether to say on standard error what was written.
+      print_stats: Whether to report on standard error what was written.
 
     Returns:
       None; in a graph, the operation that writes the file each time that it runs.
@@ -211,7 +211,7 @@ def import_variables(
       filenames: One path or several, of files from `export_variables`.
       is_input: On the machine, whether they are a program's inputs. Checked; changes nothing here.
       strict: Whether every variable must be in the files. Otherwise those that are not stay as they are.
-      print_stats: Whether to say on standard error what was read.
+      print_stats: Whether to report on standard error what was read.
 
     Returns:
       None; in a graph, the operation that assigns the variables the values which the files hold now.

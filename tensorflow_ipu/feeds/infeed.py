@@ -38,7 +38,7 @@ _OF_EARLIER_RELEASES = frozenset({"_internal_id", "data_to_prefetch", "feed_name
 
 
 class IPUInfeedQueueSpec(_queue.QueueSpec):
-    """What a traced program knows of an infeed queue: its elements and device."""
+    """The static type of an infeed queue: its elements and device."""
 
     __slots__ = ("_element_spec", "_structure")
 
@@ -57,7 +57,7 @@ class IPUInfeedQueueSpec(_queue.QueueSpec):
         return self._element_spec
 
     def _serialize(self) -> tuple[Nested, ...]:
-        # TensorFlow compares these, and takes a named tuple for a tuple; the text tells them apart.
+        # TensorFlow compares these, and takes a named tuple for a tuple; their texts differ.
         return (self._element_spec, self._device, self._structure)
 
     @classmethod

@@ -16,7 +16,7 @@ from tensorflow_ipu.feeds.infeed import IPUInfeedQueue, IPUInfeedQueueSpec
 
 
 class IPUIteratorSpec(tf.TypeSpec):
-    """What a traced program knows of an iterator: its elements and device."""
+    """The static type of an iterator: its elements and device."""
 
     __slots__ = ("_infeed_spec",)
 

@@ -120,7 +120,7 @@ _WAIT_US = 5000
 
 
 class IPUOutfeedQueueSpec(_queue.QueueSpec):
-    """What a traced program knows of an outfeed queue: its mode and device."""
+    """The static type of an outfeed queue: its mode and device."""
 
     __slots__ = ("_mode",)
 
@@ -265,7 +265,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
 
         Raises:
           ValueError: The queue is enqueued to in this graph, or in one around it, already; or a shape is unknown.
-          TypeError: `tensors` holds something other than tensors that an IPU can hand to the host.
+          TypeError: `tensors` holds something other than tensors that an IPU can send to the host.
           RuntimeError: The call is eager.
         """
         if tf.executing_eagerly():

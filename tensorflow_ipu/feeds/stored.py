@@ -1,4 +1,4 @@
-"""The queues of a stored program: what a file says of them, and how others take their place."""
+"""The queues of a stored program: their descriptions in its file, and the queues that take their places."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ def all_to_all(
     Args:
       x: A tensor of numbers or booleans, of rank 1 or more.
       split_dimension: The axis to split; the number of replicas must divide its size.
-      concat_dimension: The axis along which a replica concatenates what it gets.
+      concat_dimension: The axis along which a replica concatenates the parts.
       replication_factor: The number of replicas; a smaller one makes groups of so many consecutive replicas. A
-        `ReplicaGroups` says which groups.
+        `ReplicaGroups` describes other groups.
       name: A name for the operation.
 
     Returns:

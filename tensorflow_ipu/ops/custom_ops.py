@@ -156,7 +156,7 @@ def precompiled_user_op(
     Raises:
       NotImplementedError: There is no emulation of the operation.
       RuntimeError: The emulation is in C++, and the call is not in a program that is being traced.
-      ValueError: `attributes` or `gradient_attributes` is no string; `outs` does not say types and static shapes, or the
+      ValueError: `attributes` or `gradient_attributes` is no string; `outs` has no types and static shapes, or the
         emulation returns others; `inputs_with_gradients` has the number of no input.
     """
     del gp_path
@@ -260,7 +260,7 @@ def cpu_user_operation(
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.
-      ValueError: `attributes` or `gradient_attributes` is no string; `outs` does not say types and static shapes;
+      ValueError: `attributes` or `gradient_attributes` is no string; `outs` has no types and static shapes;
         `inputs_with_gradients` has the number of no input; the library cannot be loaded, or lacks the function.
     """
     values, wanted = checked(inputs, inputs_with_gradients, attributes, gradient_attributes)

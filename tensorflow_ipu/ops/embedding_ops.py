@@ -55,7 +55,7 @@ class HostTable(NativeObject):
 
     def is_behind(self, tensor: tf.Tensor) -> bool:
         """Returns True if an eager host tensor is in this memory."""
-        memory: Any = tensor  # Its stub does not say that it can be looked into.
+        memory: Any = tensor  # Its stub lacks the buffer protocol.
         return np.asarray(memoryview(memory)).ctypes.data == self.array.ctypes.data
 
     def open(self, is_open: bool) -> None:
@@ -85,12 +85,12 @@ LEARNING_RATE, BATCHES, SITE = "_ipu_learning_rate", "_ipu_batches", "_ipu_site"
 
 SGD, ACCUMULATED_SGD = "SGD", "SGD+GA"
 
-# By name: a specification is told no more than that. The latest of a name counts.
+# By name, which is all that a specification gets. The latest of a name counts.
 _embeddings: dict[str, weakref.ref[HostEmbedding]] = {}
 
 
 def _named(name: str) -> HostEmbedding:
-    """Returns the embedding of a name; raises `KeyError` where none lives."""
+    """Returns the embedding of a name; raises `KeyError` if there is none."""
     embedding = _embeddings[name]()
     if embedding is None:
         raise KeyError(name)
@@ -342,7 +342,7 @@ class HostEmbedding:
         return used[self]
 
     def open(self) -> tf.Operation | None:
-        """Copies the tensor to the table, where it is elsewhere, and opens the table; in a graph by what it returns."""
+        """Copies the tensor to the table, if it is elsewhere, and opens the table; in a graph by the operation returned."""
 
         def copied(value: np.ndarray) -> np.int32:
             self.table[...] = value
@@ -358,7 +358,7 @@ class HostEmbedding:
         return None
 
     def close(self) -> tf.Operation | None:
-        """Closes the table, and copies it to the tensor where that is a variable elsewhere; see `open`."""
+        """Closes the table, and copies it to the tensor if that is a variable elsewhere; see `open`."""
 
         def taken() -> np.ndarray:
             self._memory.open(False)

@@ -107,7 +107,7 @@ class Format(NamedIntEnum):
 
 
 def create_metadata(fmt: Format | int, scale: int = 0) -> int:
-    """Packs the format and the scale of a tensor into eight bits: its numbers are what its bits say, times `2 ** scale`.
+    """Packs the format and the scale of a tensor into eight bits: its numbers are those of the bits times `2 ** scale`.
 
     Raises:
       ValueError: `fmt` is no `Format`, or `scale` not from -32 to 31.
@@ -181,7 +181,7 @@ class QuarterTensor:
 def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = None) -> QuarterTensor:
     """Rounds numbers to float16, then to eight bits: to the nearest, of two to the even one, and to the largest at most.
 
-    In a program `IPUConfig.floating_point_behaviour` and `scopes.stochastic_rounding` say how: with `esr` at random, with
+    In a program `IPUConfig.floating_point_behaviour` and `scopes.stochastic_rounding` apply: with `esr` at random, with
     `nanoo` to NaN where they are larger, with `oflo` the program stops there. No gradient passes. `metadata`, of
     `create_metadata`, may be a tensor.
     """

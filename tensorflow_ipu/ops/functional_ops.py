@@ -267,7 +267,7 @@ def _add_backward(code: _Code, name: str) -> bool:
         return True
     results = list(graph.outputs)
     for outside, _ in backward.captures:
-        # What the gradient alone uses goes by way of the call, too.
+        # A tensor that only the gradient uses passes through the call, too.
         inside = outside if getattr(outside, "graph", None) is graph else graph.capture(outside)
         inputs = {id(tensor): at for at, tensor in enumerate(graph.inputs)}
         if id(inside) in inputs:
@@ -366,7 +366,7 @@ def _with_all(code: _Code, inputs: int) -> tuple[_Code, list[tf.Tensor]]:
     return _known(again, inputs), captured[len(captured) - (len(code.graph.inputs) - inputs) :]
 
 
-# What a decorated function tells of itself: not the user's module, or AutoGraph would rewrite it as code of the user's, and
+# The attributes of a decorated function: without the user's module, or AutoGraph would rewrite it as the user's code, and
 # look for a lambda where there is none.
 _TOLD = tuple(name for name in functools.WRAPPER_ASSIGNMENTS if name != "__module__")
 

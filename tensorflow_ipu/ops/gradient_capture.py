@@ -104,7 +104,7 @@ def reusing_tags() -> Callable[[], None]:
 
 
 class GradientCaptureContext:
-    """A block whose calls of `capture_upstream_gradients` give it the gradients, whoever computes them, and when.
+    """A block that collects the gradients of its calls of `capture_upstream_gradients`, whenever they are computed.
 
         with tf.GradientTape() as tape, GradientCaptureContext() as context:
             y = tf.tanh(capture_upstream_gradients(x * x, tag="of the square"))
@@ -112,7 +112,7 @@ class GradientCaptureContext:
         context.captured_gradients  # {"of the square": [...]}
 
     Of a call in a loop it has the gradient that went by last; zeros where none has gone by in a loop or branch. Out of a
-    branch in a loop it hands out nothing.
+    branch in a loop it returns nothing.
     """
 
     def __init__(self) -> None:

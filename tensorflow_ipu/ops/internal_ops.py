@@ -24,7 +24,7 @@ __all__ = ["fifo", "get_current_iteration_counter", "print_tensor", "remap", "re
 
 
 def print_tensor(input: TensorLike, name: str = "") -> tf.Operation | None:  # noqa: A002  (Graphcore's name.)
-    """Prints `name: ` and all elements of a tensor to stderr, each time that the program comes by, in its order.
+    """Prints `name: ` and all elements of a tensor to stderr, each time that the program runs this, in its order.
 
     On a device of several replicas, `replica 0: ` or the like is before each line. Outside of a program it prints as
     `tf.print` does.

@@ -1,6 +1,6 @@
 """Random numbers in programs: a stream a replica, that `config.utils.reset_ipu_seed` starts anew.
 
-XLA would draw them from one source, which nobody can seed: so while a program is traced, TensorFlow's stateful operations
+XLA would draw them from one source, which has no seed: so while a program is traced, TensorFlow's stateful operations
 become stateless ones, seeded by the replica's own stream.
 """
 

@@ -329,7 +329,7 @@ class PopnnDynamicLSTM(PopnnLSTM):
     ) -> Any:
         """Computes the layer; see `PopnnLSTM` for the other arguments, and for what is returned and raised.
 
-        `seq_len` says how many steps of time each sequence has: integers [batch]. Behind them outputs are zeros.
+        `seq_len` has the number of steps of each sequence: integers [batch]. Behind them outputs are zeros.
         """
         del training
         return self._call(inputs, initial_state, seq_len)
@@ -429,7 +429,7 @@ class PopnnDynamicGRU(PopnnGRU):
     ) -> Any:
         """Computes the layer; see `PopnnGRU` for the other arguments, and for what is returned and raised.
 
-        `seq_len` says how many steps of time each sequence has: integers [batch]. Behind them outputs are zeros. Without
+        `seq_len` has the number of steps of each sequence: integers [batch]. Behind them outputs are zeros. Without
         `time_major`, `inputs` are [batch, time, size]; the outputs are [time, batch, units] in any case.
         """
         del training
@@ -479,7 +479,7 @@ class PopnnAUGRU(PopnnGRU):
     ) -> Any:
         """Computes the layer; see `PopnnDynamicGRU` for the other arguments.
 
-        `attention_score` says how much attention each step has, from 0 to 1, as [time, batch], or [batch, time] without
+        `attention_score` is the attention of each step, from 0 to 1, as [time, batch], or [batch, time] without
         `time_major`.
         """
         del training

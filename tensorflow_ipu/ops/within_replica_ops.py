@@ -64,7 +64,7 @@ def reduce_scatter(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tens
       A vector for each of k shards, all of the length n / k, rounded up, for the n elements of the result. The result is
       cut into k parts, from element n * i // k on for part i, and a shorter one ends with a zero. Of 2 shards the first
       has part 0. Of 4, as the SDK documents it, shards 0 to 3 have parts 0, 2, 3 and 1; of another number, first the
-      even parts, then the odd ones, the last one first, where the SDK says nothing.
+      even parts, then the odd ones, the last one first: the SDK leaves this open.
     """
     reduced = _reduced(input_shards, op)
     count, length = len(reduced), _length(reduced[0])
