@@ -54,7 +54,7 @@ class DeviceLimitError(ApplicationError):
 
 
 class ClusterError(RecoverableError):
-    """The workers of several hosts did not come together: one is missing, there twice, or knows of others.
+    """The workers of several hosts did not come together: one is missing, there twice, or expects others.
 
     Attributes:
       recovery_action: `"RESTART_WORKERS"`: start all workers anew, once what the error names is put right.

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from tensorflow_ipu._base import tracepoints
+from tensorflow_ipu._base.checks import check_instance
 from tensorflow_ipu._base.page import TextView, small_page, table
 from tensorflow_ipu._base.tracepoints import KEPT, Sample, Summary
 from tensorflow_ipu._native.library import native
@@ -38,13 +39,13 @@ _cleared_at = 0
 
 
 def counter_names() -> list[str]:
-    """The names of all counters, sorted; those of a queue end with its name, and go with it."""
+    """Returns the names of all counters, sorted; those of a queue end with its name, and disappear with it."""
     now = _read()
     return sorted([*now.counters, *now.levels])
 
 
 def counter_value(name: str) -> int | None:
-    """The count of one of `counter_names()` since the process began, or since `clear_metrics`; None for no such counter.
+    """Returns one of `counter_names()` since the process began, or since `clear_metrics`; None for no such counter.
 
     Raises:
       TypeError: `name` is no string.
@@ -57,12 +58,12 @@ def counter_value(name: str) -> int | None:
 
 
 def metric_names() -> list[str]:
-    """The names of all metrics, sorted: times that were measured, each with how many there were."""
+    """Returns the names of all metrics, sorted: times that were measured, each with their number."""
     return sorted(_read().metrics)
 
 
 def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | None:
-    """The times of one of `metric_names()` since the process began, or since `clear_metrics`.
+    """Returns the times of one of `metric_names()` since the process began, or since `clear_metrics`.
 
     Returns:
       How many there were; their sum, in seconds; the latest of them (1,024 at most), each as when it ended, by
@@ -80,13 +81,13 @@ def metric_data(name: str) -> tuple[int, float, list[tuple[float, float]]] | Non
 
 
 def clear_metrics() -> None:
-    """Begins anew: counters at 0, no times, no traces. What queues hold ready stays what it is."""
+    """Resets counters to 0, and drops times and traces. What queues hold ready stays what it is."""
     global _cleared, _cleared_at
     _cleared, _cleared_at = _read(), time.monotonic_ns()
 
 
 def metrics_report() -> str:
-    """All metrics and counters that are not 0, and why each program was traced, as text for people to read.
+    """Formats all metrics and counters that are not 0, and why each program was traced, as text for people to read.
 
     A notebook shows it as tables.
 
@@ -134,10 +135,12 @@ def metrics_report() -> str:
 
 
 def times_between(begin: int, end: int) -> dict[str, list[Sample]]:
-    """The kept times that ended between two moments of the monotonic clock in ns, with `GraphRunTime` of graphs."""
+    """Returns the kept times that ended between two moments of the monotonic clock in ns, with those of graphs."""
     now = _read(_MOST)
     summaries = {**now.metrics, _GRAPH_RUNS: now.graph_runs}
-    return {name: [one for one in summary.latest if begin <= one.end <= end] for name, summary in summaries.items()}
+    return {
+        name: [sample for sample in summary.latest if begin <= sample.end <= end] for name, summary in summaries.items()
+    }
 
 
 def _since(name: str, summary: Summary) -> Summary:
@@ -166,17 +169,17 @@ def _read(samples: int = 0) -> _Snapshot:
     latest: dict[str, list[Sample]] = {}
     summaries: dict[str, tuple[int, int]] = {}
     for line in native.ipu_metrics(samples).decode(errors="replace").splitlines():
-        kind, *words = line.split(" ")
+        kind, *fields = line.split(" ")
         if kind == "counter":
-            now.counters[words[0]] = int(words[1])
+            now.counters[fields[0]] = int(fields[1])
         elif kind == "metric":
-            summaries[words[0]] = int(words[1]), int(words[2])
+            summaries[fields[0]] = int(fields[1]), int(fields[2])
         elif kind == "sample":
-            latest.setdefault(words[0], []).append(Sample(int(words[1]), int(words[2])))
+            latest.setdefault(fields[0], []).append(Sample(int(fields[1]), int(fields[2])))
         elif kind == "gone":
-            _add_queue(now, words[0], None, words[1:5])
+            _add_queue(now, fields[0], None, fields[1:5])
         else:
-            _add_queue(now, kind, " ".join(words[7:]), words[1:7])
+            _add_queue(now, kind, " ".join(fields[7:]), fields[1:7])
     for name, (count, total) in summaries.items():
         now.metrics[name] = Summary(count, total, tuple(latest.get(name, ())))
     # Runs of graphs are noted where they run; all others, by Python.
@@ -206,5 +209,4 @@ def _add_queue(now: _Snapshot, kind: str, name: str | None, values: list[str]) -
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str):
-        raise TypeError(f"`name` must be the name of a metric or counter, and `{name!r}` is no string")
+    check_instance("name", name, str, "the name of a metric or counter")

@@ -1,4 +1,4 @@
-"""On which of its replica's IPUs each operation is placed: what `scopes.ipu_shard` said, and who follows it."""
+"""The IPUs of its replica that each operation is placed on: by `scopes.ipu_shard`, or beside another operation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import tensorflow as tf
 
 from tensorflow_ipu import programs
+from tensorflow_ipu._base.checks import check_instance
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -29,10 +30,10 @@ _BESIDE = b"loc:@"
 
 
 def get_sharding(op: Node) -> list[int] | None:
-    """The IPUs that an operation of a graph, or a tensor's, was placed on.
+    """Returns the IPUs that an operation of a graph, or a tensor's, was placed on.
 
     Returns:
-      Their numbers within the replica, `[-1]` for all of them; None where nobody said.
+      Their numbers within the replica, `[-1]` for all of them; None if it was not placed.
 
     Raises:
       TypeError: `op` is neither.
@@ -41,7 +42,7 @@ def get_sharding(op: Node) -> list[int] | None:
 
 
 def has_attr(o: Node, attr_name: str) -> bool:
-    """Whether an operation of a graph, or a tensor's, has an attribute of this name.
+    """Returns True if an operation of a graph, or a tensor's, has an attribute of this name.
 
     Raises:
       TypeError: `o` is neither.
@@ -50,26 +51,26 @@ def has_attr(o: Node, attr_name: str) -> bool:
 
 
 def dependencies(roots: Iterable[Node]) -> set[tf.Operation]:
-    """The operations of a list of operations or tensors, and all of their graph that have to run before them.
+    """Returns the operations of a list of operations or tensors, and all of their graph that have to run before them.
 
     Raises:
       TypeError: `roots` has something else in it, or is no list.
     """
     if isinstance(roots, (tf.Operation, tf.Tensor, tf.IndexedSlices)):
         raise TypeError(f"`roots` must be a list of operations or tensors, but is one of them: write `[{roots.name}]`")
-    found: set[tf.Operation] = set()
+    operations: set[tf.Operation] = set()
     waiting = [_operation("roots", root) for root in roots]
     while waiting:
         operation = waiting.pop()
-        if operation not in found:
-            found.add(operation)
+        if operation not in operations:
+            operations.add(operation)
             waiting += [tensor.op for tensor in operation.inputs]
             waiting += operation.control_inputs
-    return found
+    return operations
 
 
 def get_shard_from_colocation(op: Node) -> list[int] | None:
-    """The IPUs, as of `get_sharding`, of the first operation with any that this one was made beside (`colocate_with`).
+    """Returns the IPUs, as `get_sharding` does, of the first operation with any that this one was colocated with.
 
     Raises:
       TypeError: `op` is neither an operation of a graph nor a tensor of one.
@@ -83,9 +84,9 @@ def get_shard_from_colocation(op: Node) -> list[int] | None:
             other = operation.graph.get_operation_by_name(name)
         except KeyError:  # It is in the graph around.
             continue
-        found = None if other is operation else programs.placed_on(other)
-        if found is not None:
-            return found
+        shards = None if other is operation else programs.placed_on(other)
+        if shards is not None:
+            return shards
     return None
 
 
@@ -97,8 +98,7 @@ def propagate_sharding(g: tf.Graph) -> None:
     Raises:
       TypeError: It is no graph.
     """
-    if not isinstance(g, tf.Graph):
-        raise TypeError(f"`g` must be a `tf.Graph`, but is {g!r}")
+    check_instance("g", g, tf.Graph, "a `tf.Graph`")
     waiting = [operation for operation in g.get_operations() if programs.placed_on(operation) is None]
     while waiting:
         placed = {operation: shards for operation in waiting if (shards := get_shard_from_colocation(operation))}

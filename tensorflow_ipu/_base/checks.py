@@ -18,6 +18,13 @@ class Faults:
         """Records one fault."""
         self._found.append((kind, message))
 
+    def check(self, check: Callable[..., object], *arguments: Any) -> None:
+        """Calls `check`, and records the `TypeError` or `ValueError` that it raises."""
+        try:
+            check(*arguments)
+        except (TypeError, ValueError) as exc:
+            self.add(type(exc), str(exc))
+
     def raise_any(self) -> None:
         """Raises what was recorded; returns if nothing was."""
         if not self._found:
@@ -50,6 +57,21 @@ def as_int(value: Any) -> int | None:
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value is an int or a float, and no bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def check_int(argument: str, value: object, least: int | None = None, most: int | None = None) -> None:
+    """Raises `TypeError` unless a value is an int, and `ValueError` if it is below `least` or above `most`."""
+    if not is_int(value):
+        raise TypeError(f"`{argument}` must be an int, but is {value!r}")
+    limits = f"{least} or more" if most is None else f"from {least} to {most}"
+    if (least is not None and value < least) or (most is not None and value > most):
+        raise ValueError(f"`{argument}={value}` must be {limits}")
+
+
+def check_instance(argument: str, value: object, kinds: type | tuple[type, ...], description: str) -> None:
+    """Raises `TypeError` unless a value is an instance of `kinds`, which the message calls `description`."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"`{argument}` must be {description}, but is {value!r}")
 
 
 def check_bool(argument: str, value: object) -> None:

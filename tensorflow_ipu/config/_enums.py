@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class SelectionOrder(Enum):
-    """In which order the IPUs of a device are handed to the shards of a program.
+    """The order in which the shards of a program get the IPUs of a device.
 
     The IPUs of a machine form a ladder with two IPUs a rung, numbered rung by rung. For sixteen IPUs:
 
@@ -80,7 +80,7 @@ class StochasticRoundingBehaviour(Enum):
 
     @staticmethod
     def from_bool(value: bool) -> StochasticRoundingBehaviour:
-        """`ON` for a true `value`, `OFF` for a false one."""
+        """Returns `ON` for a true `value`, `OFF` for a false one."""
         return StochasticRoundingBehaviour.ON if value else StochasticRoundingBehaviour.OFF
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorflow_ipu._base import files
+from tensorflow_ipu._base.checks import check_bool, check_instance
 from tensorflow_ipu.config import _categories, _state
 from tensorflow_ipu.config._checks import as_tuple, check_host_device, check_values, resolve
 from tensorflow_ipu.config._enums import SelectionOrder
@@ -17,8 +18,12 @@ from tensorflow_ipu.errors import NotConfiguredError
 
 __all__ = ["load", "save"]
 
-_SELECTION = int | list[int] | tuple[int, ...]
 _NO_OPTIONS: dict[str, Any] = {}
+
+
+def _selection(doc: str) -> Option[int | list[int] | tuple[int, ...]]:
+    """Declares an attribute that selects the IPUs of devices."""
+    return Option([], doc, effect=Effect.ACTS, hint=int | list[int] | tuple[int, ...], canonical=as_tuple)
 
 
 class IPUConfig(Category):
@@ -30,8 +35,8 @@ class IPUConfig(Category):
         config.configure_ipu_system()
 
     An assignment must have exactly the type of the attribute (`True` is no `int`, `1` no `float`), and unknown names are
-    refused. `get_attribute_metadata` tells the type, the default and the meaning of an attribute. Equal objects describe
-    the same system; `copy` and `deepcopy` both give an independent one.
+    refused. `get_attribute_metadata` returns the type, the default and the meaning of an attribute. Equal objects describe
+    the same system; `copy` and `deepcopy` both return an independent one.
     """
 
     allow_recompute = Option(
@@ -43,23 +48,15 @@ class IPUConfig(Category):
     )
     compilation_poplar_options = Option(_NO_OPTIONS, "Options of the Poplar compiler, as text.")
     gcl_poplar_options = Option(_NO_OPTIONS, "Options of collective operations, as text.")
-    auto_select_ipus: Option[int | list[int] | tuple[int, ...]] = Option(
-        [],
+    auto_select_ipus = _selection(
         "IPUs of each device: `[2, 4]` makes `/device:IPU:0` of two IPUs and `/device:IPU:1` of four; a number"
         " makes one device. A program runs as many replicas as its shards fit into the device. Without this and"
         " `select_ipus` there is one device of one IPU, or of what a worker's replicas need under `python -m"
-        " tensorflow_ipu run --replicas`.",
-        effect=Effect.ACTS,
-        hint=_SELECTION,
-        canonical=as_tuple,
+        " tensorflow_ipu run --replicas`."
     )
-    select_ipus: Option[int | list[int] | tuple[int, ...]] = Option(
-        [],
+    select_ipus = _selection(
         "MultiIPU id of each device: 0 to N-1 are the N IPUs of the machine, then come pairs of neighbours, fours"
-        " and so on up to 2N-2, the whole machine. A number makes one device.",
-        effect=Effect.ACTS,
-        hint=_SELECTION,
-        canonical=as_tuple,
+        " and so on up to 2N-2, the whole machine. A number makes one device."
     )
     convolutions = Subcategory(_categories.Convolutions)
     device_connection = Subcategory(_categories.DeviceConnection)
@@ -100,11 +97,9 @@ def configure_ipu_system(config: IPUConfig | IpuOptions, device: str = "cpu", re
     """
     if isinstance(config, IpuOptions):
         config = IPUConfig().from_dict(config.to_dict())
-    if not isinstance(config, IPUConfig):
-        raise TypeError(f"`config` must be an `IPUConfig` or one of `get_ipu_config()`, and `{config!r}` is neither")
+    check_instance("config", config, IPUConfig, "an `IPUConfig` or one of `get_ipu_config()`")
     check_host_device(device)
-    if type(reset_configuration) is not bool:
-        raise TypeError(f"`reset_configuration` must be `True` or `False`, and `{reset_configuration!r}` is neither")
+    check_bool("reset_configuration", reset_configuration)
     _state.configure(resolve(config), reset_configuration)
 
 
@@ -114,7 +109,11 @@ def reset_ipu_configuration() -> None:
 
 
 def get_ipu_config(session: object = None) -> list[IpuOptions]:
-    """The configuration in force, a record a device; `NotConfiguredError`, a `RuntimeError`, where nothing was configured."""
+    """Returns the configuration in force, a record a device.
+
+    Raises:
+      NotConfiguredError: Nothing was configured. It is a `RuntimeError`.
+    """
     del session
     records = _state.records()
     if not records:
@@ -170,13 +169,12 @@ def save(path: FilePath, config: IPUConfig | None = None) -> None:
     if config is None:
         records = _state.records()
         config = IPUConfig().from_dict(records[0].to_dict()) if records else IPUConfig()
-    elif not isinstance(config, IPUConfig):
-        raise TypeError(f"`config` must be an `IPUConfig`, or `None` for the one in force, and `{config!r}` is neither")
+    check_instance("config", config, IPUConfig, "an `IPUConfig`, or None for the one in force")
     files.write(path, json.dumps(config.to_dict(), indent=2) + "\n")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object, which may have each key only once."""
+    """Makes a dict of a JSON object, which may have each key only once."""
     names = [name for name, _ in pairs]
     for name in dict.fromkeys(names):
         if names.count(name) > 1:
@@ -185,5 +183,4 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_path(path: object) -> None:
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"`path` must be the path of a file, and `{path!r}` is none")
+    check_instance("path", path, (str, os.PathLike), "the path of a file")

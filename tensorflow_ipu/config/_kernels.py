@@ -1,4 +1,4 @@
-"""What the kernels have to know of the configured system."""
+"""Passes the configured system to the kernels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ __all__ = ["forget_seeds", "global_seed", "set_devices", "set_options", "set_see
 
 
 def set_devices(ipus: Sequence[int], connections: Sequence[DeviceConnectionType]) -> None:
-    """Sets the IPUs and the connection of each device."""
     array = ctypes.c_int32 * len(ipus)
     native.ipu_configure_devices(array(*ipus), array(*(kind.value for kind in connections)), len(ipus))
 
@@ -32,10 +31,10 @@ def set_options(records: Sequence[IpuOptions], pack_bytes: int) -> None:
 
 
 def set_seed(ordinal: int, seed: DeviceSeed) -> None:
-    """Has the random streams of a device start anew."""
+    """Restarts the random streams of a device."""
     native.ipu_random_reset(ordinal, seed.seed % 2**64, seed.identical_replicas)
 
 
 def forget_seeds() -> None:
-    """Has devices draw from seeds of their own."""
+    """Restarts all devices with seeds of their own."""
     native.ipu_random_forget()

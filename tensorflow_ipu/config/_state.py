@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tensorflow_ipu._base import active_runs, environment
+from tensorflow_ipu._base.checks import check_instance
 from tensorflow_ipu.config._enums import DeviceConnectionType
 from tensorflow_ipu.config._tree import encode
 from tensorflow_ipu.errors import NotConfiguredError
@@ -41,7 +42,7 @@ class IpuOptions:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as plain data of its own, in the form of `IPUConfig.to_dict`."""
+        """Returns the options as plain data of its own, in the form of `IPUConfig.to_dict`."""
         return {name: encode(_thawed(value)) for name, value in self.options.items()}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -67,18 +68,15 @@ _NAME = re.compile(r"(?:.*/)?(?:device:)?IPU(?::(?P<ordinal>\d+))?", re.IGNORECA
 
 
 def device_name(ordinal: int) -> str:
-    """The name of the TensorFlow device with this number."""
     return f"/device:IPU:{ordinal}"
 
 
 def device_ordinal(name: str, argument: str = "device") -> int:
-    """The number of an IPU device."""
-    if not isinstance(name, str):
-        raise TypeError(f"`{argument}` must be a string such as `/device:IPU:0`, and `{name!r}` is not")
-    found = _NAME.fullmatch(name)
-    if found is None:
+    check_instance(argument, name, str, "a string such as `/device:IPU:0`")
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise ValueError(f"`{argument}={name}` names no IPU device; write it as in `/device:IPU:0`")
-    return int(found["ordinal"] or 0)
+    return int(match["ordinal"] or 0)
 
 
 _T = TypeVar("_T")
@@ -116,7 +114,7 @@ class ConfiguredSystem:
         return _kernels
 
     def tell_kernels(self) -> None:
-        """Tells the kernels what is configured, which later changes do by themselves."""
+        """Passes the configuration to the kernels; later changes do it by themselves."""
         with self._changing:
             self._kernels.set_devices(self.ipus(), _connections(self.records()))
             self._kernels.set_options(self.records(), self._pack_bytes)
@@ -126,7 +124,7 @@ class ConfiguredSystem:
         self._unapplied = weakref.ref(config)
 
     def warn_of_unapplied(self) -> None:
-        """Warns where nothing is configured, and the configuration made last was changed and not applied."""
+        """Warns if nothing is configured, and the configuration made last was changed and not applied."""
         config = None if self._unapplied is None or self._records else self._unapplied()
         if config is not None and config != type(config)():
             _logger.warning(
@@ -169,25 +167,23 @@ class ConfiguredSystem:
             self._install(())
 
     def records(self) -> tuple[IpuOptions, ...]:
-        """The configuration in force, one record a device; empty where nothing was configured."""
+        """Returns the configuration in force, one record a device; nothing if nothing was configured."""
         with self._lock:
             return self._records
 
     def ipus(self) -> tuple[int, ...]:
-        """The IPUs of each device; one device of `default_ipus()` where nothing was configured."""
+        """Returns the IPUs of each device; one device of `default_ipus()` if nothing was configured."""
         return self._ipus  # Without the lock: each run asks.
 
     def ipus_of_device(self, ordinal: int) -> int:
-        """How many IPUs the device has."""
         return _of_device(self._ipus, ordinal)
 
     def options_of_device(self, ordinal: int) -> Mapping[str, Any] | None:
-        """The options of a device by full names; None where nothing is configured."""
+        """Returns the options of a device by full names; None if nothing is configured."""
         records = self.records()
         return records[ordinal].options if ordinal < len(records) else None
 
     def connection_type(self, ordinal: int) -> DeviceConnectionType:
-        """How the device is connected."""
         return _of_device(self._connections, ordinal)  # Without the lock: each run asks.
 
     def set_device_seed(self, ordinal: int, seed: DeviceSeed) -> None:
@@ -198,13 +194,13 @@ class ConfiguredSystem:
         self._kernels.set_seed(ordinal, seed)
 
     def device_seed(self, ordinal: int) -> DeviceSeed | None:
-        """The seed of a device; `None` if none was set since the system was configured."""
+        """Returns the seed of a device; None if none was set since the system was configured."""
         with self._lock:
             _of_device(_ipus(self._records), ordinal)
             return self._seeds.get(ordinal)
 
     def follow_global_seed(self, seed: int | None) -> None:
-        """Has devices without a seed of their own start anew from that of `tf.random.set_seed`."""
+        """Restarts devices without a seed of their own from that of `tf.random.set_seed`."""
         for ordinal in range(len(self._ipus) if seed is not None else 0):
             if self.device_seed(ordinal) is None:
                 self._kernels.set_seed(ordinal, DeviceSeed(int(seed or 0), identical_replicas=False))

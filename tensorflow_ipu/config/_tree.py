@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_origin, overload
 
-from tensorflow_ipu._base.checks import Faults
+from tensorflow_ipu._base.checks import Faults, check_instance
 from tensorflow_ipu._base.page import PageView, folded, small_page, table
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Effect(Enum):
 
 
 def conforms(value: object, hint: object) -> bool:
-    """Whether `value` has exactly the type `hint`; subclasses do not count, so `True` is no `int`."""
+    """Returns True if `value` has exactly the type `hint`; subclasses do not count, so `True` is no `int`."""
     if isinstance(hint, types.UnionType):
         return any(conforms(value, option) for option in get_args(hint))
     container = get_origin(hint)
@@ -43,7 +43,15 @@ def conforms(value: object, hint: object) -> bool:
 
 
 class AttributeMetadata:
-    """The metadata of one attribute or category of a configuration; its documentation is also its `__doc__`."""
+    """Describes one attribute or category of a configuration; `doc` is also its `__doc__`.
+
+    Attributes:
+      name: The full name from the root of the configuration.
+      doc: What the attribute means, with its unit and with what the emulator does with it.
+      depth: How many names deep the attribute is, 1 at the root.
+      deprecated_msg: What takes the place of a deprecated attribute; None if it is current.
+      effect: What the emulator does with the attribute; None for a category.
+    """
 
     def __init__(
         self,
@@ -56,74 +64,48 @@ class AttributeMetadata:
         attr_type: object = None,
         effect: Effect | None = None,
     ) -> None:
-        """Describes an attribute by the properties below, or a category, which has no type, default and effect."""
-        self._name = name
-        self._depth = depth
+        self.name = name
+        self.doc = self.__doc__ = doc
+        self.depth = depth
+        self.deprecated_msg = deprecated_msg
+        self.effect = effect
         self._default = default
-        self._deprecated_msg = deprecated_msg
         self._hint = attr_type
-        self._effect = effect
-        self.__doc__ = doc
-
-    @property
-    def name(self) -> str:
-        """The full name from the root of the configuration."""
-        return self._name
-
-    @property
-    def doc(self) -> str:
-        """What the attribute means, with its unit and with what the emulator does with it."""
-        return self.__doc__ or ""
-
-    @property
-    def depth(self) -> int:
-        """How many names deep the attribute is, 1 at the root."""
-        return self._depth
 
     @property
     def type(self) -> str | None:
-        """The type that values must have exactly, as text; `None` for a category."""
+        """Returns the type that values must have exactly, as text; None for a category."""
         if self._hint is None:
             return None
         return self._hint.__name__ if isinstance(self._hint, type) else str(self._hint)
 
     @property
     def default(self) -> Any:
-        """A fresh copy of the default value; `None` for a category."""
+        """Returns a copy of the default value; None for a category."""
         return copy.deepcopy(self._default)
 
     @property
-    def effect(self) -> Effect | None:
-        """What the emulator does with the attribute; `None` for a category."""
-        return self._effect
-
-    @property
     def deprecated(self) -> bool:
-        """Whether the attribute should no longer be used."""
-        return self._deprecated_msg is not None
-
-    @property
-    def deprecated_msg(self) -> str | None:
-        """What takes the place of a deprecated attribute; `None` if it is current."""
-        return self._deprecated_msg
+        """Returns True if the attribute should no longer be used."""
+        return self.deprecated_msg is not None
 
     def check_type(self, value: object) -> None:
-        """Raises `TypeError` unless `value` has exactly the type of this attribute, as nothing has that of a category."""
+        """Raises `TypeError` unless `value` has exactly the type of this attribute; always for a category."""
         if self._hint is None:
-            raise TypeError(f"`{self._name}` is a category and takes no value; assign one of its attributes")
+            raise TypeError(f"`{self.name}` is a category and takes no value; assign one of its attributes")
         if not conforms(value, self._hint):
             raise TypeError(
-                f"`{self._name}` takes exactly `{self.type}`, and `{value!r}` is of type"
+                f"`{self.name}` takes exactly `{self.type}`, and `{value!r}` is of type"
                 f" `{value.__class__.__name__}`{self._advice(value)}"
             )
 
     def warn_if_deprecated(self) -> None:
         """Logs a warning if this attribute is deprecated."""
         if self.deprecated:
-            _logger.warning("`%s` is deprecated: %s", self._name, self._deprecated_msg)
+            _logger.warning("`%s` is deprecated: %s", self.name, self.deprecated_msg)
 
     def __repr__(self) -> str:
-        return f"AttributeMetadata(name={self._name!r}, type={self.type!r}, default={self._default!r})"
+        return f"AttributeMetadata(name={self.name!r}, type={self.type!r}, default={self._default!r})"
 
     def _advice(self, value: object) -> str:
         if self._hint is float and type(value) is int:
@@ -138,14 +120,14 @@ class AttributeMetadata:
 
 
 def encode(value: object) -> Any:
-    """Plain data for `value`: the name of an enumerator, a list for a tuple, otherwise a copy."""
+    """Converts a value to plain data: an enumerator to its name, a tuple to a list, all else to a copy."""
     if isinstance(value, Enum):
         return str(value)
     return list(value) if isinstance(value, tuple) else copy.deepcopy(value)
 
 
 def decode(name: str, value: object, hint: object) -> Any:
-    """The value of attribute `name` that `encode` wrote as `value`."""
+    """Restores the value of attribute `name` that `encode` converted to `value`."""
     if not (isinstance(hint, type) and issubclass(hint, Enum) and type(value) is str):
         return copy.deepcopy(value)
     spelled = value.removeprefix(f"{hint.__name__}.")
@@ -156,7 +138,6 @@ def decode(name: str, value: object, hint: object) -> Any:
 
 
 def did_you_mean(name: str, known: dict[str, str]) -> str:
-    """The end of a message about the unknown `name`."""
     nearest = difflib.get_close_matches(name, known, n=1)
     if nearest:
         return f"; did you mean `{known[nearest[0]]}`?"
@@ -164,14 +145,14 @@ def did_you_mean(name: str, known: dict[str, str]) -> str:
 
 
 def listing(names: Iterable[str], most: int = 12) -> str:
-    """Up to `most` of `names` in backticks, with a word on how many there are beyond."""
+    """Lists up to `most` names in backticks, and the number of the others."""
     unique = list(dict.fromkeys(names))
     text = ", ".join(f"`{name}`" for name in unique[:most])
     return text if len(unique) <= most else f"{text} and {len(unique) - most} more"
 
 
 def show(value: object) -> str:
-    """`value` as a user would write it."""
+    """Formats `value` as a user would write it."""
     return str(value) if isinstance(value, Enum) else repr(value)
 
 
@@ -183,8 +164,24 @@ class UnknownAttributeError(ValueError, AttributeError):
     """A name that no attribute has; an `AttributeError` too, for `hasattr` and tools that probe objects."""
 
 
-class Option(Generic[T]):
-    """One typed attribute: a descriptor that checks each assignment."""
+class Attribute(Generic[T]):
+    """An attribute of a category: a descriptor, whose values are in the dictionary of the category's instance."""
+
+    name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: Category, owner: type) -> T: ...
+    def __get__(self, instance: Category | None, owner: type) -> Self | T:
+        return self if instance is None else vars(instance)[self.name]
+
+
+class Option(Attribute[T]):
+    """One typed attribute, which checks each assignment."""
 
     def __init__(
         self,
@@ -207,18 +204,7 @@ class Option(Generic[T]):
         self.at_most = at_most
         self.choices = choices
         self.deprecated = deprecated
-        self.name = ""
         self.__doc__ = f"{doc} {effect.value}"
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Option[T]: ...
-    @overload
-    def __get__(self, instance: Category, owner: type) -> T: ...
-    def __get__(self, instance: Category | None, owner: type) -> Option[T] | T:
-        return self if instance is None else vars(instance)[self.name]
 
     def __set__(self, instance: Category, value: T) -> None:
         metadata = self.metadata(instance)
@@ -227,36 +213,19 @@ class Option(Generic[T]):
         vars(instance)[self.name] = value
 
     def metadata(self, category: Category) -> AttributeMetadata:
-        """Describes this attribute as one of `category`."""
         prefix = prefix_of(category)
         return AttributeMetadata(
-            name=prefix + self.name,
-            doc=self.__doc__ or "",
-            depth=prefix.count(".") + 1,
-            default=self.default,
-            deprecated_msg=self.deprecated,
-            attr_type=self.hint,
-            effect=self.effect,
-        )
+            prefix + self.name, self.__doc__ or "", prefix.count(".") + 1, default=self.default,
+            deprecated_msg=self.deprecated, attr_type=self.hint, effect=self.effect,
+        )  # fmt: skip
 
 
-class Subcategory(Generic[C]):
-    """A category below another: a descriptor that can be read and not assigned."""
+class Subcategory(Attribute[C]):
+    """A category below another, which can be read and not assigned."""
 
     def __init__(self, category: type[C]) -> None:
         self.category = category
-        self.name = ""
         self.__doc__ = category.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> Subcategory[C]: ...
-    @overload
-    def __get__(self, instance: Category, owner: type) -> C: ...
-    def __get__(self, instance: Category | None, owner: type) -> Subcategory[C] | C:
-        return self if instance is None else vars(instance)[self.name]
 
     def __set__(self, instance: Category, value: object) -> NoReturn:
         name = prefix_of(instance) + self.name
@@ -267,9 +236,8 @@ class Subcategory(Generic[C]):
         )
 
     def metadata(self, category: Category) -> AttributeMetadata:
-        """Describes this category as one below `category`."""
         prefix = prefix_of(category)
-        return AttributeMetadata(name=prefix + self.name, doc=self.__doc__ or "", depth=prefix.count(".") + 1)
+        return AttributeMetadata(prefix + self.name, self.__doc__ or "", prefix.count(".") + 1)
 
 
 class Category(PageView):
@@ -287,14 +255,13 @@ class Category(PageView):
             state[name] = member.category(f"{prefix}{name}.") if below else copy.deepcopy(member.default)
 
     def get_attribute_metadata(self, attr: str) -> AttributeMetadata:
-        """The metadata of an attribute or category, by its name from here, such as `"io_tiles.num_io_tiles"`.
+        """Describes an attribute or category by its name from here, such as `"io_tiles.num_io_tiles"`.
 
         Raises:
           TypeError: `attr` is no string.
           ValueError: There is no such attribute; the message has the nearest name that exists.
         """
-        if not isinstance(attr, str):
-            raise TypeError(f"`attr` must be the name of an attribute, and `{attr!r}` is no string")
+        check_instance("attr", attr, str, "the name of an attribute")
         category: Category = self
         *parents, last = attr.split(".")
         for parent in parents:
@@ -306,7 +273,7 @@ class Category(PageView):
         return members_of(type(category))[last].metadata(category)
 
     def to_dict(self) -> dict[str, Any]:
-        """The attributes from here on as a flat dict of plain data: enumerators as text, tuples as lists."""
+        """Returns the attributes from here on as a flat dict of plain data: enumerators as text, tuples as lists."""
         return {name: encode(getattr(at, option.name)) for name, option, at in options_of(self)}
 
     def from_dict(self, dct: Mapping[str, Any]) -> Self:
@@ -318,26 +285,22 @@ class Category(PageView):
           TypeError: `dct` is no mapping with names for keys, or a value has the wrong type.
           ValueError: A name is unknown, or a string names no enumerator.
         """
-        if not isinstance(dct, Mapping):
-            raise TypeError(f"`dct` must be a mapping of attribute names to values, and `{dct!r}` is not")
+        check_instance("dct", dct, Mapping, "a mapping of attribute names to values")
         known = {name: (option, at) for name, option, at in options_of(self)}
         faults = Faults()
         accepted: list[tuple[Option[Any], Category, Any]] = []
-        for name, plain in dct.items():
+
+        def accept(name: Any, plain: object) -> None:
             if name not in known:
                 kind = ValueError if isinstance(name, str) else TypeError
-                faults.add(
-                    kind, f"`{name}` is not an attribute of {_title(self)}{did_you_mean(str(name), _names(self))}"
-                )
-                continue
+                raise kind(f"`{name}` is not an attribute of {_title(self)}{did_you_mean(str(name), _names(self))}")
             option, at = known[name]
-            try:
-                value = decode(name, plain, option.hint)
-                option.metadata(at).check_type(value)
-            except (TypeError, ValueError) as exc:
-                faults.add(type(exc), str(exc))
-            else:
-                accepted.append((option, at, value))
+            value = decode(name, plain, option.hint)
+            option.metadata(at).check_type(value)
+            accepted.append((option, at, value))
+
+        for name, plain in dct.items():
+            faults.check(accept, name, plain)
         faults.raise_any()
         for option, at, value in accepted:
             # An unchanged value is not assigned, so that a deprecated default read back warns nobody.
@@ -346,7 +309,7 @@ class Category(PageView):
         return self
 
     def to_json(self) -> str:
-        """The attributes as `to_dict` gives them, as JSON text."""
+        """Returns the attributes of `to_dict` as JSON text."""
         return json.dumps(self.to_dict())
 
     def from_json(self, json_cfg: str) -> Self:
@@ -390,7 +353,7 @@ class Category(PageView):
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def _told(self, changed: bool) -> Iterator[tuple[str, str, str, str]]:
-        """Name, value, default and meaning of the attributes that differ from their defaults, or of the others."""
+        """Yields name, value, default and meaning of the attributes that differ from their defaults, or of the others."""
         for name, option, at in options_of(self):
             value = getattr(at, option.name)
             if (option.canonical(value) != option.canonical(option.default)) == changed:
@@ -412,12 +375,12 @@ class Category(PageView):
 
 
 def prefix_of(category: Category) -> str:
-    """The prefix of the names of a category's attributes: `""` at the root, otherwise `"a."` or `"a.b."`."""
+    """Returns the prefix of the names of a category's attributes: `""` at the root, otherwise `"a."` or `"a.b."`."""
     return vars(category)["_prefix"]
 
 
 def members_of(category: type[Category]) -> dict[str, Option[Any] | Subcategory[Any]]:
-    """The options and subcategories of a category and its base classes, in the order of declaration."""
+    """Returns the options and subcategories of a category and its base classes, in the order of declaration."""
     return {
         name: member
         for cls in reversed(category.__mro__)
@@ -427,7 +390,7 @@ def members_of(category: type[Category]) -> dict[str, Option[Any] | Subcategory[
 
 
 def options_of(category: Category) -> Iterator[tuple[str, Option[Any], Category]]:
-    """The full name of each option of a category and of those below, the option, and its category."""
+    """Yields the full name of each option of a category and of those below, the option, and its category."""
     for name, member in members_of(type(category)).items():
         if isinstance(member, Subcategory):
             yield from options_of(getattr(category, name))
@@ -444,7 +407,7 @@ def _title(category: Category) -> str:
 
 
 def _names(category: Category) -> dict[str, str]:
-    """Full names by what a user may have meant: the name from the category on, or its last part."""
+    """Returns full names by what a user may have meant: the name from the category on, or its last part."""
     prefix = prefix_of(category)
     names = {name: prefix + name for name in members_of(type(category))}
     for full, _, _ in options_of(category):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, SupportsIndex
 
 from tensorflow_ipu._base import environment
-from tensorflow_ipu._base.checks import as_int
+from tensorflow_ipu._base.checks import as_int, check_bool, check_instance
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.config._checks import check_host_device
 from tensorflow_ipu.config._enums import SyntheticDataCategory
@@ -24,7 +24,7 @@ __all__ = [
 
 
 def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
-    """How many IPUs a TensorFlow device has; 1 where nothing was configured. The host `device` makes no difference.
+    """Returns how many IPUs a TensorFlow device has; 1 if nothing was configured. The host `device` makes no difference.
 
     Raises:
       TypeError: An argument is no string.
@@ -39,7 +39,7 @@ def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
 
 
 def running_on_ipu_model() -> bool:
-    """Whether `TF_POPLAR_FLAGS` has `--use_ipu_model` now; raises `ValueError` where it is malformed."""
+    """Returns True if `TF_POPLAR_FLAGS` has `--use_ipu_model` now; raises `ValueError` if it is malformed."""
     return environment.poplar_flags().use_ipu_model
 
 
@@ -49,7 +49,7 @@ def reset_ipu_seed(
     cpu_device: str = "cpu",
     experimental_identical_replicas: bool = False,
 ) -> None:
-    """Has the random numbers of a device start anew from `seed`, and calls `tf.random.set_seed(seed)` for the host.
+    """Restarts the random numbers of a device from `seed`, and calls `tf.random.set_seed(seed)` for the host.
 
     It governs `tf.random.uniform`, `normal`, `tf.nn.dropout` and the like in programs. `tf.random.Generator` and Keras's
     `SeedGenerator` keep a seed of their own.
@@ -71,11 +71,7 @@ def reset_ipu_seed(
     if not -(2**63) <= number < 2**64:
         raise ValueError(f"`seed={number}` does not fit into 64 bits; choose it from -2**63 to 2**64 - 1")
     check_host_device(cpu_device)
-    if type(experimental_identical_replicas) is not bool:
-        raise TypeError(
-            "`experimental_identical_replicas` must be `True` or `False`, and"
-            f" `{experimental_identical_replicas!r}` is neither"
-        )
+    check_bool("experimental_identical_replicas", experimental_identical_replicas)
     ordinal = device_ordinal(device)
     _state.set_device_seed(ordinal, _state.DeviceSeed(number, experimental_identical_replicas))
 
@@ -92,17 +88,15 @@ def move_variable_initialization_to_cpu(graph: tf.Graph | None = None) -> None:
 
     import tensorflow as tf
 
-    if not isinstance(graph, tf.Graph):
-        raise TypeError(f"`graph` must be a `tf.Graph` or `None`, and `{graph!r}` is neither")
+    check_instance("graph", graph, tf.Graph, "a `tf.Graph` or None")
 
 
 def use_synthetic_data_for(synthetic_data_category: SyntheticDataCategory) -> bool:
-    """Whether `TF_POPLAR_FLAGS` keeps data of a category from passing between host and device at this moment.
+    """Returns True if `TF_POPLAR_FLAGS` keeps data of a category from passing between host and device at this moment.
 
     Raises `TypeError` for no `SyntheticDataCategory`, and `ValueError` for a malformed variable.
     """
-    if not isinstance(synthetic_data_category, SyntheticDataCategory):
-        raise TypeError(
-            f"`synthetic_data_category` must be a `SyntheticDataCategory`, and `{synthetic_data_category!r}` is not"
-        )
+    check_instance(
+        "synthetic_data_category", synthetic_data_category, SyntheticDataCategory, "a `SyntheticDataCategory`"
+    )
     return environment.poplar_flags().synthetic(synthetic_data_category.name)

@@ -187,7 +187,7 @@ class ElementLayout:
 
 
 def of(tensors: Nested) -> tuple[ElementLayout, list[tf.Tensor]]:
-    """The layout of an element that is being enqueued, and its flat tensors."""
+    """Returns the layout of an element that is being enqueued, and its flat tensors."""
     flat = []
     for index, value in enumerate(tf.nest.flatten(tensors)):
         if value is None or (isinstance(value, tf.__internal__.CompositeTensor) and not isinstance(value, tf.Variable)):
@@ -211,12 +211,12 @@ def of(tensors: Nested) -> tuple[ElementLayout, list[tf.Tensor]]:
 
 
 def note(layout: ElementLayout) -> ElementLayout:
-    """The layout by which this process knows elements of this one's number from now on."""
+    """Registers a layout. Returns the one by which this process knows elements of its number."""
     return _layouts.setdefault(layout.number, layout)
 
 
 def paths(nested: Nested, path: tuple[object, ...] = ()) -> list[tuple[tuple[object, ...], Nested]]:
-    """The tensors of a structure, each with the keys and positions that lead to it, in `tf.nest` order."""
+    """Returns the tensors of a structure in `tf.nest` order, each with the keys and positions that lead to it."""
     if isinstance(nested, Mapping):
         return [found for key in sorted(nested) for found in paths(nested[key], (*path, key))]
     if isinstance(nested, (list, tuple)):
@@ -225,5 +225,5 @@ def paths(nested: Nested, path: tuple[object, ...] = ()) -> list[tuple[tuple[obj
 
 
 def numbered(number: int) -> ElementLayout:
-    """The layout of a number that came back from a program of this process."""
+    """Returns the layout of a number that came back from a program of this process."""
     return _layouts[number]

@@ -30,7 +30,7 @@ class NativeObject:
     """
 
     def __init__(self, number: int, drop: Callable[[int], object] | None, keep: object = None) -> None:
-        """Takes over the object of a number, which the C function `drop` ends; None for an order, which is a number alone."""
+        """Owns the object of a number, which the C function `drop` ends; None for an order, which is a number alone."""
         self.number = number
         self.keep = keep
         self.queue: weakref.ref[Queue] | None = None  # Set by the queue that it is of.
@@ -49,7 +49,7 @@ class NativeObject:
             lifetimes.call_native(owner, self._drop, self.number)
 
     def state(self, device: str, replica: int = 0, replicas: int = 1) -> tf.Tensor:
-        """The resource that names the object to a program on `device`, for the graph being built or eager execution."""
+        """Returns the resource that names the object to a program on `device`, in the graph being built or eagerly."""
         if replicas > 1:
             return self._state_of_replica(device, replica, replicas)
         with tf.init_scope(), _lock:
@@ -85,7 +85,6 @@ class SharedObjects:
     """The objects that all programs of a device, or of a library, share; thread-safe."""
 
     def __init__(self) -> None:
-        """Holds no object yet."""
         self._objects: dict[tuple[str, ...], NativeObject] = {}  # Guarded by `_lock`.
 
     def get(self, key: tuple[str, ...], make: Callable[[], NativeObject]) -> NativeObject:

@@ -1,13 +1,14 @@
-"""What infeed and outfeed queues have in common, and the end of all of them."""
+"""The base of infeed and outfeed queues, and the end of all of them."""
 
 from __future__ import annotations
 
 import atexit
 import itertools
 import os
-from collections.abc import Mapping
+import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -23,22 +24,21 @@ _owner = os.getpid()
 
 
 def unique_name(kind: str) -> str:
-    """A name that no other feed of this process has, for instance `"infeed_3"`."""
+    """Makes a name that no other feed of this process has, for instance `"infeed_3"`."""
     return f"{kind}_{next(_serial)}"
 
 
-def check_old_arguments(queue: str, given: Mapping[str, object], known: frozenset[str], others: str) -> None:
-    """Refuses arguments that no release of the SDK had; `others` names those of today."""
-    unknown = sorted(set(given) - known)
+def check_old_arguments(queue: str, arguments: Mapping[str, object], known: frozenset[str], others: str) -> None:
+    """Raises `TypeError` for arguments that no release of the SDK had; `others` names those of today."""
+    unknown = sorted(set(arguments) - known)
     if unknown:
         raise TypeError(f"`{queue}` has no argument {', '.join(f'`{name}`' for name in unknown)}; it has {others}")
 
 
 class NoOperation:
-    """What eager accesses to `initializer` and `deleter` give: they have acted, and there is nothing to call or to run."""
+    """The result of an eager access to `initializer` or `deleter`, which has acted: there is nothing to call or to run."""
 
     def __init__(self, name: str) -> None:
-        """Takes the name of the property."""
         self._name = name
 
     def __bool__(self) -> bool:
@@ -48,29 +48,48 @@ class NoOperation:
         return f"<no operation: `{self._name}` acted as it was accessed>"
 
     def __call__(self, *_: object) -> NoReturn:
-        """Always raises `TypeError`."""
         raise TypeError(f"`{self._name}` is a property, which has acted by now: write it without brackets")
 
 
+class QueueSpec(tf.TypeSpec):
+    """The static type of a queue: a resource, and the attributes of subclasses."""
+
+    __slots__ = ("_device",)
+
+    @property
+    def _component_specs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([], tf.resource)]
+
+    def _to_components(self, value: Any) -> list[tf.Tensor]:
+        return [value._state()]
+
+    def _from_components(self, components: Sequence[tf.Tensor]) -> Any:
+        queue = self.value_type.__new__(self.value_type)
+        queue._device, queue._handle = self._device, components[0]
+        queue._become_argument(self)
+        return queue
+
+
 class Queue(PageView):
-    """What infeed and outfeed queues have in common: the feed that they own, or the state that they were passed as."""
+    """An infeed or outfeed: the feed that it owns, or as an argument of a traced program, the state that it stands for."""
 
     _device: str
-    _feed: NativeObject | None
-    _handle: tf.Tensor | None
-    _name: str
+    _feed: NativeObject | None = None
+    _handle: tf.Tensor | None = None
+    _name = "a queue passed as an argument"
     _graph: tf.Graph | None = None
 
-    def _note_graph(self) -> None:
-        """Keeps the graph of a session that the queue is made in."""
+    def _own(self, feed: NativeObject) -> None:
+        """Makes this the queue of a native object, in the graph of a session if one is being built."""
+        self._feed = feed
+        feed.queue = weakref.ref(self)
         self._graph = tf.compat.v1.get_default_graph() if in_plain_graph() else None
 
     def _in_its_graph(self) -> AbstractContextManager[object]:
-        """A block whose operations come into the graph that the queue was made in, wherever the call is."""
+        """Returns a block whose operations are added to the graph that the queue was made in."""
         return nullcontext() if self._graph is None else self._graph.as_default()
 
     def _described(self) -> dict[str, object]:
-        """What a notebook shows of this kind of queue, by what it is."""
         raise NotImplementedError
 
     def _page(self) -> str:
@@ -85,7 +104,7 @@ class Queue(PageView):
         return small_page(f"{type(self).__name__} {self._name}", "", table(("", ""), list(described.items())))
 
     def _state(self) -> tf.Tensor:
-        """The resource that names the queue to the program being traced."""
+        """Returns the resource that names the queue to the program being traced."""
         if self._feed is None:
             assert self._handle is not None
             return self._handle

@@ -10,20 +10,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.checks import as_int, check_bool, is_int
+from tensorflow_ipu._base.checks import as_int, check_bool, check_instance, check_int
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._tensorflow import variables
 from tensorflow_ipu.feeds.infeed import IPUInfeedQueue
 
 
 def check_dataset(argument: str, value: object) -> None:
-    """Refuses what is no dataset."""
-    if not isinstance(value, tf.data.Dataset):
-        raise TypeError(f"`{argument}` must be a `tf.data.Dataset`, but is {value!r}")
+    check_instance(argument, value, tf.data.Dataset, "a `tf.data.Dataset`")
 
 
 def check_count(argument: str, value: object) -> None:
-    """Refuses what is no whole number above 0 that TensorFlow can hold."""
+    """Raises an error unless `value` is a whole number above 0 that TensorFlow can hold."""
     count = as_int(value)
     if count is None:
         raise TypeError(f"`{argument}` must be an int, but is {value!r}")
@@ -34,7 +32,7 @@ def check_count(argument: str, value: object) -> None:
 
 
 def check_elements(dataset: tf.data.Dataset) -> None:
-    """Refuses a dataset whose elements are not dense tensors of numbers."""
+    """Raises `TypeError` for a dataset whose elements are not dense tensors of numbers."""
     specs = tf.nest.flatten(dataset.element_spec)
     others = [
         str(spec)
@@ -49,7 +47,7 @@ def check_elements(dataset: tf.data.Dataset) -> None:
 
 
 def check_sizes(dataset: tf.data.Dataset) -> None:
-    """Refuses a dataset whose elements no feed could carry, since they hold nothing."""
+    """Raises `tf.errors.InvalidArgumentError` for a dataset with empty tensors, which no feed carries."""
     specs = tf.nest.flatten(dataset.element_spec)
     empty = [str(spec) for spec in specs if 0 in (spec.shape.as_list() if spec.shape.rank is not None else [])]
     if empty:
@@ -62,9 +60,8 @@ def check_sizes(dataset: tf.data.Dataset) -> None:
 
 
 def dataset_of(argument: str, infeed_queue: object) -> tf.data.Dataset:
-    """The dataset of an infeed queue."""
-    if not isinstance(infeed_queue, IPUInfeedQueue):
-        raise TypeError(f"`{argument}` must be an `IPUInfeedQueue`, but is {infeed_queue!r}")
+    check_instance(argument, infeed_queue, IPUInfeedQueue, "an `IPUInfeedQueue`")
+    assert isinstance(infeed_queue, IPUInfeedQueue)
     if infeed_queue._dataset is None:
         raise ValueError(
             f"`{argument}` is an argument of a program that is being traced, which stands for any queue and has no"
@@ -76,7 +73,7 @@ def dataset_of(argument: str, infeed_queue: object) -> tf.data.Dataset:
 class BufferDataset(tf.data.Dataset):
     """A dataset whose elements come in groups of `buffer_size`; an incomplete group at its end is dropped.
 
-    A group is complete before its first element is handed out: a program that takes `buffer_size` elements finds all or none.
+    A group is complete before its first element is returned: a program that takes `buffer_size` elements finds all or none.
     """
 
     def __init__(self, input_dataset: tf.data.Dataset, buffer_size: int) -> None:
@@ -91,13 +88,10 @@ class BufferDataset(tf.data.Dataset):
           ValueError: `buffer_size` is below 1.
         """
         check_dataset("input_dataset", input_dataset)
-        if not is_int(buffer_size):
-            raise TypeError(f"`buffer_size` must be an int, but is {buffer_size!r}")
-        if buffer_size < 1:
-            raise ValueError(f"`buffer_size={buffer_size}` must be 1 or more")
+        check_int("buffer_size", buffer_size, 1)
         self._input_dataset = input_dataset
         windows = input_dataset.window(buffer_size, drop_remainder=True)
-        # Of elements that are tuples, a window is handed over as one argument for each of their parts.
+        # If elements are tuples, the function gets one argument for each of their parts.
         is_tuple = isinstance(input_dataset.element_spec, tuple)
         self._whole = windows.flat_map(lambda *parts: tf.data.Dataset.zip(parts if is_tuple else parts[0]))
         super().__init__(tf.data.experimental.to_variant(self._whole))  # pyright: ignore[reportCallIssue]  # Its stub has none.
@@ -107,7 +101,7 @@ class BufferDataset(tf.data.Dataset):
 
     @property
     def element_spec(self) -> Nested:
-        """What the elements are, as specs."""
+        """Returns the structure of `tf.TensorSpec` of an element."""
         spec: Any = self._input_dataset.element_spec
         return spec
 
@@ -205,7 +199,7 @@ def _measure(
 
     def rows() -> list[str]:
         iterator = variables.OwnedIterator(dataset)
-        made = []
+        texts = []
         for epoch in range(number_of_epochs):
             count = size = 0
             start = time.perf_counter()
@@ -222,8 +216,8 @@ def _measure(
                     f" {number_of_epochs * elements_per_epochs}: {number_of_epochs} epochs (`number_of_epochs`) of"
                     f" {elements_per_epochs} elements (`elements_per_epochs`). `repeat()` the dataset, or ask for fewer.",
                 )
-            made.append(row(epoch, size, seconds))
-        return made
+            texts.append(row(epoch, size, seconds))
+        return texts
 
     @tf.function(autograph=False)
     def rows_in_graph() -> tf.Tensor:
@@ -232,8 +226,9 @@ def _measure(
         def element(count: tf.Tensor, size: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             tensors = tf.nest.flatten(iterator.get_next())
             if do_memcpy:
-                tensors = [tf.raw_ops.DeepCopy(x=each) for each in tensors]
-            return count + 1, tf.add_n([size, *(tf.size(each, tf.int64) * each.dtype.size for each in tensors)])
+                tensors = [tf.raw_ops.DeepCopy(x=tensor) for tensor in tensors]
+            sizes = [tf.size(tensor, tf.int64) * tensor.dtype.size for tensor in tensors]
+            return count + 1, tf.add_n([size, *sizes])
 
         def epoch(number: tf.Tensor) -> tf.Tensor:
             start = tf.timestamp()
@@ -247,6 +242,6 @@ def _measure(
         return tf.map_fn(epoch, tf.range(number_of_epochs), parallel_iterations=1, fn_output_signature=tf.string)
 
     with tf.device("/device:CPU:0"):
-        made = rows() if tf.executing_eagerly() else rows_in_graph()
-        report = tf.strings.join(['{"epochs": [', tf.strings.reduce_join([made], 1, separator=", "), "]}"])
+        texts = rows() if tf.executing_eagerly() else rows_in_graph()
+        report = tf.strings.join(['{"epochs": [', tf.strings.reduce_join([texts], 1, separator=", "), "]}"])
         return tf.ensure_shape(report, [1])

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu._base import files
-from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu._base.checks import check_bool, check_instance
 from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu._base.types import TensorLike, Variable
 from tensorflow_ipu._tensorflow import variables
@@ -43,7 +43,7 @@ def _write(filename: str, tensors: Mapping[str, np.ndarray], print_stats: bool, 
                 np.lib.format.write_array(entry, storable, allow_pickle=False)
     if print_stats:
         size = sum(array.nbytes for array in tensors.values())
-        _say(f"wrote {len(tensors)} tensors, {size} bytes, to {filename!r}")
+        sys.stderr.write(f"wrote {len(tensors)} tensors, {size} bytes, to {filename!r}\n")
 
 
 def _read(filename: str) -> dict[str, np.ndarray]:
@@ -63,6 +63,11 @@ def _read(filename: str) -> dict[str, np.ndarray]:
             f"`{filename}` is no file of tensors that this package has written: {exc}. Write it with"
             " `export_variables`, `export_dataset_to_file` or `export_inputs_to_file`"
         ) from exc
+
+
+def _raise_any(faults: list[str]) -> None:
+    if faults:
+        raise ValueError("; ".join(faults))
 
 
 def _faults_of_names(argument: str, names: Iterable[object]) -> list[str]:
@@ -95,7 +100,7 @@ def dataset_extractor(
       num_elements: How many elements are written, 1 or more.
       filename: The file's path. A file that is there is replaced.
       feed_name: The first part of the names; none if empty.
-      print_stats: Whether to say on standard error what was written.
+      print_stats: Whether to report on standard error what was written.
 
     Returns:
       None; in a graph, the operation that writes the file each time that it runs.
@@ -109,8 +114,7 @@ def dataset_extractor(
     """
     check_dataset("dataset", dataset)
     check_count("num_elements", num_elements)
-    if not isinstance(feed_name, str):
-        raise TypeError(f"`feed_name` must be a str, but is {feed_name!r}")
+    check_instance("feed_name", feed_name, str, "a str")
     _check_filename("filename", filename)
     check_bool("print_stats", print_stats)
     check_elements(dataset)
@@ -138,7 +142,7 @@ def dataset_extractor(
 
 
 def get_variable_handles(variables: Sequence[Variable]) -> list[tf.Tensor]:
-    """The resource handles of variables of TensorFlow or Keras, which `export_variables` takes in their place.
+    """Returns the resource handles of variables of TensorFlow or Keras, which `export_variables` takes in their place.
 
     Raises:
       TypeError: `variables` holds something else.
@@ -160,7 +164,7 @@ def export_variables(
       names: The name of each in the file.
       filename: The file's path, used as it is. A file that is there is replaced.
       metadata: Kept in the file's metadata under `user`: anything that JSON can carry.
-      print_stats: Whether to say on standard error what was written.
+      print_stats: Whether to report on standard error what was written.
 
     Returns:
       None; in a graph, the operation that writes the file each time that it runs.
@@ -170,15 +174,14 @@ def export_variables(
       ValueError: There are more names than variables or fewer, a name is empty or there twice, or `filename` is empty.
       OSError: The file cannot be written.
     """
-    found = _list("variables", variables)
+    listed = _list("variables", variables)
     texts = _list("names", names)
     _check_filename("filename", filename)
     check_bool("print_stats", print_stats)
     faults = _faults_of_names("names", texts)
-    if len(found) != len(texts):
-        faults.append(f"`names` has {len(texts)} names for {len(found)} `variables`; give each variable one")
-    if faults:
-        raise ValueError("; ".join(faults))
+    if len(listed) != len(texts):
+        faults.append(f"`names` has {len(texts)} names for {len(listed)} `variables`; give each variable one")
+    _raise_any(faults)
     try:
         json.dumps(metadata)
     except (TypeError, ValueError) as exc:
@@ -188,7 +191,7 @@ def export_variables(
         entries = {"kind": "variables", "user": metadata}
         _write(filename, dict(zip(texts, arrays, strict=True)), print_stats, **entries)
 
-    values = [_value("variables", variable) for variable in found]
+    values = [_value("variables", variable) for variable in listed]
     with tf.device(_HOST):
         return _run(write, [tf.identity(value) for value in values])
 
@@ -208,7 +211,7 @@ def import_variables(
       filenames: One path or several, of files from `export_variables`.
       is_input: On the machine, whether they are a program's inputs. Checked; changes nothing here.
       strict: Whether every variable must be in the files. Otherwise those that are not stay as they are.
-      print_stats: Whether to say on standard error what was read.
+      print_stats: Whether to report on standard error what was read.
 
     Returns:
       None; in a graph, the operation that assigns the variables the values which the files hold now.
@@ -245,12 +248,12 @@ def import_variables(
             )
             continue
         assigned.append((variable, value))
-    if faults:
-        raise ValueError("; ".join(faults))
+    _raise_any(faults)
     operations = [variable.assign(value, read_value=False) for variable, value in assigned]
     if print_stats:
         size = sum(value.nbytes for _, value in assigned)
-        _say(f"read {len(assigned)} of {len(named)} variables, {size} bytes, from {', '.join(map(repr, paths))}")
+        sources = ", ".join(map(repr, paths))
+        sys.stderr.write(f"read {len(assigned)} of {len(named)} variables, {size} bytes, from {sources}\n")
     return None if tf.executing_eagerly() else tf.group(*operations)
 
 
@@ -302,32 +305,27 @@ def export_inputs_to_file(
       ValueError: An input has no value, no name, another's name, or a value of another shape or type.
       OSError: The file cannot be written.
     """
-    found = _list("inputs", inputs)
-    if not isinstance(feed_dict, Mapping):
-        raise TypeError(f"`feed_dict` must be a dict, but is {feed_dict!r}")
+    tensors = _list("inputs", inputs)
+    check_instance("feed_dict", feed_dict, Mapping, "a dict")
     _check_filename("output_filename", output_filename)
-    names = [str(getattr(each, "name", None) or "").removesuffix(":0") for each in found]
+    names = [str(getattr(tensor, "name", None) or "").removesuffix(":0") for tensor in tensors]
     faults = _faults_of_names("inputs", names)
+    arrays = []
+    for name, spec in zip(names, tensors, strict=True) if tf.executing_eagerly() else ():
+        if name not in feed_dict:
+            faults.append(f"`feed_dict` has no value for the input `{name}`")
+            continue
+        array = np.asarray(feed_dict[name])
+        dtype = tf.as_dtype(spec.dtype)
+        if not tf.TensorShape(spec.shape).is_compatible_with(array.shape):
+            faults.append(f"the input `{name}` has shape {spec.shape}, but its value has shape {array.shape}")
+        elif not np.can_cast(array.dtype, dtype.as_numpy_dtype, "same_kind"):
+            faults.append(f"the input `{name}` has type {dtype.name}, but its value has type {array.dtype}")
+        else:
+            arrays.append(array.astype(dtype.as_numpy_dtype))
+    _raise_any(faults)
     if not tf.executing_eagerly():
-        if faults:
-            raise ValueError("; ".join(faults))
-        arrays = [np.asarray(array) for array in _in_session(found, feed_dict)]
-    else:
-        arrays = []
-        for name, spec in zip(names, found, strict=True):
-            if name not in feed_dict:
-                faults.append(f"`feed_dict` has no value for the input `{name}`")
-                continue
-            array = np.asarray(feed_dict[name])
-            dtype = tf.as_dtype(spec.dtype)
-            if not tf.TensorShape(spec.shape).is_compatible_with(array.shape):
-                faults.append(f"the input `{name}` has shape {spec.shape}, but its value has shape {array.shape}")
-            elif not np.can_cast(array.dtype, dtype.as_numpy_dtype, "same_kind"):
-                faults.append(f"the input `{name}` has type {dtype.name}, but its value has type {array.dtype}")
-            else:
-                arrays.append(array.astype(dtype.as_numpy_dtype))
-        if faults:
-            raise ValueError("; ".join(faults))
+        arrays = [np.asarray(array) for array in _in_session(tensors, feed_dict)]
     _write(output_filename, dict(zip(names, arrays, strict=True)), print_stats=False, kind="inputs")
 
 
@@ -360,16 +358,12 @@ def _in_session(fetches: object, feed_dict: Mapping[Any, TensorLike]) -> Any:
         return own.run(fetches, feed_dict=dict(feed_dict))
 
 
-def _say(words: str) -> None:
-    sys.stderr.write(f"{words}\n")
-
-
 def _named(variables: Sequence[Variable] | Mapping[str, Variable]) -> list[tuple[str, tf.Variable]]:
     if isinstance(variables, Mapping):
         return [(name, _tf_variable("variables", variable)) for name, variable in variables.items()]
-    found = [(each, _tf_variable("variables", each)) for each in _list("variables", variables)]
-    # Keras calls all kernels of a kind the same; the path tells them apart.
-    return [(getattr(each, "path", each.name), inner) for each, inner in found]
+    pairs = [(variable, _tf_variable("variables", variable)) for variable in _list("variables", variables)]
+    # Keras calls all kernels of a kind the same; their paths differ.
+    return [(getattr(variable, "path", inner.name), inner) for variable, inner in pairs]
 
 
 def _tf_variable(argument: str, variable: Variable) -> tf.Variable:
@@ -395,8 +389,7 @@ def _list(argument: str, value: Sequence[_T]) -> list[_T]:
     return list(value)
 
 
-def _check_filename(argument: str, value: object) -> None:
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"`{argument}` must be a path, but is {value!r}")
+def _check_filename(argument: str, value: Any) -> None:
+    check_instance(argument, value, (str, os.PathLike), "a path")
     if not os.fspath(value):
         raise ValueError(f"`{argument}` must not be empty")

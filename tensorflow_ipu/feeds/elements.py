@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 ALL_ELEMENTS = 2**63 - 1
 
 
+def strategy_ordinal() -> int | None:
+    """Returns the number of the current strategy's device; None without an IPU strategy."""
+    return getattr(tf.distribute.get_strategy().extended, "ordinal", None)
+
+
 def device_of(device_ordinal: int | None) -> str:
-    """The IPU device of a queue."""
     if device_ordinal is None:
-        device_ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
+        device_ordinal = strategy_ordinal() or 0
     if not is_int(device_ordinal):
         raise ValueError(f"Device ordinal must be an integer: `device_ordinal` is {device_ordinal!r}")
     if device_ordinal < 0:
@@ -38,7 +42,7 @@ def device_of(device_ordinal: int | None) -> str:
 
 
 def check_max_elements(most: object) -> None:
-    """Refuses what is neither None nor a number of elements that a dequeue can be asked for."""
+    """Raises an error unless `most` is None, or a number of elements that a dequeue can take."""
     count = None if most is None else as_int(most)
     if count is None and most is not None:
         raise TypeError(f"`max_elements` must be an integer or None, but is {most!r}")
@@ -47,8 +51,8 @@ def check_max_elements(most: object) -> None:
 
 
 def check_same_device(queue: Queue, device: str) -> None:
-    """Refuses a queue in a program that is being traced for another device."""
-    ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", None)
+    """Raises `ValueError` for a queue in a program that is being traced for another device."""
+    ordinal = strategy_ordinal()
     if ordinal is not None and device != device_of(ordinal):
         raise ValueError(
             f"the program runs on `{device_of(ordinal)}`, but {queue!r} serves `{device}`: make the queue inside"
@@ -57,7 +61,7 @@ def check_same_device(queue: Queue, device: str) -> None:
 
 
 def for_type(dtype: tf.DType) -> str:
-    """The way out for tensors of a type that an IPU does not have: a clause, with the tensors as `x`."""
+    """Returns advice for tensors of a type that an IPU does not have: a clause, with the tensors as `x`."""
     if dtype.is_floating:
         return "cast them to float32, `tf.cast(x, tf.float32)`"
     if dtype.is_integer:
@@ -84,7 +88,6 @@ class ElementSpec:
     """The spec of a dataset's elements, nested and flat."""
 
     def __init__(self, nested: Nested) -> None:
-        """Takes a dataset's `element_spec`."""
         self.nested = nested
         faults = _faults(nested)
         if faults:
@@ -93,7 +96,7 @@ class ElementSpec:
         self.shapes: list[tf.TensorShape] = [spec.shape for spec in tf.nest.flatten(nested)]
 
     def check_types(self) -> None:
-        """Refuses types that a feed does not carry."""
+        """Raises `tf.errors.FailedPreconditionError` for types that a feed does not carry."""
         for index, dtype in enumerate(self.types):
             if dtype not in DTYPES:
                 names = ", ".join(known.name for known in DTYPES)
@@ -106,12 +109,12 @@ class ElementSpec:
                 )
 
     def pack(self, tensors: list[tf.Tensor]) -> Nested:
-        """Gives flat tensors the structure of an element."""
+        """Packs flat tensors into the structure of an element."""
         return tf.nest.pack_sequence_as(self.nested, tensors)
 
 
 def arguments(element: Nested) -> tuple[list[Nested], dict[str, Nested]]:
-    """An element as a loop body's arguments: a tuple by position, a dict by name (also alone in a tuple), else one."""
+    """Converts an element to a loop body's arguments: a tuple by position, a dict by name (also alone in a tuple)."""
     if isinstance(element, tuple) and len(element) == 1 and _is_named(element[0]):
         element = element[0]
     if _is_named(element):
@@ -129,7 +132,9 @@ def _nested_sequences(nested: Nested) -> list[Nested]:
     inner = nested.values() if isinstance(nested, Mapping) else nested
     parts = list(inner) if isinstance(nested, (Mapping, tuple, list)) else []
     return [
-        found for part in parts for found in ([part] if isinstance(part, (tuple, list)) else _nested_sequences(part))
+        sequence
+        for part in parts
+        for sequence in ([part] if isinstance(part, (tuple, list)) else _nested_sequences(part))
     ]
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import weakref
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import tensorflow as tf
 
 from tensorflow_ipu._base import environment
-from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu._base.checks import check_bool, check_instance, is_int
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import journal
 from tensorflow_ipu._native.library import native, ops
@@ -39,46 +37,32 @@ _HOST = "/device:CPU:0"
 _OF_EARLIER_RELEASES = frozenset({"_internal_id", "data_to_prefetch", "feed_name", "replication_factor"})
 
 
-class IPUInfeedQueueSpec(tf.TypeSpec):
-    """What a traced program knows of an infeed queue: its elements and device."""
+class IPUInfeedQueueSpec(_queue.QueueSpec):
+    """The static type of an infeed queue: its elements and device."""
 
-    __slots__ = ("_device", "_element_spec", "_structure")
+    __slots__ = ("_element_spec", "_structure")
 
     def __init__(self, element_spec: Nested, device: str) -> None:
-        """Describes queues of these elements on this device."""
         self._element_spec = element_spec
         self._device = device
         self._structure = _layout.describe(element_spec)
 
     @property
     def value_type(self) -> type:
-        """`IPUInfeedQueue`."""
         return IPUInfeedQueue
 
     @property
     def element_spec(self) -> Nested:
-        """The structure of `tf.TensorSpec` of an element."""
+        """Returns the structure of `tf.TensorSpec` of an element."""
         return self._element_spec
 
     def _serialize(self) -> tuple[Nested, ...]:
-        # TensorFlow compares these, and takes a named tuple for a tuple; the text tells them apart.
+        # TensorFlow compares these, and takes a named tuple for a tuple; their texts differ.
         return (self._element_spec, self._device, self._structure)
 
     @classmethod
     def _deserialize(cls, serialization: tuple[Nested, ...]) -> IPUInfeedQueueSpec:
         return cls(*serialization[:2])
-
-    @property
-    def _component_specs(self) -> list[tf.TensorSpec]:
-        return [tf.TensorSpec([], tf.resource)]
-
-    def _to_components(self, value: IPUInfeedQueue) -> list[tf.Tensor]:
-        return [value._state()]
-
-    def _from_components(self, components: Sequence[tf.Tensor]) -> IPUInfeedQueue:
-        queue = IPUInfeedQueue.__new__(IPUInfeedQueue)
-        queue._become_argument(self, components[0])
-        return queue
 
 
 class IPUInfeedQueue(_queue.Queue, CompositeTensor):
@@ -97,6 +81,12 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
     or a dict within a tuple. When the data runs out, the run raises `tf.errors.OutOfRangeError`; a failing dataset raises
     its own error.
     """
+
+    _prefetch_depth: int | None = None
+    _dataset: tf.data.Dataset | None = None
+    _dequeued = False
+    _initialized = False
+    _spec: IPUInfeedQueueSpec | None = None
 
     def __init__(
         self,
@@ -127,41 +117,23 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
         """
         others = "`device_ordinal`, `prefetch_depth`, `optimise_latency` and `replica_groups`"
         _queue.check_old_arguments("IPUInfeedQueue", kwargs, _OF_EARLIER_RELEASES, others)
-        if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError(f"`dataset` must be a `tf.data.Dataset`, but is {dataset!r}")
+        check_instance("dataset", dataset, tf.data.Dataset, "a `tf.data.Dataset`")
         self._device = elements.device_of(device_ordinal)
-        depth = _prefetch_depth(prefetch_depth)
-        self._prefetch_depth: int | None = depth
+        self._prefetch_depth = depth = _checked_depth(prefetch_depth)
         check_bool("optimise_latency", optimise_latency)
-        self._optimise_latency = optimise_latency
-        if replica_groups is not None and not isinstance(replica_groups, ReplicaGroups):
-            raise TypeError(f"`replica_groups` must be a `ReplicaGroups`, but is {replica_groups!r}")
-        sharing = replica_groups or ReplicaGroups(1)
+        sharing = ReplicaGroups(1) if replica_groups is None else replica_groups
+        check_instance("replica_groups", sharing, ReplicaGroups, "a `ReplicaGroups`")
         self._element = elements.ElementSpec(dataset.element_spec)
-        self._note_graph()
-        self._dataset: tf.data.Dataset | None = _without_injected_prefetch(dataset)
+        self._dataset = _without_injected_prefetch(dataset)
         self._name = _queue.unique_name("infeed")
         ordinal = tf.DeviceSpec.from_string(self._device).device_index
         number = native.ipu_infeed_new(self._name.encode(), depth, sharing.size or 0, sharing.orthogonal, ordinal)
         # The dataset's Python functions live as long as the dataset's object.
-        self._feed: NativeObject | None = NativeObject(number, native.ipu_infeed_drop, keep=self._dataset)
-        self._feed.queue = weakref.ref(self)
-        self._handle: tf.Tensor | None = None
-        self._dequeued = False
-        self._initialized = False
-        self._spec: IPUInfeedQueueSpec | None = None
+        self._own(NativeObject(number, native.ipu_infeed_drop, keep=self._dataset))
 
-    def _become_argument(self, spec: IPUInfeedQueueSpec, handle: tf.Tensor) -> None:
-        """Makes this the queue of a traced argument: elements and a state, without a dataset."""
+    def _become_argument(self, spec: IPUInfeedQueueSpec) -> None:
         self._spec = spec
-        self._device = spec._device
-        self._prefetch_depth = None
         self._element = elements.ElementSpec(spec.element_spec)
-        self._dataset = None
-        self._name = "a queue passed as an argument"
-        self._feed = None
-        self._handle = handle
-        self._dequeued = False
 
     @property
     def _type_spec(self) -> IPUInfeedQueueSpec:
@@ -175,27 +147,27 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
 
     @property
     def element_spec(self) -> Nested:
-        """The structure of `tf.TensorSpec` of an element."""
+        """Returns the structure of `tf.TensorSpec` of an element."""
         return self._element.nested
 
     @property
     def device(self) -> str:
-        """The IPU device whose programs the queue feeds."""
+        """Returns the IPU device whose programs the queue feeds."""
         return self._device
 
     @property
     def prefetch_depth(self) -> int | None:
-        """How many elements a replica are kept ready; None for a traced argument, which stands for any queue."""
+        """Returns how many elements a replica are kept ready; None for a traced argument, which stands for any queue."""
         return self._prefetch_depth
 
     @property
     def dequeued(self) -> bool:
-        """Whether a traced program takes elements from the queue."""
+        """Returns True if a traced program takes elements from the queue."""
         return self._dequeued
 
     @property
     def number_of_tuple_elements(self) -> int:
-        """How many arguments an element is to a loop's body."""
+        """Returns the number of arguments that a loop's body gets for an element."""
         positional, named = elements.arguments(self._element.nested)
         return len(positional) + len(named)
 
@@ -217,16 +189,12 @@ class IPUInfeedQueue(_queue.Queue, CompositeTensor):
             )
         self._element.check_types()
         with self._in_its_graph():
-            if tf.executing_eagerly():
-                self._initialized = True
-                self._start()
-                return _queue.NoOperation("initializer")
-            if self._initialized:
+            if self._initialized and not tf.executing_eagerly():
                 raise ValueError(
                     "The IPUInfeedQueue `initializer` function can only be accessed once in a graph: keep the returned op"
                 )
             self._initialized = True
-            return self._start()
+            return self._start() or _queue.NoOperation("initializer")
 
     def _start(self) -> tf.Operation:
         assert self._feed is not None
@@ -297,18 +265,18 @@ def take(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
 
 
 def expected(queue: IPUInfeedQueue) -> tuple[int, tuple[str, ...]]:
-    """How many positional arguments an element has, and the names of the others."""
+    """Returns the number of an element's positional arguments, and the names of the others."""
     positional, named = elements.arguments(queue.element_spec)
     return len(positional), tuple(named)
 
 
 def specs(queue: IPUInfeedQueue) -> tuple[list[Nested], dict[str, Nested]]:
-    """The arguments of an element as `tf.TensorSpec`: positional and named."""
+    """Returns the specs of an element's arguments: positional and named."""
     return elements.arguments(queue.element_spec)
 
 
 def _without_injected_prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The dataset without the prefetch buffer that TensorFlow adds at its end: the queue is one."""
+    """Removes the prefetch buffer that TensorFlow adds at a dataset's end: the queue is one."""
     if variables.options_of(dataset).experimental_optimization.inject_prefetch is not None:
         return dataset
     options = tf.data.Options()
@@ -316,10 +284,10 @@ def _without_injected_prefetch(dataset: tf.data.Dataset) -> tf.data.Dataset:
     return dataset.with_options(options)
 
 
-def _prefetch_depth(value: int | None) -> int:
-    if value is not None and not is_int(value):
-        raise ValueError(f"`prefetch_depth` must be an integer, but it is {value!r}")
-    depth = _DEFAULT_PREFETCH_DEPTH if value is None else value
+def _checked_depth(prefetch_depth: int | None) -> int:
+    depth = _DEFAULT_PREFETCH_DEPTH if prefetch_depth is None else prefetch_depth
+    if not is_int(depth):
+        raise ValueError(f"`prefetch_depth` must be an integer, but it is {depth!r}")
     if depth < 1:
         raise ValueError(f"prefetch_depth must be greater than zero, but it is {depth}")
     if depth > _MOST_PREFETCH_DEPTH:

@@ -16,17 +16,15 @@ from tensorflow_ipu.feeds.infeed import IPUInfeedQueue, IPUInfeedQueueSpec
 
 
 class IPUIteratorSpec(tf.TypeSpec):
-    """What a traced program knows of an iterator: its elements and device."""
+    """The static type of an iterator: its elements and device."""
 
     __slots__ = ("_infeed_spec",)
 
     def __init__(self, infeed_spec: IPUInfeedQueueSpec) -> None:
-        """Describes iterators over queues of this spec."""
         self._infeed_spec = infeed_spec
 
     @property
     def value_type(self) -> type:
-        """`IPUIterator`."""
         return IPUIterator
 
     def _serialize(self) -> tuple[IPUInfeedQueueSpec, ...]:
@@ -58,6 +56,8 @@ class IPUIterator(OwnedIterator):
     Each `next` that is traced is one dequeue; in a loop over `tf.range` it takes an element an iteration.
     """
 
+    _owns_queue = False
+
     def __init__(
         self,
         dataset: tf.data.Dataset | None = None,
@@ -83,11 +83,13 @@ class IPUIterator(OwnedIterator):
             if not components:
                 raise ValueError("`components` must hold the queue of `infeed_spec` where `dataset` is not given")
             self._infeed_queue: IPUInfeedQueue = components[0]
-            return
-        if infeed_spec is not None or element_spec is not None:
-            raise ValueError("`infeed_spec` and `element_spec` must not be given along with `dataset`")
-        self._infeed_queue = IPUInfeedQueue(dataset, **kwargs)
-        self._initializer = self._infeed_queue.initializer
+        else:
+            if infeed_spec is not None or element_spec is not None:
+                raise ValueError("`infeed_spec` and `element_spec` must not be given along with `dataset`")
+            self._infeed_queue = IPUInfeedQueue(dataset, **kwargs)
+            self._initializer = self._infeed_queue.initializer
+        if self._owns_queue and self._infeed_queue._feed is not None:
+            self._infeed_queue._feed.drop_with(self)
 
     @property
     def _type_spec(self) -> IPUIteratorSpec:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -95,19 +97,19 @@ class IPUIterator(OwnedIterator):
 
     @property
     def element_spec(self) -> Nested:
-        """The structure of `tf.TensorSpec` of an element."""
+        """Returns the structure of `tf.TensorSpec` of an element."""
         return self._infeed_queue.element_spec
 
     @property
     def infeed_spec(self) -> IPUInfeedQueueSpec:
-        """The spec of the iterator's queue."""
+        """Returns the spec of the iterator's queue."""
         return self._infeed_queue._type_spec
 
     def __iter__(self) -> IPUIterator:
         return self
 
     def get_next(self) -> Nested:
-        """The same as `next(iterator)`."""
+        """Takes the next element, as `next(iterator)` does."""
         if tf.executing_eagerly():
             raise RuntimeError(
                 "Accessing dataset elements can not be accessed in eager mode when inside `IPUStrategy`: the elements go"
@@ -116,12 +118,7 @@ class IPUIterator(OwnedIterator):
             )
         return self._infeed_queue._dequeue()
 
-    def next(self) -> Nested:
-        """The same as `next(iterator)`."""
-        return self.get_next()
-
-    def __next__(self) -> Nested:
-        return self.get_next()
+    next = __next__ = get_next
 
     def get_next_as_optional(self) -> NoReturn:
         """Always raises `NotImplementedError`: a program cannot ask whether there is an element."""
@@ -130,15 +127,11 @@ class IPUIterator(OwnedIterator):
             " Loop over `tf.range(n)` and call `next(iterator)`"
         )
 
-    def _gather_saveables_for_checkpoint(self) -> NoReturn:
+    def _refuse_checkpoint(self, *_: object) -> NoReturn:
         raise NotImplementedError("an IPU dataset iterator is not saveable: leave it out of the checkpoint")
 
-    def _serialize_to_tensors(self) -> NoReturn:
-        return self._gather_saveables_for_checkpoint()
-
-    def _restore_from_tensors(self, restored_tensors: object) -> NoReturn:
-        del restored_tensors
-        return self._gather_saveables_for_checkpoint()
+    _gather_saveables_for_checkpoint = _serialize_to_tensors = _refuse_checkpoint
+    _restore_from_tensors = _refuse_checkpoint  # pyright: ignore[reportAssignmentType]
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} over {self._infeed_queue!r}>"
@@ -147,21 +140,10 @@ class IPUIterator(OwnedIterator):
 class IPUOwnedIterator(IPUIterator):
     """An iterator whose queue is deleted with it."""
 
-    def __init__(
-        self,
-        dataset: tf.data.Dataset | None = None,
-        infeed_spec: IPUInfeedQueueSpec | None = None,
-        element_spec: Nested = None,
-        **kwargs: Any,
-    ) -> None:
-        """See `IPUIterator`."""
-        super().__init__(dataset, infeed_spec, element_spec, **kwargs)
-        if self._infeed_queue._feed is not None:
-            self._infeed_queue._feed.drop_with(self)
+    _owns_queue = True
 
 
 def queue_of(iterator: IPUIterator) -> IPUInfeedQueue:
-    """Returns the queue that an iterator reads."""
     return iterator._infeed_queue
 
 
@@ -171,7 +153,7 @@ _HOST_PACKAGES = ("keras", "tensorflow", "tf_keras")
 
 
 def on_device() -> contextlib.AbstractContextManager[None]:
-    """Has `iter(dataset)` follow the strategy of each thread for as long as any block of this lasts."""
+    """Makes `iter(dataset)` follow the strategy of each thread for as long as any block of this lasts."""
     return patches.DATASET_ITERATORS.applied(_following)
 
 

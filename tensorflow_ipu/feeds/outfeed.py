@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -19,7 +18,7 @@ from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu._tensorflow.variables import CompositeTensor
 from tensorflow_ipu.feeds import _layout, _queue, elements, program_order
-from tensorflow_ipu.feeds._layout import MOST, PreallocatedOutput, Taken
+from tensorflow_ipu.feeds._layout import MOST, ElementLayout, PreallocatedOutput, Taken
 from tensorflow_ipu.feeds._native_object import NativeObject
 from tensorflow_ipu.feeds.elements import IPUOutfeedMode
 from tensorflow_ipu.programs import in_plain_graph, insert
@@ -120,35 +119,21 @@ _CHUNK_BYTES = 16 << 20
 _WAIT_US = 5000
 
 
-class IPUOutfeedQueueSpec(tf.TypeSpec):
-    """What a traced program knows of an outfeed queue: its mode and device."""
+class IPUOutfeedQueueSpec(_queue.QueueSpec):
+    """The static type of an outfeed queue: its mode and device."""
 
-    __slots__ = ("_device", "_mode")
+    __slots__ = ("_mode",)
 
     def __init__(self, mode: str, device: str) -> None:
-        """Describes queues of this mode on this device."""
         self._mode = mode
         self._device = device
 
     @property
     def value_type(self) -> type:
-        """`IPUOutfeedQueue`."""
         return IPUOutfeedQueue
 
     def _serialize(self) -> tuple[str, ...]:
         return (self._mode, self._device)
-
-    @property
-    def _component_specs(self) -> list[tf.TensorSpec]:
-        return [tf.TensorSpec([], tf.resource)]
-
-    def _to_components(self, value: IPUOutfeedQueue) -> list[tf.Tensor]:
-        return [value._state()]
-
-    def _from_components(self, components: Sequence[tf.Tensor]) -> IPUOutfeedQueue:
-        queue = IPUOutfeedQueue.__new__(IPUOutfeedQueue)
-        queue._become_argument(self, components[0])
-        return queue
 
 
 class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
@@ -168,6 +153,11 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
     capture the queue or take it as an argument; then any other queue runs the same compiled program. All elements of a
     queue have one structure, with the same types and shapes.
     """
+
+    _buffer_depth: int | None = None
+    _layout: ElementLayout | None = None  # Of the latest trace that captured the queue.
+    _held: ElementLayout | None = None  # Of what programs have enqueued: the same for all of it.
+    _enqueuing_thread: int | None = None
 
     def __init__(
         self,
@@ -205,36 +195,22 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
         if buffer_depth < 1:
             raise ValueError(f"Outfeed buffer depth cannot be less than 1: `buffer_depth` is {buffer_depth}")
         check_bool("optimise_latency", optimise_latency)
-        self._note_graph()
-        self._mode = mode
-        self._buffer_depth: int | None = buffer_depth
-        self._optimise_latency = optimise_latency
+        self._buffer_depth = buffer_depth
         self._name = _queue.unique_name("outfeed")
         number = native.ipu_outfeed_new(self._name.encode(), int(mode is IPUOutfeedMode.LAST))
-        self._feed: NativeObject | None = NativeObject(number, native.ipu_outfeed_drop)
-        self._feed.queue = weakref.ref(self)
-        self._handle: tf.Tensor | None = None
-        self._layout: _layout.ElementLayout | None = None  # Of the latest trace that captured the queue.
-        self._held: _layout.ElementLayout | None = None  # Of what programs have enqueued: the same for all of it.
+        self._own(NativeObject(number, native.ipu_outfeed_drop))
         self._reading = threading.Lock()
         self._read_buffer = ReadBuffer()  # Guarded by the lock, as the next is.
         self._preallocated = PreallocatedOutput()
-        self._graphs, self._outermost = lifetimes.WeakObjects(), lifetimes.WeakObjects()
-        self._creating_thread = threading.get_ident()
-        self._enqueuing_thread: int | None = None
+        self._become(mode)
 
-    def _become_argument(self, spec: IPUOutfeedQueueSpec, handle: tf.Tensor) -> None:
-        """Makes this the queue of a traced argument."""
-        self._buffer_depth = None
-        self._mode = IPUOutfeedMode(spec._mode)
-        self._device = spec._device
-        self._name = "a queue passed as an argument"
-        self._feed = None
-        self._handle = handle
-        self._layout = self._held = None
+    def _become_argument(self, spec: IPUOutfeedQueueSpec) -> None:
+        self._become(IPUOutfeedMode(spec._mode))
+
+    def _become(self, mode: IPUOutfeedMode) -> None:
+        self._mode = mode
         self._graphs, self._outermost = lifetimes.WeakObjects(), lifetimes.WeakObjects()
         self._creating_thread = threading.get_ident()
-        self._enqueuing_thread = None
 
     @property
     def _type_spec(self) -> IPUOutfeedQueueSpec:
@@ -242,22 +218,22 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
 
     @property
     def device(self) -> str:
-        """The IPU device whose programs enqueue."""
+        """Returns the IPU device whose programs enqueue."""
         return self._device
 
     @property
     def outfeed_mode(self) -> IPUOutfeedMode:
-        """What the queue keeps."""
+        """Returns what the queue keeps."""
         return self._mode
 
     @property
     def buffer_depth(self) -> int | None:
-        """As passed; None for a traced argument, which stands for any queue."""
+        """Returns the argument of the same name; None for a traced argument, which stands for any queue."""
         return self._buffer_depth
 
     @property
     def enqueued(self) -> bool:
-        """Whether a traced program enqueues to the queue; in a graph of TensorFlow 1, one of this graph."""
+        """Returns True if a traced program enqueues to the queue; in a graph of TensorFlow 1, one of this graph."""
         if tf.compat.v1.executing_eagerly_outside_functions():
             return self._current_layout() is not None
         *_, outermost = graphs.around(tf.compat.v1.get_default_graph())
@@ -265,12 +241,12 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
 
     @property
     def element_spec(self) -> Nested:
-        """The structure of an element, with a `tf.TensorSpec` for each tensor; None before a program that enqueues."""
+        """Returns the structure of an element, with a `tf.TensorSpec` a tensor; None before a program that enqueues."""
         layout = self._current_layout()
         return None if layout is None else layout.nested
 
-    def _current_layout(self) -> _layout.ElementLayout | None:
-        """The elements' layout: that of the elements that have come, else that of the latest trace."""
+    def _current_layout(self) -> ElementLayout | None:
+        """Returns the layout of the elements that have come, else that of the latest trace."""
         if self._held is None and self._feed is not None:
             number = native.ipu_outfeed_layout(self._feed.number)
             if number:
@@ -278,7 +254,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
         return self._held or self._layout
 
     def enqueue(self, tensors: Nested) -> tf.Operation:
-        """Hands an element to the host, each time that the program runs this.
+        """Sends an element to the host, each time that the program runs this.
 
         Args:
           tensors: A tensor, or a list, tuple or dict of tensors, nested at will; other values are converted to tensors.
@@ -289,7 +265,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
 
         Raises:
           ValueError: The queue is enqueued to in this graph, or in one around it, already; or a shape is unknown.
-          TypeError: `tensors` holds something other than tensors that an IPU can hand to the host.
+          TypeError: `tensors` holds something other than tensors that an IPU can send to the host.
           RuntimeError: The call is eager.
         """
         if tf.executing_eagerly():
@@ -388,7 +364,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
                 raise StopIteration
             return first
 
-    def _taken(self, layout: _layout.ElementLayout) -> Taken:
+    def _taken(self, layout: ElementLayout) -> Taken:
         if self._feed is not None and layout.row_reader is not None:
             taken = layout.row_reader.take(self._feed.number, self._wait_us(), self._chunk(layout), self._preallocated)
             if taken is not None:
@@ -397,10 +373,10 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
         return (layout.pack(rows[0]), rows[1:]) if rows else (None, ())
 
     def _may_be_about_to_come(self) -> bool:
-        """Whether another thread may be in a program that enqueues, or about to trace one."""
+        """Returns True if another thread may be in a program that enqueues, or about to trace one."""
         return active_runs.active() or threading.get_ident() != (self._enqueuing_thread or self._creating_thread)
 
-    def _chunk(self, layout: _layout.ElementLayout) -> int:
+    def _chunk(self, layout: ElementLayout) -> int:
         assert self._feed is not None
         bytes_of_row = layout.bytes * max(1, native.ipu_outfeed_replicas(self._feed.number))
         return max(1, _CHUNK_BYTES // max(1, bytes_of_row))
@@ -408,7 +384,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
     def _wait_us(self) -> int:
         return _WAIT_US if active_runs.active() and threading.get_ident() != self._enqueuing_thread else 0
 
-    def _take_now(self, layout: _layout.ElementLayout, most: int | None) -> list[tf.Tensor]:
+    def _take_now(self, layout: ElementLayout, most: int | None) -> list[tf.Tensor]:
         """Takes elements eagerly, without an operation where it can: after a long run that takes a quarter of the time."""
         if self._feed is not None and self._mode is IPUOutfeedMode.ALL and layout.row_reader is not None:
             at_most = elements.ALL_ELEMENTS if most is None else most
@@ -417,7 +393,7 @@ class IPUOutfeedQueue(_queue.Queue, CompositeTensor, Iterable):
                 return taken
         return self._take(layout, most)
 
-    def _take(self, layout: _layout.ElementLayout, most: int | None = None) -> list[tf.Tensor]:
+    def _take(self, layout: ElementLayout, most: int | None = None) -> list[tf.Tensor]:
         if self._feed is None:
             raise RuntimeError(
                 "an `IPUOutfeedQueue` that is an argument of a program cannot be dequeued in the program"
@@ -468,7 +444,7 @@ class ScopedIPUOutfeedQueue(IPUOutfeedQueue):
     """An outfeed queue that is deleted when its object goes."""
 
     def __init__(self, outfeed_mode: IPUOutfeedMode | None = None, device_ordinal: int | None = None) -> None:
-        """See `IPUOutfeedQueue`; raises `RuntimeError` where the call is not eager."""
+        """Creates the queue as `IPUOutfeedQueue` does; raises `RuntimeError` unless the call is eager."""
         if not tf.executing_eagerly():
             raise RuntimeError("ScopedIPUOutfeedQueue can only be created in eager mode; in a graph, run the `deleter`")
         super().__init__(outfeed_mode, device_ordinal)

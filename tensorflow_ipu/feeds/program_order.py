@@ -20,20 +20,20 @@ _orders = SharedObjects()
 
 
 def of(device: str) -> list[tf.Tensor]:
-    """The input `order` of an op that uses a feed: none in the condition of a loop or in a block of `unordered`."""
+    """Returns the input `order` of an op that uses a feed: nothing in the condition of a loop or a block of `unordered`."""
     if programs.in_condition() or getattr(_thread, "unordered", False):
         return []
     return [programs.in_function(shared(device))]
 
 
 def shared(device: str) -> tf.Tensor:
-    """The order that programs of a device capture."""
+    """Returns the order that programs of a device capture."""
     return _orders.get((device,), new).state(device)
 
 
 @contextlib.contextmanager
 def unordered() -> Iterator[None]:
-    """A block whose uses of feeds keep the order of each feed alone, so that more of them can overlap."""
+    """Opens a block whose uses of feeds keep the order of each feed alone, so that more of them can overlap."""
     before = getattr(_thread, "unordered", False)
     _thread.unordered = True
     try:
@@ -44,7 +44,7 @@ def unordered() -> Iterator[None]:
 
 @contextlib.contextmanager
 def barrier(*queues: _queue.Queue | None) -> Iterator[None]:
-    """A block of `unordered` in which the uses of these queues come after all before it, and before all after it."""
+    """Opens a block of `unordered` whose uses of these queues come after all before it, and before all after it."""
     used = [queue for queue in queues if queue is not None]
     _join(used)
     with unordered():

@@ -1,4 +1,4 @@
-"""The queues of a stored program: what a file says of them, and how others take their place."""
+"""The queues of a stored program: their descriptions in its file, and the queues that take their places."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOST = "/device:CPU:0"
 
 
 def described(state: tf.Tensor) -> dict[str, Any] | None:
-    """The kind of a state (`infeed`, `outfeed`, `order`, `other`), and a queue's elements; None for no state."""
+    """Describes a state by its kind (`infeed`, `outfeed`, `order`, `other`) and elements; None for no state."""
     named: NativeObject | None = getattr(state, "_ipu_native", None)
     if named is None:
         return None
@@ -30,13 +30,13 @@ def described(state: tf.Tensor) -> dict[str, Any] | None:
     if isinstance(queue, IPUOutfeedQueue):
         layout = queue._current_layout()
         if layout is not None:
-            found = _specs(_names(layout.nested), layout.types, layout.shapes)
-            return {"kind": "outfeed", "elements": found, "layout": layout.number, "mode": queue.outfeed_mode.name}
+            specs = _specs(_names(layout.nested), layout.types, layout.shapes)
+            return {"kind": "outfeed", "elements": specs, "layout": layout.number, "mode": queue.outfeed_mode.name}
     return {"kind": "other"}
 
 
 def infeed_of(dataset: tf.data.Dataset, device: str) -> tuple[IPUInfeedQueue, tf.Tensor]:
-    """A started queue in the place of a stored program's, and its state; elements are flat."""
+    """Starts a queue in the place of a stored program's, and returns it and its state; elements are flat."""
     ordinal = tf.DeviceSpec.from_string(device).device_index
     queue = IPUInfeedQueue(dataset, device_ordinal=ordinal)
     assert queue._feed is not None
@@ -48,7 +48,6 @@ class StoredResults:
     """An outfeed in the place of a stored program's."""
 
     def __init__(self, description: Mapping[str, Any], device: str) -> None:
-        """Makes the queue."""
         self._queue = IPUOutfeedQueue(device_ordinal=tf.DeviceSpec.from_string(device).device_index)
         assert self._queue._feed is not None
         self._number = self._queue._feed.number
@@ -71,13 +70,12 @@ class StoredResults:
 
 
 def order(device: str) -> tf.Tensor:
-    """The state of an order of its own, for one thread's runs."""
+    """Creates the state of an order of its own, for one thread's runs."""
     return program_order.new().state(device)
 
 
 def specs_of(described: Sequence[Mapping[str, Any]]) -> list[tf.TensorSpec]:
-    """The specs that a file has."""
-    return [tf.TensorSpec(one["shape"], one["dtype"], one["name"]) for one in described]
+    return [tf.TensorSpec(spec["shape"], spec["dtype"], spec["name"]) for spec in described]
 
 
 def _specs(names: Sequence[str], types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]) -> list[dict[str, Any]]:
@@ -88,6 +86,6 @@ def _specs(names: Sequence[str], types: Sequence[tf.DType], shapes: Sequence[tf.
 
 
 def _names(nested: Any) -> list[str]:
-    """A name for each tensor of an element: the keys and positions that lead to it, or `element`."""
+    """Names each tensor of an element by the keys and positions that lead to it, or `element`."""
     paths = [".".join(map(str, path)) for path, _ in _layout.paths(nested)]
     return [f"element_{path}" if path[:1].isdigit() else path or "element" for path in paths]

@@ -38,7 +38,7 @@ _MOVED = (
     tf.uint16, tf.uint32, tf.uint64,
 )  # fmt: skip
 
-# It reads the state alone, and need not wait for other uses of it.
+# It only reads the state, and does not wait for other uses of it.
 graphs.declare_read_only("IpuReplicaIndex")
 
 
@@ -55,16 +55,16 @@ def all_reduce(
 def all_gather(
     function: str, values: Sequence[tf.Tensor], groups: ReplicaGroups, name: str | None = None
 ) -> list[tf.Tensor]:
-    """Gathers each tensor from the replicas of a group: shape s becomes [size of the group] + s. See `all_reduce`."""
+    """Gathers each tensor from the replicas of a group: shape s becomes [size of the group] + s."""
     return _meet(ops.ipu_all_gather, function, values, groups, name)
 
 
 def reduce_scatter(
     function: str, values: Sequence[tf.Tensor], reduction: str, groups: ReplicaGroups, name: str | None = None
 ) -> list[tf.Tensor]:
-    """Reduces vectors over the k replicas of a group, and leaves part r to the one of rank r.
+    """Reduces vectors over the k replicas of a group, and leaves part r to the replica of rank r.
 
-    A vector of n elements has parts of ceil(n / k); the last ones are filled up with zeros. See `all_reduce`.
+    A vector of n elements has parts of ceil(n / k); the last ones are filled up with zeros.
     """
     return _meet(ops.ipu_reduce_scatter, function, values, groups, name, reduction=reduction)
 
@@ -94,12 +94,12 @@ def all_to_all(
 def broadcast(
     function: str, values: Sequence[tf.Tensor], root: int, groups: ReplicaGroups, name: str | None = None
 ) -> list[tf.Tensor]:
-    """Gives all replicas of a group the tensors of the one of rank `root`. See `all_reduce`."""
+    """Copies the tensors of the replica of rank `root` to all replicas of its group."""
     return _meet(ops.ipu_broadcast, function, values, groups, name, root=root)
 
 
 def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> tf.Tensor:
-    """The rank of this replica in its group, an int32 scalar."""
+    """Returns the rank of this replica in its group, an int32 scalar."""
     return _in_a_program(
         function, lambda: ops.ipu_replica_index(sites.identity(function), name=name, **_attributes(groups)), []
     )
@@ -107,9 +107,7 @@ def rank(function: str, groups: ReplicaGroups, name: str | None = None) -> tf.Te
 
 def _in_a_program(function: str, collective: Callable[..., _Result], values: Sequence[tf.Tensor]) -> _Result:
     """Calls `collective` with the values; in the graph of a session as a program of its own, unless on another device."""
-    if not programs.in_plain_graph():
-        return collective(*values)
-    if tf.DeviceSpec.from_string(tf.constant(0).device).device_type not in (None, "IPU"):
+    if not programs.in_plain_graph() or sites.device_here().device_type not in (None, "IPU"):
         return collective(*values)
     device = sites.device_of_program(function)
     with tf.device(device):
@@ -117,7 +115,7 @@ def _in_a_program(function: str, collective: Callable[..., _Result], values: Seq
 
 
 def as_tensors(x: TensorLike) -> list[tf.Tensor]:
-    """The tensors of an argument that is one, or a list of them."""
+    """Converts an argument that is a tensor, or a list of them, to a list."""
     values = [tf.convert_to_tensor(value) for value in (x if isinstance(x, (list, tuple)) else [x])]
     if not values:
         raise ValueError(f"`x` must hold at least one tensor, but is {x!r}")
@@ -125,7 +123,7 @@ def as_tensors(x: TensorLike) -> list[tf.Tensor]:
 
 
 def check_types(function: str, values: Sequence[tf.Tensor], reduction: str | None = None) -> None:
-    """Refuses tensors that replicas cannot exchange, or cannot reduce so."""
+    """Raises `TypeError` for tensors that replicas cannot exchange, or cannot reduce by `reduction`."""
     for value in values:
         if value.dtype not in _MOVED:
             raise TypeError(
@@ -142,7 +140,7 @@ def check_types(function: str, values: Sequence[tf.Tensor], reduction: str | Non
 
 
 def reduction_of(op: str, known: Sequence[str]) -> str:
-    """The kernels' name of a reduction that a user named."""
+    """Returns the kernels' name of a reduction that a user named."""
     if op not in known:
         raise ValueError(f"`op` must be one of {', '.join(known)}, but is {op!r}")
     return REDUCTIONS[op]
@@ -160,15 +158,15 @@ def _meet(
     check_types(function, values, options.get("reduction"))
 
     def meet(*tensors: tf.Tensor) -> list[tf.Tensor]:
-        site, order = sites.new(function, name or function, _words(function, tensors, groups, options), groups)
+        site, order = sites.new(function, name or function, _described(function, tensors, groups, options), groups)
         attributes = {**_attributes(groups), "advance": not programs.in_condition(), **options}
         return op(site, tensors, order, name=name, **attributes)
 
     return _in_a_program(function, meet, values)
 
 
-def _words(function: str, tensors: Sequence[tf.Tensor], groups: ReplicaGroups, options: dict[str, Any]) -> str:
-    """What a collective does, for workers to compare: they have to agree on all of it."""
+def _described(function: str, tensors: Sequence[tf.Tensor], groups: ReplicaGroups, options: dict[str, Any]) -> str:
+    """Describes a collective, for workers to compare: they have to agree on all of it."""
     details = [f"{name} {value}" for name, value in options.items()]
     if groups.size is not None:
         details.append(f"in {'orthogonal ' if groups.orthogonal else ''}groups of {groups.size}")
@@ -184,22 +182,13 @@ def _attributes(groups: ReplicaGroups) -> dict[str, int | bool]:
     return {"group_size": groups.size or 0, "orthogonal": groups.orthogonal}
 
 
-def optional(argument: str, value: int | ReplicaGroups | None) -> ReplicaGroups:
-    """The groups of an argument that is a group size, a `ReplicaGroups`, or None or 0 for all replicas."""
-    if isinstance(value, ReplicaGroups):
-        return value
-    if value == 0 and type(value) is int:
-        return ReplicaGroups()
-    check_size(argument, value, optional=True)
-    return ReplicaGroups(value)
-
-
-def sized(argument: str, value: int | ReplicaGroups) -> tuple[ReplicaGroups, int]:
-    """The groups of an argument that decides the shape of a result, and their size, which must be known."""
+def groups_of(argument: str, value: int | ReplicaGroups | None, optional: bool = False) -> ReplicaGroups:
+    """Converts an argument that is a group size or a `ReplicaGroups`; if `optional`, None and 0 mean all replicas."""
     size = value.size if isinstance(value, ReplicaGroups) else value
-    check_size(argument, size, optional=False)
-    assert size is not None
-    return value if isinstance(value, ReplicaGroups) else ReplicaGroups(size), size
+    if optional and size == 0 and type(size) is int:
+        size = None
+    check_size(argument, size, optional=optional)
+    return value if isinstance(value, ReplicaGroups) else ReplicaGroups(size)
 
 
 def _groups(op: tf.Operation) -> ReplicaGroups:
@@ -217,7 +206,7 @@ def _reduction(op: tf.Operation) -> str:
 
 
 def _gradients(op: tf.Operation, of_values: Iterable[Gradient]) -> list[Gradient | None]:
-    """Gradients with respect to all inputs: the state and the order have none."""
+    """Returns the gradients with respect to all inputs: the state and the order have none."""
     return [None, *of_values, *[None] * op.get_attr("orders")]
 
 
@@ -248,7 +237,7 @@ def _reduce_scatter_grad(op: tf.Operation, *grads: Gradient) -> list[Gradient | 
     reduction = _reduction(op)
     groups = _groups(op)
     gathered = all_gather("reduce_scatter_grad", _dense(grads), groups)
-    # The padding at the end came from nowhere.
+    # The padding at the end is not part of the input.
     whole = [tf.reshape(grad, [-1])[: tf.size(value)] for grad, value in zip(gathered, _values(op), strict=True)]
     if reduction == "mean":
         whole = [grad / tf.cast(groups.size, grad.dtype) for grad in whole]

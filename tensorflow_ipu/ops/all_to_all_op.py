@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, overload
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._base.checks import check_int
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.programs import ReplicaGroups
 
@@ -25,7 +25,7 @@ def all_to_all(
     replication_factor: int | ReplicaGroups,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Splits a tensor in as many parts as there are replicas, and has each replica gather the parts of its number.
+    """Splits a tensor in as many parts as there are replicas; each replica gathers the parts of its number.
 
     With 2 replicas, `split_dimension` 1 and `concat_dimension` 0:
 
@@ -37,9 +37,9 @@ def all_to_all(
     Args:
       x: A tensor of numbers or booleans, of rank 1 or more.
       split_dimension: The axis to split; the number of replicas must divide its size.
-      concat_dimension: The axis along which a replica concatenates what it gets.
+      concat_dimension: The axis along which a replica concatenates the parts.
       replication_factor: The number of replicas; a smaller one makes groups of so many consecutive replicas. A
-        `ReplicaGroups` says which groups.
+        `ReplicaGroups` describes other groups.
       name: A name for the operation.
 
     Returns:
@@ -51,15 +51,16 @@ def all_to_all(
       ValueError: A dimension is not one of `x`, or its size cannot be split.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
-    groups, size = _collectives.sized("replication_factor", replication_factor)
+    groups = _collectives.groups_of("replication_factor", replication_factor)
     value = tf.convert_to_tensor(x, name="x")
     _check_dimension("split_dimension", split_dimension, value)
     _check_dimension("concat_dimension", concat_dimension, value)
     length = value.shape[split_dimension] if value.shape.rank is not None else None
-    if length is not None and length % size != 0:
+    assert groups.size is not None
+    if length is not None and length % groups.size:
         raise ValueError(
             f"`split_dimension` is {split_dimension}, where `x` of shape {value.shape} has size {length}:"
-            f" `replication_factor`, which is {size}, must divide it"
+            f" `replication_factor`, which is {groups.size}, must divide it"
         )
     return _collectives.all_to_all("all_to_all", value, (split_dimension, concat_dimension), groups, name)
 
@@ -89,15 +90,14 @@ def all_gather(
       ValueError: `replication_factor` is below 1, or `x` an empty list.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
-    groups, _ = _collectives.sized("replication_factor", replication_factor)
+    groups = _collectives.groups_of("replication_factor", replication_factor)
     values = _collectives.as_tensors(x)
     gathered = _collectives.all_gather("all_gather", values, groups, name)
     return gathered if isinstance(x, (list, tuple)) else gathered[0]
 
 
 def _check_dimension(argument: str, dimension: int, value: tf.Tensor) -> None:
-    if not is_int(dimension):
-        raise TypeError(f"`{argument}` must be the number of an axis, but is {dimension!r}")
+    check_int(argument, dimension)
     rank = value.shape.rank
     if dimension < 0 or (rank is not None and dimension >= rank):
         raise ValueError(f"`{argument}` is {dimension}, which is no axis of `x` of shape {value.shape}")

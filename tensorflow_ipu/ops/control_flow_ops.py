@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import programs
-from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu._base.checks import check_bool, check_instance
 from tensorflow_ipu._tensorflow import xla
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["barrier"]
 def barrier(
     tensors: Sequence[TensorLike], insert_barrier_for_gradients: bool = False, name: str | None = None
 ) -> list[tf.Tensor]:
-    """The same tensors, each of which is there only once all of them are.
+    """Returns the same tensors, each of which is available only once all of them are.
 
     In a program no computation of what comes in is moved after, or merged with that of what goes out.
 
@@ -34,18 +34,17 @@ def barrier(
       ValueError: `tensors` is empty.
     """
     check_bool("insert_barrier_for_gradients", insert_barrier_for_gradients)
-    if not isinstance(tensors, (list, tuple)):
-        raise TypeError(f"`tensors` must be a list of tensors, but is {tensors!r}")
+    check_instance("tensors", tensors, (list, tuple), "a list of tensors")
     if not tensors:
         raise ValueError("`tensors` must have a tensor or more, but is empty")
 
     @tf.custom_gradient
     def through(*values: tf.Tensor) -> tuple[list[tf.Tensor], object]:
         def gradient(*upstream: tf.Tensor | None) -> list[tf.Tensor | None]:
-            found = {at: one for at, one in enumerate(upstream) if one is not None and one.dtype.is_floating}
-            if insert_barrier_for_gradients and found:
-                found = dict(zip(found, _barred(list(found.values())), strict=True))
-            return [found.get(at, one) for at, one in enumerate(upstream)]
+            floats = {at: grad for at, grad in enumerate(upstream) if grad is not None and grad.dtype.is_floating}
+            if insert_barrier_for_gradients and floats:
+                floats = dict(zip(floats, _barred(list(floats.values())), strict=True))
+            return [floats.get(at, grad) for at, grad in enumerate(upstream)]
 
         return _barred(values), gradient
 

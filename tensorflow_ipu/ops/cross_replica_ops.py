@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu._base.checks import check_bool, check_int
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.programs import ReplicaGroups
 
@@ -45,7 +45,7 @@ def cross_replica_sum(
 def cross_replica_mean(
     x: TensorLike | Gradient, replica_group_size: int | ReplicaGroups | None = None, name: str | None = None
 ) -> tf.Tensor:
-    """The mean over the replicas, that of integers rounded toward zero; see `cross_replica_sum`.
+    """Computes the mean over the replicas, that of integers rounded toward zero; see `cross_replica_sum`.
 
     The gradient is the mean of the upstream gradients.
     """
@@ -58,9 +58,9 @@ def cross_replica_broadcast(
     replica_group_size: int | ReplicaGroups | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """Gives all replicas the tensor of one of them.
+    """Copies the tensor of one replica to all of them.
 
-    The gradient of that one is the sum of the upstream gradients of all, and zero for the others.
+    Its gradient is the sum of the upstream gradients of all, and zero on the other replicas.
 
     Args:
       x: A tensor of numbers or booleans.
@@ -75,9 +75,8 @@ def cross_replica_broadcast(
       tf.errors.InvalidArgumentError: When the program runs, a group has no such rank, or the group size does not divide
         the number of replicas.
     """
-    if not is_int(root):
-        raise TypeError(f"`root` must be the number of a replica, but is {root!r}")
-    groups = _collectives.optional("replica_group_size", replica_group_size)
+    check_int("root", root)
+    groups = _collectives.groups_of("replica_group_size", replica_group_size, optional=True)
     if root < 0 or (groups.size is not None and root >= groups.size):
         raise ValueError(f"`root` is {root}, and the ranks of a group go from 0 to its size - 1")
     value = tf.convert_to_tensor(x, name="x")
@@ -85,9 +84,9 @@ def cross_replica_broadcast(
 
 
 def assume_equal_across_replicas(tensors: Nested, inplace: bool = False) -> Nested:
-    """Asserts to the compiler that a structure's tensors are equal on all replicas, and returns it. The emulator ignores that.
+    """Asserts to the compiler that a structure's tensors are equal on all replicas, and returns it.
 
-    `inplace` says whether to return the very tensors, and not copies.
+    The emulator ignores that. With `inplace`, the result has the tensors themselves, and not copies.
 
     Raises:
       TypeError: `inplace` is not a bool.
@@ -103,6 +102,6 @@ def _reduce(
     replica_group_size: int | ReplicaGroups | None,
     name: str | None,
 ) -> tf.Tensor:
-    groups = _collectives.optional("replica_group_size", replica_group_size)
+    groups = _collectives.groups_of("replica_group_size", replica_group_size, optional=True)
     value = tf.convert_to_tensor(x, name="x")
     return _collectives.all_reduce(function, [value], reduction, groups, name)[0]

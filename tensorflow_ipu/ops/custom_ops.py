@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import programs
 from tensorflow_ipu._base import environment
+from tensorflow_ipu._base.checks import check_instance
 from tensorflow_ipu._native.library import native, of_user, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import program_order
@@ -51,7 +52,7 @@ def register_user_op_emulation(
     *,
     library: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Says what stands in for an operation of `custom_ops.precompiled_user_op`, whose own code only tiles can run.
+    """Registers an emulation of an operation of `custom_ops.precompiled_user_op`, whose own code only tiles can run.
 
     Register before programs are traced; the last call for a name holds.
 
@@ -70,8 +71,7 @@ def register_user_op_emulation(
       TypeError: An argument is of another type.
       ValueError: `op_name` is empty, the library in C++ does not exist, or comes with a `gradient` in Python.
     """
-    if not isinstance(op_name, str):
-        raise TypeError(f"`op_name` must be a string, but is {op_name!r}")
+    check_instance("op_name", op_name, str, "a string")
     if not op_name:
         raise ValueError('`op_name` is empty; name the operation, which is `"Build"` where a program does not')
     if gradient is not None and not callable(gradient):
@@ -91,12 +91,11 @@ def register_user_op_emulation(
 
 
 def emulation_of(op_name: str, library_path: str | os.PathLike[str]) -> Emulation:
-    """What was registered for an operation."""
     library = Path(library_path).name
     _run_file_of_emulations()
-    found = _registered.get((op_name, library)) or _registered.get((op_name, None))
-    if found is not None:
-        return found
+    emulation = _registered.get((op_name, library)) or _registered.get((op_name, None))
+    if emulation is not None:
+        return emulation
     others = ", ".join(f"`{name}`" + (f" of `{of}`" if of else "") for name, of in _registered)
     raise NotImplementedError(
         f"`precompiled_user_op` calls `{op_name}` of `{library}`, whose code is for the tiles of an IPU, and there is no"
@@ -116,12 +115,12 @@ def _run_file_of_emulations() -> None:
 
 
 def _called(function: Callable[..., Any], arguments: Sequence[Any], attributes: str | None) -> list[Any]:
-    """What a Python function of the user's returns, as a list."""
+    """Calls a Python function of the user's, and returns its results as a list."""
     named = {"attributes": attributes or ""} if "attributes" in inspect.signature(function).parameters else {}
-    found = function(*arguments, **named)
-    if found is None:
+    result = function(*arguments, **named)
+    if result is None:
         return []
-    return list(found) if isinstance(found, (list, tuple)) else [found]
+    return list(result) if isinstance(result, (list, tuple)) else [result]
 
 
 def precompiled_user_op(
@@ -136,7 +135,7 @@ def precompiled_user_op(
     attributes: str | None = None,
     gradient_attributes: str | None = None,
 ) -> list[tf.Tensor]:
-    """An operation with code for the tiles of an IPU, for which what `ops.register_user_op_emulation` was given stands in.
+    """Calls the emulation that `ops.register_user_op_emulation` registered for an operation with code for tiles.
 
     Args:
       inputs: Tensors.
@@ -157,7 +156,7 @@ def precompiled_user_op(
     Raises:
       NotImplementedError: There is no emulation of the operation.
       RuntimeError: The emulation is in C++, and the call is not in a program that is being traced.
-      ValueError: `attributes` or `gradient_attributes` is no string; `outs` does not say types and static shapes, or the
+      ValueError: `attributes` or `gradient_attributes` is no string; `outs` has no types and static shapes, or the
         emulation returns others; `inputs_with_gradients` has the number of no input.
     """
     del gp_path
@@ -170,21 +169,21 @@ def precompiled_user_op(
         )
 
     def outputs_of(*arguments: tf.Tensor) -> list[tf.Tensor]:
-        found = [tf.convert_to_tensor(one) for one in _called(function, arguments, attributes)]
-        given = [(one.dtype, one.shape) for one in found]
-        if len(found) != len(types) or not all(
+        outputs = [tf.convert_to_tensor(output) for output in _called(function, arguments, attributes)]
+        actual = [(output.dtype, output.shape) for output in outputs]
+        if len(outputs) != len(types) or not all(
             dtype == type_ and shape.is_compatible_with(expected)
-            for (dtype, shape), type_, expected in zip(given, types, shapes, strict=True)
+            for (dtype, shape), type_, expected in zip(actual, types, shapes, strict=True)
         ):
             raise ValueError(
                 f"`outs` says that `{op_name}` has the outputs {_described(types, shapes)}, and its emulation returns"
-                f" {_described([dtype for dtype, _ in given], [shape for _, shape in given])}"
+                f" {_described([dtype for dtype, _ in actual], [shape for _, shape in actual])}"
             )
-        return [tf.ensure_shape(one, shape) for one, shape in zip(found, shapes, strict=True)]
+        return [tf.ensure_shape(output, shape) for output, shape in zip(outputs, shapes, strict=True)]
 
     with tf.name_scope(name):
         if gradient_function is None:
-            passed = [one if index in wanted else tf.stop_gradient(one) for index, one in enumerate(values)]
+            passed = [value if index in wanted else tf.stop_gradient(value) for index, value in enumerate(values)]
             return outputs_of(*passed)
 
         @tf.custom_gradient
@@ -192,14 +191,14 @@ def precompiled_user_op(
             outputs = outputs_of(*arguments)
 
             def gradient(*gradients: tf.Tensor) -> list[Gradient | None]:
-                given = [list(gradients), list(outputs), list(arguments)]
-                found = _called(gradient_function, given, gradient_attributes)
-                if len(found) != len(arguments):
+                lists = [list(gradients), list(outputs), list(arguments)]
+                results = _called(gradient_function, lists, gradient_attributes)
+                if len(results) != len(arguments):
                     raise ValueError(
-                        f"`gradient` of `register_user_op_emulation`, `{gradient_function!r}`, returns {len(found)}"
+                        f"`gradient` of `register_user_op_emulation`, `{gradient_function!r}`, returns {len(results)}"
                         f" gradients for {len(arguments)} inputs: let it return one for each, or None for one that has none"
                     )
-                return [one if index in wanted else None for index, one in enumerate(found)]
+                return [result if index in wanted else None for index, result in enumerate(results)]
 
             return outputs, gradient
 
@@ -207,8 +206,8 @@ def precompiled_user_op(
 
 
 def _described(types: Sequence[tf.DType], shapes: Sequence[tf.TensorShape]) -> str:
-    each = (f"{dtype.name}{shape.as_list()}" for dtype, shape in zip(types, shapes, strict=True))
-    return ", ".join(each) or "none"
+    texts = (f"{dtype.name}{shape.as_list()}" for dtype, shape in zip(types, shapes, strict=True))
+    return ", ".join(texts) or "none"
 
 
 # What the gradient has to know of an operation; TensorFlow ignores it.
@@ -261,7 +260,7 @@ def cpu_user_operation(
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.
-      ValueError: `attributes` or `gradient_attributes` is no string; `outs` does not say types and static shapes;
+      ValueError: `attributes` or `gradient_attributes` is no string; `outs` has no types and static shapes;
         `inputs_with_gradients` has the number of no input; the library cannot be loaded, or lacks the function.
     """
     values, wanted = checked(inputs, inputs_with_gradients, attributes, gradient_attributes)
@@ -327,7 +326,7 @@ def checked(
     attributes: str | None,
     gradient_attributes: str | None,
 ) -> tuple[list[tf.Tensor], list[int]]:
-    """What operations of the user's are given: the inputs, and the numbers of those that have a gradient."""
+    """Checks arguments. Returns the inputs as tensors, and the numbers of those that have a gradient."""
     for argument, value in (("attributes", attributes), ("gradient_attributes", gradient_attributes)):
         if value is not None and not isinstance(value, str):
             raise ValueError(f"Expected {argument} to be a 'str' type, but was {type(value).__name__}: `{value!r}`")
@@ -373,13 +372,13 @@ def _address(path: str, function: str) -> Any:
 
 
 def results(outs: Mapping[str, Sequence[DTypeLike | ShapeLike]] | None) -> tuple[list[tf.DType], list[tf.TensorShape]]:
-    """The types and shapes that `outs` says; sizes may be unknown in graphs that are no program, as where Keras traces."""
+    """Returns the types and shapes of `outs`; sizes may be unknown in graphs that are no program, as in Keras's."""
     if outs is None:
         return [], []
-    given: Mapping[str, Any] = outs
+    entries: Mapping[str, Any] = outs
     try:
-        types = [tf.as_dtype(one) for one in given["output_types"]]
-        shapes = [tf.TensorShape(one) for one in given["output_shapes"]]
+        types = [tf.as_dtype(entry) for entry in entries["output_types"]]
+        shapes = [tf.TensorShape(entry) for entry in entries["output_shapes"]]
     except (KeyError, TypeError) as exc:
         raise ValueError(
             f"`outs` must be a dict with the lists `output_types` and `output_shapes`, but is {outs!r}"
@@ -399,7 +398,6 @@ def _call(
     attributes: str,
     known: Mapping[str, Any] | None = None,
 ) -> list[tf.Tensor]:
-    """Adds the operation to the program being traced."""
     device = sites.device_of_program("cpu_user_operation")
     state = programs.in_function(_native_of(function).state(device))
     outputs = ops.ipu_user_operation(
@@ -426,22 +424,21 @@ def _gradient(op: tf.Operation, *gradients: Gradient | None) -> list[tf.Tensor |
     known = json.loads(real.get_attr(_CALL))
     inputs = list(real.inputs)[1 : 1 + len(real.get_attr("input_types"))]
     outputs = list(real.outputs)
-    given = [
+    of_outputs = [
         tf.zeros_like(output) if gradient is None else gradient
         for output, gradient in zip(outputs, gradients, strict=True)
     ]
     function = (known["path"], known["function"] + "_grad")
-    data, name = [*given, *outputs, *inputs], real.get_attr("called").decode()
-    found: list[tf.Tensor | None] = [None] * len(inputs)
+    data, name = [*of_outputs, *outputs, *inputs], real.get_attr("called").decode()
+    of_inputs: list[tf.Tensor | None] = [None] * len(inputs)
     wanted = known["inputs"]
     calls = (
         [(name + f"_grad_{index}", [index]) for index in wanted] if known["separate"] else [(name + "_grad", wanted)]
     )
     for called, indices in calls:
-        of = [inputs[index] for index in indices]
-        results = _call(
-            function, data, [one.dtype for one in of], [one.shape for one in of], called, known["attributes"]
-        )
+        sources = [inputs[index] for index in indices]
+        types, shapes = [source.dtype for source in sources], [source.shape for source in sources]
+        results = _call(function, data, types, shapes, called, known["attributes"])
         for index, result in zip(indices, results, strict=True):
-            found[index] = result
-    return [None, *found, *[None] * (len(real.inputs) - 1 - len(inputs))]
+            of_inputs[index] = result
+    return [None, *of_inputs, *[None] * (len(real.inputs) - 1 - len(inputs))]

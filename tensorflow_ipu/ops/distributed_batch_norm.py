@@ -7,15 +7,17 @@ scripts, `scale` and the like may be float16.
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from tensorflow_ipu import programs
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.config import _state
+from tensorflow_ipu.feeds.elements import strategy_ordinal
 from tensorflow_ipu.ops import _collectives
 from tensorflow_ipu.programs import ReplicaGroups
 
@@ -29,32 +31,16 @@ if TYPE_CHECKING:
 _OPTION = "norms.experimental.distributed_batch_norm_replica_group_size"
 
 
-class _ResultsV3(NamedTuple):
-    """What `FusedBatchNormV3` gives."""
-
-    y: tf.Tensor
-    batch_mean: tf.Tensor
-    batch_variance: tf.Tensor
-    reserve_space_1: tf.Tensor
-    reserve_space_2: tf.Tensor
-    reserve_space_3: tf.Tensor
-
-
-class _Results(NamedTuple):
-    """What `FusedBatchNorm` and `FusedBatchNormV2` give."""
-
-    y: tf.Tensor
-    batch_mean: tf.Tensor
-    batch_variance: tf.Tensor
-    reserve_space_1: tf.Tensor
-    reserve_space_2: tf.Tensor
+_FIELDS = ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2", "reserve_space_3")
+_Results = collections.namedtuple("_Results", _FIELDS[:5])  # noqa: PYI024  (Like TensorFlow's own.)
+_ResultsV3 = collections.namedtuple("_ResultsV3", _FIELDS)  # noqa: PYI024
 
 
 def group_size() -> int:
-    """How many consecutive replicas of the program that is being traced share statistics; 1 where none is traced."""
+    """Returns how many consecutive replicas of the program being traced share statistics; 1 if none is traced."""
     if not programs.is_tracing():
         return 1
-    options = _state.options_of_device(getattr(tf.distribute.get_strategy().extended, "ordinal", 0))
+    options = _state.options_of_device(strategy_ordinal() or 0)
     size = 1 if options is None else options[_OPTION]
     ipus = programs.ipus_traced_for()
     if ipus is not None and ipus % size:
@@ -66,7 +52,7 @@ def group_size() -> int:
 
 
 def shared_moments(x: tf.Tensor, axes: Sequence[int], size: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """The mean and variance over some dimensions of what all replicas of a group have.
+    """Computes the mean and variance over some dimensions of the tensors of all replicas of a group.
 
     Their gradients are sums over the group, as is right for the sum of the replicas' losses.
     """
@@ -90,7 +76,7 @@ def _normalized(
     data_format: str | bytes,
     size: int,
 ) -> _ResultsV3:
-    """All that fused batch normalization gives in training, with the statistics of a group."""
+    """Computes all results of fused batch normalization in training, with the statistics of a group."""
     x, scale, mean, variance = map(tf.convert_to_tensor, (x, scale, mean, variance))
     rank = x.shape.rank
     if rank is None:
@@ -102,7 +88,7 @@ def _normalized(
     wide = tf.cast(x, scale.dtype)
     batch_mean, batch_variance = shared_moments(wide, axes, size)
     along = [known_size(x, i) if i == axis else 1 for i in range(rank)]
-    spread = [tf.reshape(one, along) for one in (batch_mean, batch_variance, offset, scale)]
+    spread = [tf.reshape(tensor, along) for tensor in (batch_mean, batch_variance, offset, scale)]
     y = tf.cast(tf.nn.batch_normalization(wide, *spread, variance_epsilon=epsilon), x.dtype)
     samples = tf.cast(size * tf.size(x) // known_size(x, axis), scale.dtype)
     # TensorFlow has the unbiased variance for moving averages, and for them alone.
@@ -118,7 +104,7 @@ def _normalized(
 
 
 def in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
-    """What takes the place of one of TensorFlow's functions that make the operation; all have the same arguments."""
+    """Replaces one of TensorFlow's functions that make the operation; all have the same arguments."""
     version = fused.__name__.lower()[-2:]
     is_third, is_second_or_third = version == "v3", version in ("v2", "v3")
 
@@ -138,7 +124,7 @@ def in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
         # Graphcore's TensorFlow had the operation in half precision; TensorFlow's has float32 and bfloat16 alone.
         in_half = is_second_or_third and getattr(scale, "dtype", None) == tf.float16
         if in_half:
-            scale, offset, mean, variance = (tf.cast(one, tf.float32) for one in (scale, offset, mean, variance))
+            scale, offset, mean, variance = (tf.cast(tensor, tf.float32) for tensor in (scale, offset, mean, variance))
         inputs = {"x": x, "scale": scale, "offset": offset, "mean": mean, "variance": variance}
         options: dict[str, Any] = {
             "epsilon": epsilon,
@@ -155,6 +141,6 @@ def in_programs(fused: Callable[..., Any]) -> Callable[..., Any]:
         if not in_half:
             return results
         y, *statistics = results[:3]
-        return type(results)(y, *(tf.cast(one, tf.float16) for one in statistics), *results[3:])
+        return type(results)(y, *(tf.cast(tensor, tf.float16) for tensor in statistics), *results[3:])
 
     return normalize

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import programs
-from tensorflow_ipu._base.checks import is_int
+from tensorflow_ipu._base.checks import check_int
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._tensorflow import xla
 from tensorflow_ipu.ops import control_flow_ops
@@ -19,7 +19,7 @@ __all__ = ["dynamic_slice", "dynamic_update", "nop"]
 
 
 def dynamic_slice(input: TensorLike, dim: int, start: TensorLike, size: int, step: int = 1) -> tf.Tensor:  # noqa: A002
-    """A part of a tensor along one dimension, from a place that may be computed, with `ceil(size / step)` places there.
+    """Takes a part of a tensor along one dimension, of `ceil(size / step)` places, from a place that may be computed.
 
     Gradients flow to the part of `input` that was taken.
 
@@ -37,16 +37,14 @@ def dynamic_slice(input: TensorLike, dim: int, start: TensorLike, size: int, ste
     """
     values = tf.convert_to_tensor(input)
     axis = _axis(values, dim)
-    if not is_int(step):
-        raise TypeError(f"`step` must be a whole number, but is {step!r}")
-    if step < 1:
-        raise ValueError(f"`step` must be 1 or more, but is {step}")
-    part = _read(values, axis, _start(start, values, axis, _fitting("size", size, values, axis)), size)
+    check_int("step", step, 1)
+    _check_size(size, values, axis)
+    part = _read(values, axis, _start(start, values, axis, size), size)
     return part[(slice(None),) * axis + (slice(None, None, step),)] if step > 1 else part
 
 
 def dynamic_update(input: TensorLike, src: TensorLike, dim: int, start: TensorLike, size: int) -> tf.Tensor:  # noqa: A002
-    """A tensor like `input` with a part of it along one dimension replaced, at a place that may be computed.
+    """Replaces a part of a tensor like `input` along one dimension, at a place that may be computed.
 
     Gradients flow to `src`, and to what it left of `input`. `src` is of the type of `input`, and as large but for `dim`,
     where it has `size` places. See `dynamic_slice` for the other arguments.
@@ -57,7 +55,7 @@ def dynamic_update(input: TensorLike, src: TensorLike, dim: int, start: TensorLi
     """
     values, new = tf.convert_to_tensor(input), tf.convert_to_tensor(src)
     axis = _axis(values, dim)
-    _fitting("size", size, values, axis)
+    _check_size(size, values, axis)
     if values.dtype != new.dtype:
         raise TypeError(f"`input` is of type {values.dtype.name}, and `src` of type {new.dtype.name}: cast one of them")
     expected = values.shape.as_list()
@@ -70,13 +68,12 @@ def dynamic_update(input: TensorLike, src: TensorLike, dim: int, start: TensorLi
 
 
 def nop(input: TensorLike, name: str | None = None) -> tf.Tensor:  # noqa: A002
-    """The same tensor, by way of an operation that programs keep: nothing is merged across it. For debugging."""
+    """Returns the same tensor, through an operation that programs keep: nothing is merged across it. For debugging."""
     return control_flow_ops.barrier([input], insert_barrier_for_gradients=True, name=name or "nop")[0]
 
 
 def _axis(values: tf.Tensor, dim: int) -> int:
-    if not is_int(dim):
-        raise TypeError(f"`dim` must be a whole number, but is {dim!r}")
+    check_int("dim", dim)
     rank = values.shape.rank
     if rank is None or not -rank <= dim < rank:
         raise ValueError(f"`dim` is {dim}, and `input` has shape {values.shape}")
@@ -85,19 +82,15 @@ def _axis(values: tf.Tensor, dim: int) -> int:
     return dim % rank
 
 
-def _fitting(argument: str, size: int, values: tf.Tensor, axis: int) -> int:
-    if not is_int(size):
-        raise TypeError(f"`{argument}` must be a whole number, but is {size!r}")
+def _check_size(size: int, values: tf.Tensor, axis: int) -> None:
+    check_int("size", size)
     whole = known_size(values, axis)
     if not 0 < size <= whole:
-        raise ValueError(
-            f"`{argument}` is {size}, and dimension {axis} of `input` has {whole} places: choose 1 to {whole}"
-        )
-    return size
+        raise ValueError(f"`size` is {size}, and dimension {axis} of `input` has {whole} places: choose 1 to {whole}")
 
 
 def _start(start: TensorLike, values: tf.Tensor, axis: int, size: int) -> tf.Tensor:
-    """Where the part begins: a scalar, moved into the tensor."""
+    """Returns the place where the part begins, a scalar, moved into the tensor."""
     place = tf.convert_to_tensor(start)
     if not place.dtype.is_integer:
         raise TypeError(f"`start` must be a whole number, but is of type {place.dtype.name}")

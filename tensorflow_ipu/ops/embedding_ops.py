@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import operator
 import weakref
-from collections.abc import Callable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import programs
-from tensorflow_ipu._base.checks import Faults, check_bool, is_int, is_number
+from tensorflow_ipu._base.checks import Faults, check_bool, check_int, is_number
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs, variables
 from tensorflow_ipu.feeds._native_object import NativeObject
+from tensorflow_ipu.feeds.elements import device_of
 from tensorflow_ipu.ops import sites
 
 if TYPE_CHECKING:
@@ -36,39 +38,34 @@ __all__ = [
 _NO_RESERVE = 0x4000
 
 
-class HostTable:
+class HostTable(NativeObject):
     """Rows of zeros whose memory the system gives as they are written, so that a table may be larger than memory."""
 
     def __init__(self, rows: int, width: int, dtype: tf.DType) -> None:
-        """Makes the rows: float16 or float32."""
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
         memory = mmap.mmap(-1, rows * width * dtype.size, flags=flags)
         self.array: np.ndarray = np.frombuffer(memory, dtype.as_numpy_dtype).reshape(rows, width)
         address = self.array.ctypes.data
         number = native.ipu_embedding_new(address, rows, width, dtype == tf.float16)
-        self._native = NativeObject(number, native.ipu_embedding_drop, keep=self.array)
-
-    def state(self, device: str) -> tf.Tensor:
-        """The resource that names the table to a program."""
-        return self._native.state(device)
+        super().__init__(number, native.ipu_embedding_drop, keep=self.array)
 
     def tensor(self) -> tf.Tensor:
-        """A tensor of the host's in this same memory: it shows what programs write."""
+        """Makes a host tensor in this same memory: it shows what programs write."""
         return tf.experimental.dlpack.from_dlpack(self.array.__dlpack__())
 
     def is_behind(self, tensor: tf.Tensor) -> bool:
-        """Whether an eager tensor of the host's is in this memory."""
-        memory: Any = tensor  # Its stub does not say that it can be looked into.
+        """Returns True if an eager host tensor is in this memory."""
+        memory: Any = tensor  # Its stub lacks the buffer protocol.
         return np.asarray(memoryview(memory)).ctypes.data == self.array.ctypes.data
 
     def open(self, is_open: bool) -> None:
-        """Says whether programs may use the table."""
-        native.ipu_embedding_open(self._native.number, is_open)
+        """Allows or forbids programs to use the table."""
+        native.ipu_embedding_open(self.number, is_open)
 
 
 @tf.RegisterGradient("IpuEmbeddingLookup")
 def _gradient(op: tf.Operation, upstream: tf.Tensor | tf.IndexedSlices) -> list[tf.Tensor | None]:
-    """Updates the table, and is the gradient of what was given for that, which is zero."""
+    """Updates the table, and returns the gradient of `trained`, which is zero."""
     real = op.outputs[0].op  # A tape shows another one.
     state, indices, _ = real.inputs
     done = ops.ipu_embedding_update(
@@ -88,12 +85,12 @@ LEARNING_RATE, BATCHES, SITE = "_ipu_learning_rate", "_ipu_batches", "_ipu_site"
 
 SGD, ACCUMULATED_SGD = "SGD", "SGD+GA"
 
-# By name: a specification is told no more than that. The latest of a name counts.
+# By name, which is all that a specification gets. The latest of a name counts.
 _embeddings: dict[str, weakref.ref[HostEmbedding]] = {}
 
 
 def _named(name: str) -> HostEmbedding:
-    """Returns the embedding of a name; raises `KeyError` where none lives."""
+    """Returns the embedding of a name; raises `KeyError` if there is none."""
     embedding = _embeddings[name]()
     if embedding is None:
         raise KeyError(name)
@@ -127,7 +124,7 @@ class HostEmbeddingOptimizerSpec:
         self._optimizer_name = optimizer_name or SGD
 
     def get_learning_rate(self) -> float:
-        """The learning rate."""
+        """Returns the learning rate."""
         return self._learning_rate
 
     def create_lookup_instruction(
@@ -145,19 +142,19 @@ class HostEmbeddingOptimizerSpec:
     def create_register_instruction(
         self, embedding_tensor: tf.Tensor | tf.Variable, slot_vars: Sequence[tf.Tensor], name: str
     ) -> tf.Operation | None:
-        """Lets programs use the table from now on, in a graph by the operation returned; `HostEmbedding.register` calls it."""
+        """Opens the table for programs, in a graph by the operation returned; `HostEmbedding.register` calls it."""
         del embedding_tensor, slot_vars
         return _named(name).open()
 
     def create_deregister_instruction(
         self, embedding_tensor: tf.Tensor | tf.Variable, slot_vars: Sequence[tf.Tensor], name: str
     ) -> tf.Operation | None:
-        """Has the embedding's tensor say what the table holds; that context calls it as it ends."""
+        """Updates the embedding's tensor from the table; the context of `register` calls it at its end."""
         del embedding_tensor, slot_vars
         return _named(name).close()
 
     def create_slot_variables(self, embedding_tensor: tf.Tensor | tf.Variable, name: str) -> list[tf.Tensor]:
-        """What the optimizer keeps beside the table: nothing."""
+        """Returns an empty list: the optimizer keeps nothing beside the table."""
         del embedding_tensor, name
         return []
 
@@ -178,15 +175,12 @@ class HostEmbeddingSGDGAOptimizerSpec(HostEmbeddingOptimizerSpec):
           TypeError: `accumulation_factor` is no int; see the class above too.
           ValueError: It is below 1.
         """
-        if not is_int(accumulation_factor):
-            raise TypeError(f"`accumulation_factor` must be an int, but is {accumulation_factor!r}")
-        if accumulation_factor < 1:
-            raise ValueError(f"`accumulation_factor={accumulation_factor}` must be 1 or more")
+        check_int("accumulation_factor", accumulation_factor, 1)
         super().__init__(learning_rate, ACCUMULATED_SGD if accumulation_factor > 1 else SGD)
         self._accumulation_factor = accumulation_factor
 
     def get_accumulation_factor(self) -> int:
-        """How many mini-batches make an update."""
+        """Returns how many mini-batches make an update."""
         return self._accumulation_factor
 
     def _batches(self) -> int:
@@ -254,7 +248,7 @@ class HostEmbedding:
 
     @property
     def table(self) -> np.ndarray:
-        """The rows in the memory that programs use, [rows, width]; what is written to it, programs see.
+        """Returns the rows in the memory that programs use, [rows, width]; programs see what is written to it.
 
         Before the first `register` of an embedding that was made of a tensor, it holds zeros.
         """
@@ -262,25 +256,39 @@ class HostEmbedding:
 
     @property
     def trainable_variables(self) -> list[tf.Variable]:
-        """What to ask the gradient of for the rows to be trained: a scalar, zero; nothing where they are not trained."""
+        """Returns the scalar, zero, whose gradient trains the rows; an empty list if they are not trained."""
         return [self._scalar()] if self._optimizer_spec.get_learning_rate() else []
 
     def get_embedding_tensor(self) -> tf.Tensor | tf.Variable:
-        """The embedding's tensor on the host: what a checkpoint saves, and what `register` takes the rows from."""
+        """Returns the embedding's tensor on the host: a checkpoint saves it, and `register` takes the rows from it."""
         return self._tensor
 
-    def register(self, session: tf.compat.v1.Session | None = None) -> Registration:
-        """A context in which programs use the embedding; those of a session, which is None in eager execution.
+    def register(self, session: tf.compat.v1.Session | None = None) -> AbstractContextManager[HostEmbedding]:
+        """Creates a context in which programs use the embedding; those of a session, which is None in eager execution.
 
         Raises:
           ValueError: There is no session, and no eager execution.
         """
         if session is None and not tf.executing_eagerly():
             raise ValueError("`HostEmbedding.register` needs a `session` where TensorFlow does not execute eagerly")
-        return Registration(self, session)
+        return self._registered(session)
+
+    @contextlib.contextmanager
+    def _registered(self, session: tf.compat.v1.Session | None) -> Iterator[HostEmbedding]:
+        def act(instruction: Callable[..., tf.Operation | None]) -> None:
+            if session is None:
+                instruction(self._tensor, self._slot_variables, self._name)
+                return
+            with session.graph.as_default(), tf.device(_HOST):
+                session.run(instruction(self._tensor, self._slot_variables, self._name))
+
+        act(self._optimizer_spec.create_register_instruction)
+        try:
+            yield self
+        finally:
+            act(self._optimizer_spec.create_deregister_instruction)
 
     def __call__(self, *args: object, **kwargs: object) -> None:
-        """Refuses what releases of long ago had, by a `NotImplementedError`."""
         raise NotImplementedError("`HostEmbedding.__call__` is gone: use `with embedding.register(session):`")
 
     def lookup(self, indices: TensorLike, clip_indices: bool = True) -> tf.Tensor:
@@ -305,28 +313,28 @@ class HostEmbedding:
             wide = tf.cast(numbers, tf.int64) if numbers.dtype.size < 4 else numbers
             numbers = tf.clip_by_value(wide, 0, tf.constant(rows - 1, wide.dtype))
         flat = tf.reshape(tf.cast(numbers, tf.int32), [-1])
-        found = self._optimizer_spec.create_lookup_instruction(
+        result = self._optimizer_spec.create_lookup_instruction(
             self._tensor, flat, self._slot_variables, self._partition_strategy, self._name
         )
-        return tf.reshape(found, [*numbers.shape, width])
+        return tf.reshape(result, [*numbers.shape, width])
 
     # What specifications call.
 
     def rows(self, indices: tf.Tensor, learning_rate: float, batches: int) -> tf.Tensor:
-        """Puts a lookup of rows [n, width], by int32 numbers [n], into the program that is being traced."""
+        """Adds a lookup of rows [n, width], by int32 numbers [n], to the program that is being traced."""
         device = sites.device_of_program("HostEmbedding.lookup")
         state = programs.in_function(self._memory.state(device))
         trained = self._scalar().read_value() if learning_rate else tf.zeros([], self.table.dtype)
         width = self.table.shape[1]
-        found = ops.ipu_embedding_lookup(state, indices, trained, width=width, advance=not programs.in_condition())
+        result = ops.ipu_embedding_lookup(state, indices, trained, width=width, advance=not programs.in_condition())
         value = tf.compat.v1.AttrValue
-        graphs.set_attribute(found.op, LEARNING_RATE, value(f=learning_rate))
-        graphs.set_attribute(found.op, BATCHES, value(i=batches))
-        graphs.set_attribute(found.op, SITE, value(i=self._site()))
-        return found
+        graphs.set_attribute(result.op, LEARNING_RATE, value(f=learning_rate))
+        graphs.set_attribute(result.op, BATCHES, value(i=batches))
+        graphs.set_attribute(result.op, SITE, value(i=self._site()))
+        return result
 
     def _site(self) -> int:
-        """A number that no other lookup of the embedding in the program has, and the same in each trace of it."""
+        """Returns a number of the lookup: unique in the program, and the same in each of its traces."""
         *_, outermost = graphs.being_traced()
         used: dict[HostEmbedding, int] = getattr(outermost, _SITES, {})
         used[self] = used.get(self, -1) + 1
@@ -334,7 +342,7 @@ class HostEmbedding:
         return used[self]
 
     def open(self) -> tf.Operation | None:
-        """Copies the tensor to the table, where it is elsewhere, and opens the table; in a graph by what it returns."""
+        """Copies the tensor to the table, if it is elsewhere, and opens the table; in a graph by the operation returned."""
 
         def copied(value: np.ndarray) -> np.int32:
             self.table[...] = value
@@ -350,7 +358,7 @@ class HostEmbedding:
         return None
 
     def close(self) -> tf.Operation | None:
-        """Closes the table, and copies it to the tensor where that is a variable elsewhere; see `open`."""
+        """Closes the table, and copies it to the tensor if that is a variable elsewhere; see `open`."""
 
         def taken() -> np.ndarray:
             self._memory.open(False)
@@ -367,47 +375,18 @@ class HostEmbedding:
         return None
 
     def _scalar(self) -> tf.Variable:
-        """The scalar whose gradient trains the rows."""
+        """Returns the scalar whose gradient trains the rows."""
         dtype = tf.as_dtype(self.table.dtype)
         if not tf.compat.v1.executing_eagerly_outside_functions():
             with tf.compat.v1.variable_scope(self._name, reuse=tf.compat.v1.AUTO_REUSE):
                 zero = tf.compat.v1.zeros_initializer()
                 return tf.compat.v1.get_variable("__dummy", [], dtype, zero, trainable=True, use_resource=True)
-        ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
-        device = f"/device:IPU:{ordinal}" if tf.executing_eagerly() else sites.device_of_program("HostEmbedding.lookup")
+        device = device_of(None) if tf.executing_eagerly() else sites.device_of_program("HostEmbedding.lookup")
         if device not in self._trained:
             with tf.init_scope(), tf.device(device):
                 zero = tf.zeros([], dtype)
                 self._trained[device] = variables.of_trace(zero, f"{self._name}/trained", trainable=True)
         return self._trained[device]
-
-
-class Registration:
-    """The context in which programs use an embedding; see `HostEmbedding.register`."""
-
-    def __init__(self, embedding: HostEmbedding, session: tf.compat.v1.Session | None) -> None:
-        """Makes the context."""
-        self._embedding = embedding
-        self._session = session
-
-    def __enter__(self) -> HostEmbedding:
-        """Begins it; returns the embedding."""
-        self._do(self._embedding._optimizer_spec.create_register_instruction)
-        return self._embedding
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Ends it."""
-        self._do(self._embedding._optimizer_spec.create_deregister_instruction)
-
-    def _do(self, instruction: Callable[..., tf.Operation | None]) -> None:
-        embedding, session = self._embedding, self._session
-        if session is None:
-            instruction(embedding._tensor, embedding._slot_variables, embedding._name)
-            return
-        with session.graph.as_default(), tf.device(_HOST):
-            session.run(instruction(embedding._tensor, embedding._slot_variables, embedding._name))
 
 
 def create_host_embedding(
@@ -537,7 +516,6 @@ def embedding_lookup(
 
 
 def checked_factor(serialization_factor: SupportsIndex) -> int:
-    """The number of parts that a user asks for."""
     try:
         factor = operator.index(serialization_factor)
     except TypeError as exc:
@@ -550,11 +528,11 @@ def checked_factor(serialization_factor: SupportsIndex) -> int:
 def _in_parts(table: tf.Tensor, ids: tf.Tensor, factor: int) -> tf.Tensor:
     """Asks each part for all ids; rows of the others count as zero."""
     size = known_size(table, 0) // factor
-    found = []
+    parts = []
     for part in range(factor):
         local = ids - part * size
         inside = tf.logical_and(local >= 0, local < size)
         rows = tf.gather(table[part * size : (part + 1) * size], tf.clip_by_value(local, 0, size - 1))
         inside = tf.reshape(inside, tf.concat([tf.shape(ids), tf.ones([table.shape.rank - 1], tf.int32)], 0))
-        found.append(tf.where(inside, rows, tf.zeros([], table.dtype)))
-    return tf.add_n(found)
+        parts.append(tf.where(inside, rows, tf.zeros([], table.dtype)))
+    return tf.add_n(parts)

@@ -22,7 +22,7 @@ _ATTRIBUTE = "ipu_f8"
 
 
 def encode(values: tf.Tensor, metadata: tf.Tensor, nan_on_overflow: bool = False) -> tf.Tensor:
-    """The bits of float32 numbers, uint8. NaN stays NaN."""
+    """Encodes float32 numbers as eight bits, uint8. NaN stays NaN."""
     bits, lowest, scale = _parameters(metadata)
     magnitude = tf.abs(values) * _power(-scale)
     exponent = tf.maximum(exponent_of(magnitude), lowest)
@@ -43,20 +43,20 @@ def encode(values: tf.Tensor, metadata: tf.Tensor, nan_on_overflow: bool = False
 
 
 def decode(codes: tf.Tensor, metadata: tf.Tensor) -> tf.Tensor:
-    """The numbers of bits, float32."""
+    """Decodes eight bits to float32 numbers."""
     bits, lowest, scale = _parameters(metadata)
     code = tf.cast(codes, tf.int32)
     magnitude = tf.bitwise.bitwise_and(code, 0x7F)
     exponent = tf.bitwise.right_shift(magnitude, bits)
-    one = tf.bitwise.left_shift(tf.ones_like(bits), bits)
-    fraction = tf.bitwise.bitwise_and(magnitude, one - 1) + tf.where(exponent > 0, one, 0)
+    unit = tf.bitwise.left_shift(tf.ones_like(bits), bits)
+    fraction = tf.bitwise.bitwise_and(magnitude, unit - 1) + tf.where(exponent > 0, unit, 0)
     value = tf.cast(fraction, tf.float32) * _power(tf.maximum(exponent, 1) - 1 + lowest - bits + scale)
     value = tf.where(code > 0x80, -value, value)
     return tf.where(tf.equal(code, _NAN), float("nan"), value)
 
 
 def _parameters(metadata: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """The bits of the fraction, the exponent of the smallest normal number, and that of the scale; int32 scalars."""
+    """Returns the bits of the fraction, and the exponents of the smallest normal number and of the scale; int32."""
     packed = tf.cast(metadata, tf.int32)
     is_143 = packed >= 0x80
     low = tf.bitwise.bitwise_and(packed, 0x3F)
@@ -65,18 +65,18 @@ def _parameters(metadata: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def exponent_of(magnitude: tf.Tensor) -> tf.Tensor:
-    """The exponent of positive float32 numbers: -127 of zero and what is almost, 128 of infinity and NaN."""
+    """Returns the exponent of positive float32 numbers: -127 of zero and denormals, 128 of infinity and NaN."""
     return tf.bitwise.right_shift(tf.bitcast(magnitude, tf.int32), 23) - 127
 
 
 def scaled(values: tf.Tensor, exponent: tf.Tensor) -> tf.Tensor:
-    """Float32 numbers times 2 to the power of it, which may be too large or small for a number of its own."""
+    """Multiplies float32 numbers by a power of 2, which may be too large or small for a number of its own."""
     half = tf.bitwise.right_shift(exponent, 1)
     return values * _power(half) * _power(exponent - half)
 
 
 def _power(exponent: tf.Tensor) -> tf.Tensor:
-    """2 to the power of it, exactly, float32."""
+    """Computes a power of 2 exactly, in float32."""
     return tf.bitcast(tf.bitwise.left_shift(exponent + 127, 23), tf.float32)
 
 
@@ -107,7 +107,7 @@ class Format(NamedIntEnum):
 
 
 def create_metadata(fmt: Format | int, scale: int = 0) -> int:
-    """Packs the format and the scale of a tensor into eight bits: its numbers are what its bits say, times `2 ** scale`.
+    """Packs the format and the scale of a tensor into eight bits: its numbers are those of the bits times `2 ** scale`.
 
     Raises:
       ValueError: `fmt` is no `Format`, or `scale` not from -32 to 31.
@@ -115,7 +115,7 @@ def create_metadata(fmt: Format | int, scale: int = 0) -> int:
     if fmt not in (Format.F143, Format.F152):
         raise ValueError(f"`fmt` must be `Format.F143` or `Format.F152`, but is `{fmt!r}`")
     if not -32 <= scale <= 31:
-        raise ValueError(f"`scale` must be from -32 to 31, but is `{scale}`")
+        raise ValueError(f"`scale={scale}` must be from -32 to 31")
     return (128 if fmt == Format.F143 else 0) | (scale & 63)
 
 
@@ -125,7 +125,7 @@ class QuarterTensor:
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # It is compared by value, and can be changed.
 
     def __init__(self, data: _Data, metadata: TensorLike) -> None:
-        """Puts bits, uint8, and metadata together.
+        """Creates the tensor of bits, uint8, and metadata.
 
         Args:
           data: A uint8 tensor or variable; an array becomes a variable.
@@ -138,7 +138,7 @@ class QuarterTensor:
         self.metadata = metadata
 
     def numpy(self) -> list[TensorLike]:
-        """The bits as an array, and the metadata."""
+        """Returns the bits as an array, and the metadata."""
         return [self.data.numpy(), self.metadata]
 
     def assign(self, new_values: Sequence[TensorLike], **kwargs: Any) -> None:
@@ -153,12 +153,12 @@ class QuarterTensor:
 
     @property
     def shape(self) -> tf.TensorShape:
-        """The shape of the data."""
+        """Returns the shape of the data."""
         return self.data.shape
 
     @property
     def dtype(self) -> tf.DType:
-        """The type that holds the bits, uint8."""
+        """Returns the type that holds the bits, uint8."""
         return tf.uint8
 
     def __eq__(self, other: object) -> bool:
@@ -181,7 +181,7 @@ class QuarterTensor:
 def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = None) -> QuarterTensor:
     """Rounds numbers to float16, then to eight bits: to the nearest, of two to the even one, and to the largest at most.
 
-    In a program `IPUConfig.floating_point_behaviour` and `scopes.stochastic_rounding` say how: with `esr` at random, with
+    In a program `IPUConfig.floating_point_behaviour` and `scopes.stochastic_rounding` apply: with `esr` at random, with
     `nanoo` to NaN where they are larger, with `oflo` the program stops there. No gradient passes. `metadata`, of
     `create_metadata`, may be a tensor.
     """
@@ -194,7 +194,7 @@ def convert_to_f8(values: TensorLike, metadata: TensorLike, name: str | None = N
 def convert_from_f8(
     packed_input: QuarterTensor | Sequence[TensorLike], dtype: DTypeLike = tf.float16, name: str | None = None
 ) -> tf.Tensor:
-    """The numbers of a `QuarterTensor`, or of its data and metadata, in type `dtype`. What does not fit float16 is infinite."""
+    """Converts a `QuarterTensor`, or its data and metadata, to type `dtype`. What does not fit float16 is infinite."""
     with tf.name_scope(name or "convert_from_f8"):
         data, metadata = packed_input
         half = tf.cast(decode(tf.convert_to_tensor(data), _metadata(metadata)), tf.float16)
@@ -202,7 +202,7 @@ def convert_from_f8(
 
 
 def f8_matmul(lhs: QuarterTensor | TensorLike, rhs: QuarterTensor | TensorLike, name: str = "f8_matmul") -> tf.Tensor:
-    """The product, float16, of two matrices, each a `QuarterTensor` or a tensor of floats. Sums are of float32."""
+    """Multiplies two matrices, each a `QuarterTensor` or a tensor of floats, to float16. Sums are of float32."""
     with tf.name_scope(name):
         return tf.cast(tf.matmul(_wide(lhs), _wide(rhs)), tf.float16)
 
@@ -270,7 +270,6 @@ def _convolution(
     dilations: int | Sequence[int],
     name: str,
 ) -> tf.Tensor:
-    """A convolution whose `data_format` must be one of `formats`, channels last or first."""
     if data_format not in formats:
         raise ValueError(f"`data_format` must be {formats[0]!r} or {formats[1]!r}, but is `{data_format!r}`")
     rank = len(data_format)
@@ -290,7 +289,7 @@ def _convolution(
 
 
 def _spatial(argument: str, value: int | Sequence[int], data_format: str) -> list[int]:
-    """The entries for width, height and depth, of a number, of those alone, or of one for each dimension."""
+    """Returns the entries for width, height and depth, of a number, of those alone, or of one for each dimension."""
     spatial = len(data_format) - 2
     values = [value] if isinstance(value, int) else list(value)
     if len(values) == 1:

@@ -44,7 +44,6 @@ class GradientGraph(graphs.FunctionGraph):
     """A graph whose operations use tensors of the forward pass; what shapes and constants alone make has a copy here."""
 
     def __init__(self, name: str, forward: graphs.FunctionGraph) -> None:
-        """Begins with nothing."""
         super().__init__(name)
         self._forward = forward
         self._copies: dict[str, tf.Tensor] = {}
@@ -55,18 +54,18 @@ class GradientGraph(graphs.FunctionGraph):
         return super().capture(tensor, name=name, shape=shape)
 
     def _is_known(self, tensor: tf.Tensor) -> bool:
-        """Whether only constants and shapes make a tensor of integers or booleans."""
+        """Returns True if an integer or boolean tensor depends on constants and static shapes only."""
         seen: set[str] = set()
         waiting = [tensor]
         while waiting:
-            one = waiting.pop()
-            if one.name in seen:
+            current = waiting.pop()
+            if current.name in seen:
                 continue
-            seen.add(one.name)
-            operation = one.op
-            if operation.type == "Const" or _value_of_shape(one) is not None:
+            seen.add(current.name)
+            operation = current.op
+            if operation.type == "Const" or _value_of_shape(current) is not None:
                 continue
-            if not (one.dtype.is_integer or one.dtype.is_bool) or not operation.inputs or _does_more(operation):
+            if not (current.dtype.is_integer or current.dtype.is_bool) or not operation.inputs or _does_more(operation):
                 return False
             waiting += operation.inputs
         return True
@@ -75,7 +74,7 @@ class GradientGraph(graphs.FunctionGraph):
         waiting = [tensor]
         while waiting:
             top = waiting[-1]
-            missing = [each for each in top.op.inputs if each.name not in self._copies]
+            missing = [source for source in top.op.inputs if source.name not in self._copies]
             value = _value_of_shape(top)
             if top.name in self._copies:
                 waiting.pop()
@@ -86,8 +85,8 @@ class GradientGraph(graphs.FunctionGraph):
                 waiting += missing
             else:
                 with self.as_default(), tf.control_dependencies(None):
-                    inputs = [self._copies[each.name] for each in top.op.inputs]
-                    attributes = {key: each for key, each in top.op.node_def.attr.items() if key != "_class"}
+                    inputs = [self._copies[source.name] for source in top.op.inputs]
+                    attributes = {key: value for key, value in top.op.node_def.attr.items() if key != "_class"}
                     copied = graphs.copy_operation(self, top.op, inputs, attributes)
                 for old, new in zip(top.op.outputs, copied.outputs, strict=True):
                     self._copies[old.name] = new
@@ -95,14 +94,16 @@ class GradientGraph(graphs.FunctionGraph):
 
 
 def _value_of_shape(tensor: tf.Tensor) -> Any:
-    """What a static shape says; None for what says something else."""
+    """Returns the value of a static shape; None for other tensors."""
     return tf.get_static_value(tensor) if tensor.op.type in _OF_SHAPES else None
 
 
 def _does_more(operation: tf.Operation) -> bool:
-    """Whether an operation does anything but compute its results, or calls functions."""
+    """Returns True if an operation has side effects, or calls functions."""
     attributes = operation.node_def.attr.values()
-    return operation.op_def.is_stateful or any(each.HasField("func") or each.list.func for each in attributes)
+    return operation.op_def.is_stateful or any(
+        attribute.HasField("func") or attribute.list.func for attribute in attributes
+    )
 
 
 # Of no bearing on what is computed: gradients are made already, and these are other ones in each trace.
@@ -110,36 +111,36 @@ _IGNORED = frozenset({"_gradient_op_type", "_class", "_output_shapes", "_num_ori
 
 
 def digest(graph: graphs.FunctionGraph, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor]) -> bytes:
-    """The digest of what a graph computes from its inputs to its outputs, and of its side effects."""
-    found = hashlib.sha256()
+    """Computes a digest of a graph's computation from its inputs to its outputs, and of its side effects."""
+    hasher = hashlib.sha256()
     # By number: names count on from graph to graph.
-    names = {one.op.name: f"input {at}" for at, one in enumerate(inputs)}
+    names = {tensor.op.name: f"input {at}" for at, tensor in enumerate(inputs)}
     for operation in graph.get_operations():
         if operation.name not in names:
             names[operation.name] = str(len(names))
-    for one in inputs:
-        found.update(repr((one.dtype.name, one.shape)).encode())
+    for tensor in inputs:
+        hasher.update(repr((tensor.dtype.name, tensor.shape)).encode())
     for operation in graph.get_operations():
         if names[operation.name].startswith("input"):
             continue
-        takes = [(names[one.op.name], one.value_index) for one in operation.inputs]
-        after = sorted(names[one.name] for one in operation.control_inputs if one.name in names)
+        takes = [(names[tensor.op.name], tensor.value_index) for tensor in operation.inputs]
+        after = sorted(names[before.name] for before in operation.control_inputs if before.name in names)
         attributes = operation.node_def.attr
         described = [(name, _described(graph, attributes[name])) for name in sorted(set(attributes) - _IGNORED)]
-        found.update(repr((operation.type, operation.device, takes, after, described)).encode())
-    found.update(repr([(names[one.op.name], one.value_index) for one in outputs]).encode())
-    return found.digest()
+        hasher.update(repr((operation.type, operation.device, takes, after, described)).encode())
+    hasher.update(repr([(names[tensor.op.name], tensor.value_index) for tensor in outputs]).encode())
+    return hasher.digest()
 
 
 def _described(graph: graphs.FunctionGraph, value: Any) -> object:
-    """The value of an attribute, with the digests of functions for their names."""
+    """Describes the value of an attribute, with the digests of functions for their names."""
     called = [value.func, *value.list.func] if value.HasField("func") or value.list.func else []
     if not called:
         return value.SerializeToString(deterministic=True)
-    functions = [graphs.function_named(graph, each.name) for each in called]
+    functions = [graphs.function_named(graph, reference.name) for reference in called]
     return [
-        each.name if function is None else digest(function.graph, function.graph.inputs, function.graph.outputs)
-        for each, function in zip(called, functions, strict=True)
+        reference.name if function is None else digest(function.graph, function.graph.inputs, function.graph.outputs)
+        for reference, function in zip(called, functions, strict=True)
     ]
 
 
@@ -167,7 +168,7 @@ class _Code:
         self.function: Any = None
 
     def finish(self) -> None:
-        """Makes the function of the graph, whose results are known now."""
+        """Makes the function of the graph, when its results are known."""
         self.results = list(self.graph.outputs)
         self.function = functions.of_graph(self.name, self.graph, called=False)
         for name in [name for name, code in list(_codes.items()) if code() is None]:
@@ -180,25 +181,25 @@ _codes: dict[str, weakref.ref[_Code]] = {}
 
 
 def _call_outlined(function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Nested:
-    """Calls a function of the user's in the program that is being traced."""
+    """Calls a function of the user's as an outlined one, in the program that is being traced."""
     name = "".join(letter if letter.isalnum() else "_" for letter in name)
     flat = tf.nest.flatten((args, dict(kwargs)), expand_composites=True)
-    places = [at for at, one in enumerate(flat) if _is_value(one)]
+    places = [at for at, leaf in enumerate(flat) if _is_value(leaf)]
     graph = graphs.FunctionGraph(name)
     body = user_code(function)
 
     def traced(*values: tf.Tensor) -> Nested:
-        given = dict(zip(places, values, strict=True))
+        by_place = dict(zip(places, values, strict=True))
         arguments, named = tf.nest.pack_sequence_as(
-            (args, dict(kwargs)), [given.get(at, one) for at, one in enumerate(flat)], expand_composites=True
+            (args, dict(kwargs)), [by_place.get(at, leaf) for at, leaf in enumerate(flat)], expand_composites=True
         )
         returned = body(*arguments, **named)
         # What they do is done in its order in any case.
-        return tf.nest.map_structure(lambda one: None if isinstance(one, tf.Operation) else one, returned)
+        return tf.nest.map_structure(lambda leaf: None if isinstance(leaf, tf.Operation) else leaf, returned)
 
     values = [tf.convert_to_tensor(flat[at]) for at in places]
     free_tags = gradient_capture.reusing_tags()
-    graphs.trace_into(graph, traced, tuple(tf.TensorSpec(each.shape, each.dtype) for each in values))
+    graphs.trace_into(graph, traced, tuple(tf.TensorSpec(value.shape, value.dtype) for value in values))
     structure = graph.structured_outputs
     code = _Code(name, graph)
     if not _add_backward(code, name):
@@ -214,26 +215,26 @@ def _call_outlined(function: Callable[..., Any], name: str, args: tuple[Any, ...
     if captures:
         operation = results[0].op
         setattr(operation.graph, _CAPTURES, {**getattr(operation.graph, _CAPTURES, {}), operation.name: captures})
-    found = iter(results[: code.outputs])
+    remaining = iter(results[: code.outputs])
     return tf.nest.map_structure(
-        lambda one: next(found) if isinstance(one, tf.Tensor) else one, structure, expand_composites=True
+        lambda leaf: next(remaining) if isinstance(leaf, tf.Tensor) else leaf, structure, expand_composites=True
     )
 
 
-def _is_value(one: object) -> bool:
-    return isinstance(one, tf.Tensor) and one.dtype not in (tf.resource, tf.variant)
+def _is_value(leaf: object) -> bool:
+    return isinstance(leaf, tf.Tensor) and leaf.dtype not in (tf.resource, tf.variant)
 
 
 def _emit(code: _Code, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Puts a call of the function into the graph that is being built."""
+    """Adds a call of the function to the graph that is being built."""
     target = tf.compat.v1.get_default_graph()
     setattr(target, _CALLED, {*getattr(target, _CALLED, ()), code})
     graphs.hold_function(target, code.function)
     outputs = code.results
     results = ops.ipu_outlined(
         programs.with_states(inputs),
-        output_types=[each.dtype for each in outputs],
-        output_shapes=[each.shape for each in outputs],
+        output_types=[output.dtype for output in outputs],
+        output_shapes=[output.shape for output in outputs],
         f=code.name,
     )
     operation = results if isinstance(results, tf.Operation) else results[0].op
@@ -242,20 +243,22 @@ def _emit(code: _Code, inputs: Sequence[tf.Tensor]) -> list[tf.Tensor]:
 
 
 def _add_backward(code: _Code, name: str) -> bool:
-    """Gives a function its backward pass; False where it cannot be outlined, as a loop would leave its gradient no tensor."""
+    """Adds the backward pass; returns False if it cannot be outlined, as a loop would leave its gradient no tensor."""
     graph = code.graph
-    code.differentiated = [at for at, one in enumerate(graph.outputs) if one.dtype.is_floating]
-    xs = [at for at, one in enumerate(graph.inputs) if gradients.has_gradient(one) and not _names_a_state(graph, at)]
+    code.differentiated = [at for at, tensor in enumerate(graph.outputs) if tensor.dtype.is_floating]
+    xs = [
+        at for at, tensor in enumerate(graph.inputs) if gradients.has_gradient(tensor) and not _names_a_state(graph, at)
+    ]
     if not code.differentiated or not xs:
         return True
     ys = [graph.outputs[at] for at in code.differentiated]
     backward = GradientGraph(f"{name}_gradient", graph)
 
     def differentiate(*upstream: tf.Tensor) -> list[tf.Tensor]:
-        found = gradients.between(ys, [graph.inputs[at] for at in xs], upstream, graph)
-        code.wanted = [at for at, one in zip(xs, found, strict=True) if one is not None]
-        captured = [one for capture in code.captures for one in capture.gradients]
-        return [*(tf.convert_to_tensor(one) for one in found if one is not None), *captured]
+        of_inputs = gradients.between(ys, [graph.inputs[at] for at in xs], upstream, graph)
+        code.wanted = [at for at, tensor in zip(xs, of_inputs, strict=True) if tensor is not None]
+        captured = [tensor for capture in code.captures for tensor in capture.gradients]
+        return [*(tf.convert_to_tensor(tensor) for tensor in of_inputs if tensor is not None), *captured]
 
     # A graph takes attributes, though it shows no `__dict__`.
     setattr(backward, gradient_capture.OUTLINED, code.captures)
@@ -264,9 +267,9 @@ def _add_backward(code: _Code, name: str) -> bool:
         return True
     results = list(graph.outputs)
     for outside, _ in backward.captures:
-        # What the gradient alone uses goes by way of the call, too.
+        # A tensor that only the gradient uses passes through the call, too.
         inside = outside if getattr(outside, "graph", None) is graph else graph.capture(outside)
-        inputs = {id(one): at for at, one in enumerate(graph.inputs)}
+        inputs = {id(tensor): at for at, tensor in enumerate(graph.inputs)}
         if id(inside) in inputs:
             code.needs.append(inputs[id(inside)])
         elif inside.dtype == tf.variant:
@@ -280,12 +283,12 @@ def _add_backward(code: _Code, name: str) -> bool:
 
 
 def _names_a_state(graph: graphs.FunctionGraph, at: int) -> bool:
-    """Whether an input names an object of the kernels, and no variable of the user's."""
+    """Returns True if an input names an object of the kernels, and no variable of the user's."""
     return any(inside is graph.inputs[at] and programs.is_native_state(outside) for outside, inside in graph.captures)
 
 
 def _known(code: _Code, arguments: int) -> _Code:
-    """An earlier function that is the same; else this one, made."""
+    """Returns an earlier function that is the same; else this one, finished."""
     backward = code.backward
     key = (
         digest(code.graph, code.graph.inputs, code.graph.outputs),
@@ -300,9 +303,9 @@ def _known(code: _Code, arguments: int) -> _Code:
     setattr(program, _SHARED, shared)  # A graph takes attributes, though it shows no `__dict__`.
     known = shared.get(key)
     if known is None:
-        for one in (code, backward):
-            if one is not None:
-                one.finish()
+        for unfinished in (code, backward):
+            if unfinished is not None:
+                unfinished.finish()
         known = shared[key] = code
     return known
 
@@ -314,31 +317,31 @@ def _gradient(op: tf.Operation, *upstream: Gradient | None) -> list[tf.Tensor | 
     assert code is not None  # The graph of the call has it.
     inputs, outputs = list(real.inputs), list(real.outputs)
     known = set(code.differentiated)
-    if code.backward is None or any(at not in known and _says_more(one) for at, one in enumerate(upstream)):
+    if code.backward is None or any(at not in known and _says_more(gradient) for at, gradient in enumerate(upstream)):
         code, more = _with_all(code, len(inputs))
         inputs += more
         outputs = _emit(code, inputs)
-    found: list[tf.Tensor | None] = [None] * len(real.inputs)
+    of_inputs: list[tf.Tensor | None] = [None] * len(real.inputs)
     if code.backward is None:  # Nothing of it depends on what is differentiated.
-        return found
-    given = []
+        return of_inputs
+    of_outputs = []
     for at in code.differentiated:
-        one = upstream[at] if at < len(upstream) else None
-        given.append(tf.zeros_like(outputs[at]) if one is None else tf.convert_to_tensor(one))
+        gradient = upstream[at] if at < len(upstream) else None
+        of_outputs.append(tf.zeros_like(outputs[at]) if gradient is None else tf.convert_to_tensor(gradient))
     needed = [inputs[at] if at >= 0 else outputs[-1 - at] for at in code.needs]
-    results = iter(_emit(code.backward, [*given, *needed]))
+    results = iter(_emit(code.backward, [*of_outputs, *needed]))
     for at in code.wanted:
-        one = next(results)
-        if at < len(found):
-            found[at] = one
+        gradient = next(results)
+        if at < len(of_inputs):
+            of_inputs[at] = gradient
     for capture in getattr(real.graph, _CAPTURES, {}).get(real.name, ()):
         of_call = [next(results) for _ in capture.gradients]
         gradient_capture.Capture(capture.context, capture.tag, of_call).note()
-    return found
+    return of_inputs
 
 
 def _says_more(upstream: Gradient | None) -> bool:
-    """Whether a gradient is not the zeros that TensorFlow makes for results of which nothing depends."""
+    """Returns True unless a gradient is the zeros that TensorFlow makes for results that nothing depends on."""
     if upstream is None or not upstream.dtype.is_floating:
         return False
     if not isinstance(upstream, tf.Tensor):
@@ -350,7 +353,7 @@ def _says_more(upstream: Gradient | None) -> bool:
 
 
 def _with_all(code: _Code, inputs: int) -> tuple[_Code, list[tf.Tensor]]:
-    """A function of the same graph whose backward pass takes the gradients of all that the function returns."""
+    """Makes a function of the same graph whose backward pass takes the gradients of all that the function returns."""
     code.graph.outputs = list(code.results)
     name = "again"
     again = _Code(name, code.graph)
@@ -363,7 +366,7 @@ def _with_all(code: _Code, inputs: int) -> tuple[_Code, list[tf.Tensor]]:
     return _known(again, inputs), captured[len(captured) - (len(code.graph.inputs) - inputs) :]
 
 
-# What a decorated function tells of itself: not the user's module, or AutoGraph would rewrite it as code of the user's, and
+# The attributes of a decorated function: without the user's module, or AutoGraph would rewrite it as the user's code, and
 # look for a lambda where there is none.
 _TOLD = tuple(name for name in functools.WRAPPER_ASSIGNMENTS if name != "__module__")
 
@@ -374,7 +377,7 @@ def outlined_function(
     keep_input_layouts: bool | None = None,
     name: str | None = None,
 ) -> Callable[..., Any]:
-    """Has the calls of a Python function share one piece of code of a program, forward and backward.
+    """Shares one piece of code of a program, forward and backward, among the calls of a Python function.
 
         @outlined_function
         def block(x, weights):

@@ -41,7 +41,7 @@ class _Captured:
     """A gradient that went by."""
 
     def __init__(self, gradient: Gradient, opened_in: tf.Graph) -> None:
-        """Notes it; it is written to a variable in a loop or branch of the graph in which the context was opened."""
+        """Keeps a gradient; in a loop or branch of the graph in which the context was opened, in a variable."""
         self._graph = tf.compat.v1.get_default_graph()
         self._gradient = gradient
         self._kept: tf.Variable | None = None
@@ -63,7 +63,7 @@ class _Captured:
         sites.keep_with_trace(self._kept)
 
     def value(self) -> Any:
-        """What it is in the present graph."""
+        """Returns the gradient as a tensor of the present graph."""
         now = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         if self._kept is None or self._graph in graphs.around(now):
             return self._gradient
@@ -82,7 +82,7 @@ class Capture(NamedTuple):
     gradients: Sequence[tf.Tensor]
 
     def note(self) -> None:
-        """Has the context keep them; those of an outlined function once they are results of a call."""
+        """Adds them to the context; those of an outlined function once they are results of a call."""
         graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         of_function: list[Capture] | None = getattr(graph, OUTLINED, None)
         if of_function is not None:
@@ -104,7 +104,7 @@ def reusing_tags() -> Callable[[], None]:
 
 
 class GradientCaptureContext:
-    """A block whose calls of `capture_upstream_gradients` give it the gradients, whoever computes them, and when.
+    """A block that collects the gradients of its calls of `capture_upstream_gradients`, whenever they are computed.
 
         with tf.GradientTape() as tape, GradientCaptureContext() as context:
             y = tf.tanh(capture_upstream_gradients(x * x, tag="of the square"))
@@ -112,17 +112,15 @@ class GradientCaptureContext:
         context.captured_gradients  # {"of the square": [...]}
 
     Of a call in a loop it has the gradient that went by last; zeros where none has gone by in a loop or branch. Out of a
-    branch in a loop it hands out nothing.
+    branch in a loop it returns nothing.
     """
 
     def __init__(self) -> None:
-        """Creates the context."""
         self._tags: set[str] = set()
         self._captured: dict[str, list[_Captured]] = {}
         self._opened_in = tf.compat.v1.get_default_graph()
 
     def __enter__(self) -> Self:
-        """Opens the block."""
         self._opened_in = tf.compat.v1.get_default_graph()
         _open.contexts.append(self)
         return self
@@ -130,13 +128,12 @@ class GradientCaptureContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the block."""
         _open.contexts.remove(self)
 
     @property
     def captured_gradients(self) -> dict[str, list[tf.Tensor]]:
-        """The gradients that went by, by their tags: a list, with an element for each tensor of the call."""
-        return {tag: [one.value() for one in captured] for tag, captured in self._captured.items()}
+        """Returns the captured gradients by their tags: lists, with an element for each tensor of the call."""
+        return {tag: [gradient.value() for gradient in captured] for tag, captured in self._captured.items()}
 
     @captured_gradients.setter
     def captured_gradients(self, _: object) -> None:
@@ -152,7 +149,6 @@ class GradientCaptureTape(tf.GradientTape, GradientCaptureContext):
         GradientCaptureContext.__init__(self)
 
     def __enter__(self) -> Self:
-        """Starts to record."""
         GradientCaptureContext.__enter__(self)
         tf.GradientTape.__enter__(self)
         return self
@@ -160,7 +156,6 @@ class GradientCaptureTape(tf.GradientTape, GradientCaptureContext):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stops."""
         tf.GradientTape.__exit__(self, kind, error, trace)
         GradientCaptureContext.__exit__(self, kind, error, trace)
 
@@ -211,5 +206,5 @@ def capture_upstream_gradients(args: Nested, tag: str = "") -> Nested:
 
 
 def num_gradient_collection_tapes() -> int:
-    """How many contexts the thread has open."""
+    """Returns how many contexts the thread has open."""
     return len(_open.contexts)

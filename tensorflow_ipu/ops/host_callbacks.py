@@ -75,7 +75,7 @@ class HostPart(graphs.FunctionGraph):
     # What comes in.
 
     def capture(self, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None) -> tf.Tensor:
-        """What a tensor of elsewhere is in this graph."""
+        """Returns the tensor of this graph that stands for a tensor of elsewhere."""
         if getattr(tensor, "graph", self) is not self and tensor.dtype == tf.string:
             constant = tf.get_static_value(tensor)
             if constant is not None:
@@ -108,7 +108,7 @@ class HostPart(graphs.FunctionGraph):
         return super()._create_op_internal(op_type, inputs, *args, **kwargs)
 
     def _variable_of_the_ipu(self, tensor: tf.Tensor) -> tf.Tensor | None:
-        """The variable outside of which a tensor is the handle here; None for all else, and for variables of the host."""
+        """Returns the variable whose handle a tensor is here; None for all else, and for variables of the host."""
         if tensor.dtype != tf.resource:
             return None
         external = next((outside for outside, inside in self.captures if inside is tensor), None)
@@ -117,7 +117,7 @@ class HostPart(graphs.FunctionGraph):
         return None if _on_host(programs.source_of(external)) else external
 
     def _with_replica(self, text: tf.Tensor) -> tf.Tensor:
-        """A text to print, with the replica before each of its lines where there are several."""
+        """Adds the replica's index to each line of a text to print, if there are several replicas."""
         with self.as_default():
             which = tf.strings.join(["replica ", tf.strings.as_string(self.replica), ": "])
             prefix = tf.where(self.replicas > 1, which, "")
@@ -127,7 +127,7 @@ class HostPart(graphs.FunctionGraph):
     # What the program does.
 
     def add_call(self, name: str) -> None:
-        """Puts the call into the program."""
+        """Adds the call to the program."""
         for external, internal in self.captures:
             if internal.dtype == tf.resource and not internal.consumers():
                 continue
@@ -157,7 +157,7 @@ class HostPart(graphs.FunctionGraph):
         _pending.parts.append(weakref.ref(self))
 
     def result(self, tensor: tf.Tensor) -> tf.Tensor:
-        """What a tensor of the part is in the program."""
+        """Returns the program's tensor that stands for a tensor of the part."""
         known = self._results.get(id(tensor))
         if known is not None:
             return known
@@ -174,8 +174,8 @@ class HostPart(graphs.FunctionGraph):
         index = len(self.outputs)
         self.outputs.append(tensor)
         attributes = tf.compat.v1.AttrValue
-        types = attributes.ListValue(type=[one.dtype.as_datatype_enum for one in self.outputs])
-        shapes = attributes.ListValue(shape=[one.shape.as_proto() for one in self.outputs])
+        types = attributes.ListValue(type=[output.dtype.as_datatype_enum for output in self.outputs])
+        shapes = attributes.ListValue(shape=[output.shape.as_proto() for output in self.outputs])
         graphs.set_attribute(self.call, "result_types", attributes(list=types))
         graphs.set_attribute(self.call, "result_shapes", attributes(list=shapes))
         with self.program.as_default(), self.program.control_dependencies(None):
@@ -188,7 +188,7 @@ class HostPart(graphs.FunctionGraph):
         return result
 
     def define(self) -> None:
-        """Tells the host what was traced."""
+        """Passes the traced function to the host."""
         if self._known == len(self.outputs):
             return
         assert self._host_function is not None
@@ -222,7 +222,7 @@ class _HostFunction(NativeObject):
             return ops.ipu_feed_state(initial)
 
     def define(self, function: Any) -> None:
-        """Gives the host a function; one of more results takes the place of one that it had."""
+        """Sets the host's function; one of more results replaces an earlier one."""
         with tf.init_scope():
             if tf.executing_eagerly():
                 with tf.device(_HOST):
@@ -259,7 +259,7 @@ class host_part:  # noqa: N801  (A context manager; a class, so that the frame a
 
 
 def around() -> HostPart | None:
-    """The part of a program that is being traced; None where none is."""
+    """Returns the part of a program that is being traced; None if none is."""
     if tf.executing_eagerly():
         return None
     return next((graph for graph in graphs.being_traced() if isinstance(graph, HostPart)), None)
@@ -267,16 +267,18 @@ def around() -> HostPart | None:
 
 @tf.RegisterGradient("IpuHostResult")
 def _gradient(op: tf.Operation, gradient: Gradient | None) -> list[Gradient | None]:
-    """The gradient of a part is the host's too."""
+    """Differentiates a part on the host too."""
     real = op.outputs[0].op  # A tape shows another one.
     part = getattr(real.graph, "_ipu_parts", {}).get(real.inputs[0].op.name)
     if part is None:
         raise LookupError(f"`{real.name}` is of a program that was traced elsewhere, and has no gradient here")
     with host_part("outside_gradient") if programs.is_tracing() else contextlib.nullcontext():
         of_numbers = [tensor for tensor in part.passed_inside if tensor.dtype.is_floating or tensor.dtype.is_complex]
-        found = gradients.between([part.outputs[op.get_attr("index")]], of_numbers, [gradient], part)
-        found = [one if one is None else _shaped(one, tensor) for one, tensor in zip(found, of_numbers, strict=True)]
-    known = {id(tensor): one for tensor, one in zip(of_numbers, found, strict=True)}
+        of_inputs = gradients.between([part.outputs[op.get_attr("index")]], of_numbers, [gradient], part)
+        known = {
+            id(tensor): None if of_tensor is None else _shaped(of_tensor, tensor)
+            for tensor, of_tensor in zip(of_numbers, of_inputs, strict=True)
+        }
     return [None, *(known.get(id(tensor)) for tensor in part.passed_inside)]
 
 
@@ -284,14 +286,14 @@ tf.no_gradient("IpuHostCall")
 
 
 def _shaped(gradient: Gradient, tensor: tf.Tensor) -> Gradient:
-    """A gradient of the shape of its tensor: where a `tf.py_function` leaves TensorFlow, it is a single zero."""
+    """Broadcasts a gradient to the shape of its tensor: of a `tf.py_function`, TensorFlow returns a single zero."""
     if isinstance(gradient, tf.Tensor) and gradient.op.type == "EagerPyFunc":
         return tf.broadcast_to(gradient, tf.shape(tensor))
     return gradient
 
 
 def _is_variable(source: tf.Tensor) -> bool:
-    """Whether a resource is a variable: of unknown kind, a program's argument can be nothing else."""
+    """Returns True if a resource is a variable: of unknown kind, a program's argument can be nothing else."""
     if hasattr(source, "graph"):
         return source.op.type in ("VarHandleOp", "Placeholder")
     known = variables.type_behind(source)
@@ -303,7 +305,7 @@ def _on_host(source: tf.Tensor) -> bool:
 
 
 def _type_of(args: Iterable[object], kwargs: Mapping[str, Any]) -> int:
-    """The type that an operation of TensorFlow's is created with: its attribute `dtype`."""
+    """Returns the attribute `dtype` that an operation of TensorFlow is created with."""
     attributes = kwargs.get("attrs") or next(value for value in args if isinstance(value, dict))
     return attributes["dtype"].type
 
@@ -313,7 +315,7 @@ def _name(tensor: tf.Tensor) -> str:
 
 
 def _define_pending(function: Any) -> None:
-    """Called with each function that TensorFlow has traced to its end."""
+    """Defines the pending parts. Called with each function that TensorFlow has traced to its end."""
     del function
     parts, _pending.parts = _pending.parts, []
     for reference in parts:
@@ -323,7 +325,7 @@ def _define_pending(function: Any) -> None:
 
 
 def _capturing(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Where a graph uses a tensor of a part of its program, it gets what that is in the program."""
+    """Replaces a tensor of a part, where the graph of its program uses it, by its result in the program."""
 
     def capture(
         self: graphs.FunctionGraph, tensor: tf.Tensor, name: str | None = None, shape: ShapeLike | None = None

@@ -57,8 +57,8 @@ def normalise_image(
             faults.add(_invalid, f"The image has {pixels.shape[-1]} channels, expected 3: `image` is {pixels.shape}")
         for argument, value in (("channel_offsets", offsets), ("channel_scales", scales)):
             if not value.shape.is_compatible_with([3]):
-                words = f"`{argument}` must be the same size as the number of image channels 3"
-                faults.add(_invalid, f"{words}, but has shape {value.shape}")
+                message = f"`{argument}` must be the same size as the number of image channels 3"
+                faults.add(_invalid, f"{message}, but has shape {value.shape}")
         if tf.get_static_value(tf.convert_to_tensor(scale)) == 0:
             faults.add(ValueError, "`scale` must not be 0, which the machine refuses")
         faults.raise_any()

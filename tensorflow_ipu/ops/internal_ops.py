@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import programs
-from tensorflow_ipu._base.checks import check_bool, is_int
+from tensorflow_ipu._base.checks import check_bool, check_instance, check_int
 from tensorflow_ipu._tensorflow import graphs, xla
 from tensorflow_ipu.ops import host_callbacks, kept_variables, sites
 
@@ -24,7 +24,7 @@ __all__ = ["fifo", "get_current_iteration_counter", "print_tensor", "remap", "re
 
 
 def print_tensor(input: TensorLike, name: str = "") -> tf.Operation | None:  # noqa: A002  (Graphcore's name.)
-    """Prints `name: ` and all elements of a tensor to stderr, each time that the program comes by, in its order.
+    """Prints `name: ` and all elements of a tensor to stderr, each time that the program runs this, in its order.
 
     On a device of several replicas, `replica 0: ` or the like is before each line. Outside of a program it prints as
     `tf.print` does.
@@ -39,25 +39,24 @@ def print_tensor(input: TensorLike, name: str = "") -> tf.Operation | None:  # n
     Raises:
       TypeError: `name` is no string.
     """
-    if not isinstance(name, str):
-        raise TypeError(f"`name` must be a string, but is {name!r}")
+    check_instance("name", name, str, "a string")
     value = tf.convert_to_tensor(input)
     shown = name or ("tensor" if tf.executing_eagerly() else value.op.name)
     return tf.print(f"{shown}:", value, summarize=-1, output_stream=sys.stderr)
 
 
 def remap(x: TensorLike, name: str | None = None) -> tf.Tensor:
-    """The same tensor. On hardware its elements are laid out over the tiles anew; there are no tiles here."""
+    """Returns the same tensor. On hardware its elements are laid out over the tiles anew; there are no tiles here."""
     return tf.identity(x, name or "remap")
 
 
 def remap_deduce(x: TensorLike, name: str | None = None) -> tf.Tensor:
-    """The same tensor. On hardware its layout is deduced anew from how it is used; there are no tiles here."""
+    """Returns the same tensor. On hardware its layout is deduced anew from how it is used; there are no tiles here."""
     return tf.identity(x, name or "remap_deduce")
 
 
 def get_current_iteration_counter(name: str | None = None, **kwargs: Never) -> tf.Tensor:
-    """Which micro-batch of a pass a stage of a pipeline works on: an int32 scalar below `gradient_accumulation_count`.
+    """Returns which micro-batch of a pass a stage works on: an int32 scalar below `gradient_accumulation_count`.
 
     A backward pass has the number of the forward pass that it belongs to.
 
@@ -82,7 +81,7 @@ MICRO_BATCH = "ipu_micro_batch"
 
 
 def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = None) -> tf.Tensor:
-    """What was put in `depth` calls ago, zeros at first: a delay line, whose state lasts from run to run.
+    """Returns what was put in `depth` calls ago, zeros at first: a delay line, whose state lasts from run to run.
 
     Each call in a program has a queue of its own, which begins anew when the program is traced anew, and each replica has
     its own values. No gradient goes through.
@@ -99,8 +98,7 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
       TypeError: `depth` is no int, or `offload` no bool.
     """
     check_bool("offload", offload)
-    if not is_int(depth):
-        raise TypeError(f"`depth` must be an int, but is {depth!r}")
+    check_int("depth", depth)
     with tf.name_scope(name or "fifo"):
         value = tf.convert_to_tensor(x)
         if depth < 1:
@@ -125,7 +123,7 @@ def fifo(x: TensorLike, depth: int, offload: bool = False, name: str | None = No
 
 
 def formatting(plain: Callable[..., tf.Tensor]) -> Callable[..., object]:
-    """In a program, leaves the text of a print to the host, which has strings."""
+    """Leaves the text of a print in a program to the host, which has strings."""
 
     @functools.wraps(plain)
     def string_format(*args: object, **kwargs: object) -> object:
@@ -136,7 +134,7 @@ def formatting(plain: Callable[..., tf.Tensor]) -> Callable[..., object]:
 
 
 def printing(plain: Callable[..., tf.Operation | None]) -> Callable[..., tf.Operation | None]:
-    """In a program, has the host print."""
+    """Prints on the host what a program prints."""
 
     @functools.wraps(plain)
     def print_v2(text: Any, *args: object, **kwargs: object) -> tf.Operation | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.checks import Faults, check_bool
+from tensorflow_ipu._base.checks import Faults, check_bool, check_instance
 from tensorflow_ipu._base.tensors import known_size
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def sampled_softmax_loss(
     name: str = "sampled_softmax_loss",
     seed: int | None = None,
 ) -> tf.Tensor:
-    """The cross entropy of a softmax over the true classes and a sample of the others: `tf.nn.sampled_softmax_loss`.
+    """Computes the cross entropy of a softmax over the true classes and a sample: `tf.nn.sampled_softmax_loss`.
 
     It samples in the program. Sampled classes that are true ones do not count.
 
@@ -87,7 +87,7 @@ def nce_loss(
     sampled_values: tuple[TensorLike, TensorLike, TensorLike] | None = None,
     name: str = "nce_loss",
 ) -> tf.Tensor:
-    """The noise-contrastive estimation of the classes: `tf.nn.nce_loss`, with a sampler that compiled programs can run.
+    """Computes the noise-contrastive estimation of classes: `tf.nn.nce_loss`, with a sampler for compiled programs.
 
     Sampled classes that are true ones count all the same. See `sampled_softmax_loss` for the arguments and errors.
 
@@ -113,7 +113,7 @@ def _logits(
     seed: int | None,
     remove_hits: bool,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Logits and targets, both [batch, num_true + num_sampled]."""
+    """Computes logits and targets, both [batch, num_true + num_sampled]."""
     faults = Faults()
     if not 1 <= num_sampled <= num_classes:
         faults.add(ValueError, f"`num_sampled={num_sampled}` must be from 1 to `num_classes`, which is {num_classes}")
@@ -144,13 +144,13 @@ def _log_uniform(labels: tf.Tensor, num_sampled: int, num_classes: int, seed: in
     scale = tf.math.log(float(num_classes + 1))
     start = tf.random.uniform([2], tf.int32.min, tf.int32.max, tf.int32) if seed is None else tf.stack([seed, 0])
 
-    def draw(tries: tf.Tensor, found: tf.Tensor, classes: tf.Tensor, seen: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def draw(tries: tf.Tensor, drawn: tf.Tensor, classes: tf.Tensor, seen: tf.Tensor) -> tuple[tf.Tensor, ...]:
         chance = tf.random.stateless_uniform([], start + tf.stack([0, tries]))
-        one = tf.clip_by_value(tf.cast(tf.exp(chance * scale), tf.int32) - 1, 0, num_classes - 1)
-        is_new = tf.logical_not(seen[one])
-        here = tf.logical_and(tf.equal(tf.range(num_sampled), found), is_new)
-        seen = tf.logical_or(seen, tf.equal(tf.range(num_classes), one))
-        return tries + 1, found + tf.cast(is_new, tf.int32), tf.where(here, one, classes), seen
+        candidate = tf.clip_by_value(tf.cast(tf.exp(chance * scale), tf.int32) - 1, 0, num_classes - 1)
+        is_new = tf.logical_not(seen[candidate])
+        here = tf.logical_and(tf.equal(tf.range(num_sampled), drawn), is_new)
+        seen = tf.logical_or(seen, tf.equal(tf.range(num_classes), candidate))
+        return tries + 1, drawn + tf.cast(is_new, tf.int32), tf.where(here, candidate, classes), seen
 
     tries, _, classes, _ = tf.while_loop(
         lambda tries, found, classes, seen: found < num_sampled,  # noqa: ARG005
@@ -175,7 +175,7 @@ def ctc_loss_v2(
     out_dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """A loss [batch] of connectionist temporal classification for each sequence of logits: `tf.nn.ctc_loss` of dense labels.
+    """Computes the loss [batch] of connectionist temporal classification of logits: `tf.nn.ctc_loss` of dense labels.
 
     Args:
       labels: Integers [batch, the longest], filled up with anything.
@@ -201,7 +201,7 @@ def ctc_loss_with_log_probs(
     out_dtype: DTypeLike | None = None,
     name: str | None = None,
 ) -> tf.Tensor:
-    """As `ctc_loss_v2`, of logarithms of probabilities.
+    """Computes `ctc_loss_v2` of logarithms of probabilities.
 
     The value takes them as they are. The gradient counts in the softmax by which they were made, as on the machine: it is
     that of the logits, and goes through a `log_softmax` before the loss unchanged.
@@ -210,7 +210,7 @@ def ctc_loss_with_log_probs(
 
 
 def blank_class(blank_index: int, classes: int) -> int:
-    """The number of the class that means nothing, counted from the first."""
+    """Returns the number of the blank class, counted from the first."""
     if not -classes <= blank_index < classes:
         raise ValueError(f"`blank_index={blank_index}` is out of range: there are {classes} classes")
     return blank_index % classes
@@ -353,12 +353,12 @@ def _search(
         _, *last = tf.while_loop(lambda step, *_: step < steps, advance, (0, *start))
         beams = _Beams(*last)
         scores, best = tf.math.top_k(_either(beams.blank, beams.label), top_paths)
-        found = (tf.gather(each, best, batch_dims=1) for each in (beams.lengths, beams.labels))
-        return tf.cast(scores, dtype), *found
+        chosen = (tf.gather(values, best, batch_dims=1) for values in (beams.lengths, beams.labels))
+        return tf.cast(scores, dtype), *chosen
 
 
 def _either(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """The logarithm of the sum of two probabilities."""
+    """Computes the logarithm of the sum of two probabilities."""
     largest = tf.maximum(a, b)
     return largest + tf.math.log1p(tf.exp(-tf.abs(a - b)))
 
@@ -419,7 +419,7 @@ def _advance(beams: _Beams, probs: tf.Tensor, blank: int) -> _Beams:
 
 
 def gelu(x: TensorLike, approximate: bool = True, name: str | None = None) -> tf.Tensor:
-    """The Gaussian error linear unit (https://arxiv.org/abs/1606.08415) of a tensor of floating-point numbers.
+    """Computes the Gaussian error linear unit (https://arxiv.org/abs/1606.08415) of a tensor of floating-point numbers.
 
     Args:
       x: The tensor.
@@ -435,20 +435,20 @@ def gelu(x: TensorLike, approximate: bool = True, name: str | None = None) -> tf
 
 
 def hard_sigmoid(x: TensorLike, name: str | None = None) -> tf.Tensor:
-    """`0.2 x + 0.5`, cut off below 0 and above 1, of a tensor of floating-point numbers."""
+    """Computes `0.2 x + 0.5`, cut off below 0 and above 1, of a tensor of floating-point numbers."""
     with tf.name_scope(name or "hard_sigmoid"):
         x = tf.convert_to_tensor(x, name="x")
         return tf.clip_by_value(0.2 * x + 0.5, 0, 1)
 
 
 def swish(x: TensorLike, name: str | None = None) -> tf.Tensor:
-    """`x` times the sigmoid of `x`, a tensor of floating-point numbers."""
+    """Multiplies a tensor of floating-point numbers by its sigmoid."""
     with tf.name_scope(name or "swish"):
         return tf.nn.silu(tf.convert_to_tensor(x, name="x"))
 
 
 def softmax(x: TensorLike, stable: bool = False, name: str | None = None) -> tf.Tensor:
-    """The softmax over the last dimension of a tensor of floating-point numbers, of rank 1 or more.
+    """Computes the softmax over the last dimension of a tensor of floating-point numbers, of rank 1 or more.
 
     Args:
       x: The tensor.
@@ -474,9 +474,6 @@ def multi_conv(func: Callable[..., Any] | None = None, options: Mapping[str, Any
     Raises:
       TypeError: `options` is no dict.
     """
-    if options is not None and not isinstance(options, dict):
-        raise TypeError(f"`options` must be a dict, but is `{options!r}`")
-    if func is None:
-        return functools.partial(multi_conv, options=options)
-
-    return func
+    if options is not None:
+        check_instance("options", options, dict, "a dict")
+    return functools.partial(multi_conv, options=options) if func is None else func

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.config import _state
+from tensorflow_ipu.feeds.elements import strategy_ordinal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,7 @@ __all__ = [
 
 
 def check_groups(shape: ShapeLike, groups: int, channels_axis: int) -> int:
-    """The axis of the channels, counted from the front.
+    """Returns the axis of the channels, counted from the front.
 
     Raises:
       ValueError: There is no such axis, its size or the rank is not known, it is neither the second nor the last, or
@@ -80,9 +81,8 @@ def normalize(
     group_axis = axis + 1 if strided else axis
     axes = [i for i in range(1, len(shape) + 1) if i != group_axis]
     mean = tf.reduce_mean(values, axes, keepdims=True)
-    records = _state.records()
-    ordinal = getattr(tf.distribute.get_strategy().extended, "ordinal", 0)
-    if ordinal < len(records) and records[ordinal].options["norms.use_stable_statistics"]:
+    options = _state.options_of_device(strategy_ordinal() or 0)
+    if options is not None and options["norms.use_stable_statistics"]:
         variance = tf.reduce_mean(tf.math.squared_difference(values, mean), axes, keepdims=True)
     else:
         # Cancellation may leave a little less than nothing.
@@ -176,17 +176,19 @@ def instance_norm(
 
 
 def _norm(name: str, groups: int | None, strided: bool, arguments: Mapping[str, Any]) -> tf.Tensor:
-    """Normalises as the arguments of a function of users say; `groups` is None for a group for each channel."""
+    """Normalises by the arguments of a public function; `groups` is None for a group for each channel."""
     inputs = tf.convert_to_tensor(arguments["inputs"], name="inputs")
     axis = check_groups(inputs.shape, 1 if groups is None else groups, arguments["channels_axis"])
     channels = known_size(inputs, axis)
-    given = dict(arguments["param_initializers"] or {})
-    if not given.keys() <= {"beta", "gamma"}:
-        raise ValueError(f"`param_initializers` may have the names `beta` and `gamma`, and has `{sorted(given)}`")
+    initializers = dict(arguments["param_initializers"] or {})
+    if not initializers.keys() <= {"beta", "gamma"}:
+        raise ValueError(
+            f"`param_initializers` may have the names `beta` and `gamma`, and has `{sorted(initializers)}`"
+        )
 
     def parameter(which: str, default: Callable[..., tf.Tensor]) -> tf.Variable:
         return tf.compat.v1.get_variable(
-            which, [channels], inputs.dtype, given.get(which, default), trainable=arguments["trainable"],
+            which, [channels], inputs.dtype, initializers.get(which, default), trainable=arguments["trainable"],
             collections=arguments["variables_collections"], use_resource=True,
         )  # fmt: skip
 

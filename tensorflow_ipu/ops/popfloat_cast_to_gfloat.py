@@ -20,6 +20,11 @@ _DENSITIES = ("Invalid", "Uniform", "Normal", "TruncatedNormal", "Bernoulli")
 _TYPES = {"fp16": tf.float16, "fp32": tf.float32}
 
 
+def _check_type(argument: str, value: object) -> None:
+    if value not in ("auto", *_TYPES):
+        raise RuntimeError(f"`{argument}` must be 'auto', 'fp16' or 'fp32', but is {value!r}")
+
+
 class GenericFloat:
     """A format of floating-point numbers: a sign, `exp` bits of exponent and `man` bits of fraction.
 
@@ -71,15 +76,14 @@ class GenericFloat:
         if self._highest > 127:
             raise ValueError(f"`bias={bias}` makes numbers of 2 to the power of {self._highest}, beyond float32's 127")
         self._wide = exp > 5 or man > 10 or (exp == 5 and man == 10)
-        if calc_type not in ("auto", *_TYPES):
-            raise RuntimeError(f"`calc_type` must be 'auto', 'fp16' or 'fp32', but is {calc_type!r}")
+        _check_type("calc_type", calc_type)
         if self._wide and calc_type == "fp16":
             raise RuntimeError("`calc_type='fp16'` cannot compute a format that is not within float16: use 'fp32'")
         self._calc = _TYPES.get(calc_type, tf.float32 if self._wide else tf.float16)
         self._storage, self._native = self._types()
 
     def _types(self) -> tuple[tf.DType, tf.DType]:
-        """How numbers are stored, and what they are unpacked to."""
+        """Returns the types in which numbers are stored, and unpacked."""
         bits = self._man + self._exp
         if not self._wide:
             # The machine scales formats that reach further than float16.
@@ -141,8 +145,7 @@ class GenericFloat:
             faults.add(ValueError, f"`sr_density` must be one of {', '.join(_DENSITIES)}, but is {sr_density!r}")
         if not is_int(sr_bits) or not 1 <= sr_bits <= 23:
             faults.add(ValueError, f"`sr_bits` must be an int from 1 to 23, but is {sr_bits!r}")
-        if storage_type not in ("auto", *_TYPES):
-            faults.add(RuntimeError, f"`storage_type` must be 'auto', 'fp16' or 'fp32', but is {storage_type!r}")
+        _check_type("storage_type", storage_type)
         faults.raise_any()
 
         def noisy(fraction: tf.Tensor) -> tf.Tensor:
@@ -172,24 +175,23 @@ class GenericFloat:
             return through(values) if kind.is_floating else self._packed(rounded(values), kind)
 
     def cast_gfloat_to_native(self, inputs: TensorLike, storage_type: str = "auto") -> tf.Tensor:
-        """The numbers of a tensor of the format, as `cast_native_to_gfloat` gave it; `inputs` where it is not packed.
+        """Unpacks a tensor of the format that `cast_native_to_gfloat` returned; returns `inputs` if it is not packed.
 
         `storage_type` says what to unpack to: "fp16", "fp32", or "auto" for the smallest type that has all of them.
 
         Raises:
           RuntimeError: There is no such `storage_type`.
         """
-        if storage_type not in ("auto", *_TYPES):
-            raise RuntimeError(f"`storage_type` must be 'auto', 'fp16' or 'fp32', but is {storage_type!r}")
+        _check_type("storage_type", storage_type)
         values = tf.convert_to_tensor(inputs)
         if values.dtype.is_floating:
             return values
         with tf.name_scope(self._name or "cast_gfloat_to_native"):
             code = tf.cast(values, tf.int32)
-            one = 1 << self._man
-            magnitude = tf.bitwise.bitwise_and(code, (one << self._exp) - 1)
+            unit = 1 << self._man
+            magnitude = tf.bitwise.bitwise_and(code, (unit << self._exp) - 1)
             exponent = tf.bitwise.right_shift(magnitude, self._man)
-            fraction = tf.bitwise.bitwise_and(magnitude, one - 1) + tf.where(exponent > 0, one, 0)
+            fraction = tf.bitwise.bitwise_and(magnitude, unit - 1) + tf.where(exponent > 0, unit, 0)
             number = scaled(tf.cast(fraction, tf.float32), tf.maximum(exponent, 1) - self._bias - self._man)
             number = tf.where(code < 0, -number, number)
             if self._en_inf:
@@ -197,53 +199,53 @@ class GenericFloat:
             return tf.cast(number, _TYPES.get(storage_type, self._native))
 
     def get_cast_native_to_gfloat_fun(self, **options: Any) -> Callable[[TensorLike], tf.Tensor]:
-        """A function of a tensor: `cast_native_to_gfloat` with these options."""
+        """Returns a function of a tensor: `cast_native_to_gfloat` with these options."""
         return lambda inputs: self.cast_native_to_gfloat(inputs, **options)
 
     def get_cast_gfloat_to_native_fun(self, storage_type: str = "auto") -> Callable[[TensorLike], tf.Tensor]:
-        """A function of a tensor: `cast_gfloat_to_native` with this type."""
+        """Returns a function of a tensor: `cast_gfloat_to_native` with this type."""
         return lambda inputs: self.cast_gfloat_to_native(inputs, storage_type)
 
     def get_gfloat_storage_dtype(self) -> tf.DType:
-        """The type in which numbers are stored."""
+        """Returns the type in which numbers are stored."""
         return self._storage
 
     def get_gfloat_calc_dtype(self) -> tf.DType:
-        """The type with which hardware computes them."""
+        """Returns the type with which hardware computes them."""
         return self._calc
 
     def get_gfloat_native_dtype(self) -> tf.DType:
-        """The type to which they are unpacked."""
+        """Returns the type to which they are unpacked."""
         return self._native
 
     def get_mantissa_size(self) -> int:
-        """The bits of the fraction."""
+        """Returns the bits of the fraction."""
         return self._man
 
     def get_exponent_size(self) -> int:
-        """The bits of the exponent."""
+        """Returns the bits of the exponent."""
         return self._exp
 
     def get_exponent_bias(self) -> int:
-        """The bias of the exponent."""
+        """Returns the bias of the exponent."""
         return self._bias
 
     def get_en_denorms(self) -> bool:
-        """Whether there are numbers below the smallest normal one."""
+        """Returns True if there are numbers below the smallest normal one."""
         return self._en_denorm
 
     def get_en_inf(self) -> bool:
-        """Whether there are infinity and NaN."""
+        """Returns True if there are infinity and NaN."""
         return self._en_inf
 
     def is_packed_float(self) -> bool:
-        """Whether numbers are stored as integers."""
+        """Returns True if numbers are stored as integers."""
         return not self._storage.is_floating
 
     def _rounded(
         self, values: tf.Tensor, mode: str, noisy: Callable[[tf.Tensor], tf.Tensor], en_nanoo: bool
     ) -> tf.Tensor:
-        """The numbers of the format, as float32."""
+        """Rounds to numbers of the format, as float32."""
         magnitude = tf.abs(values)
         lowest = 1 - self._bias
         exponent = tf.clip_by_value(exponent_of(magnitude), lowest, 127)
@@ -272,7 +274,7 @@ class GenericFloat:
         return tf.where(is_negative, -result, result)
 
     def _packed(self, numbers: tf.Tensor, kind: tf.DType) -> tf.Tensor:
-        """Numbers of the format as integers: the sign on top, exponent and fraction at the bottom."""
+        """Packs numbers of the format as integers: the sign on top, exponent and fraction at the bottom."""
         magnitude = tf.abs(numbers)
         exponent = tf.maximum(exponent_of(magnitude), 1 - self._bias)
         fraction = tf.cast(scaled(magnitude, self._man - exponent), tf.int32)

@@ -66,9 +66,9 @@ def dropout(
 
 
 def _pair(seed: TensorLike) -> tf.Tensor:
-    """The pair of integers that a user gave as a seed, as a tensor."""
-    for each in tf.nest.flatten(seed):
-        if isinstance(each, int) and not tf.int64.min <= each <= tf.int64.max:
+    """Converts a seed, two integers, to a tensor."""
+    for number in tf.nest.flatten(seed):
+        if isinstance(number, int) and not tf.int64.min <= number <= tf.int64.max:
             raise ValueError(f"`seed` must be two integers of 64 bits, but is {seed!r}")
     value = tf.convert_to_tensor(seed, name="seed")
     if value.shape.rank is not None and value.shape != [2]:
@@ -102,12 +102,12 @@ def _mask_shape(
 
 
 def _sizes(noise_shape: Sequence[int | tf.Tensor | None] | tf.Tensor) -> list[int | tf.Tensor | None]:
-    """The sizes of the mask, one by one: numbers where they are known when the call is traced."""
+    """Returns the sizes of the mask: ints where they are known when the call is traced."""
     try:
         if isinstance(noise_shape, tf.Tensor):
             value = tf.get_static_value(noise_shape)
             noise_shape = tf.unstack(noise_shape) if value is None else list(value)
-        return [_size(each) for each in noise_shape]
+        return [_size(size) for size in noise_shape]
     except (TypeError, ValueError) as exc:
         raise TypeError(
             f"`noise_shape` must be a list of integers and Nones, or a vector of integers of known length, but is"

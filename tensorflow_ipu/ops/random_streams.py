@@ -1,6 +1,6 @@
 """Random numbers in programs: a stream a replica, that `config.utils.reset_ipu_seed` starts anew.
 
-XLA would draw them from one source, which nobody can seed: so while a program is traced, TensorFlow's stateful operations
+XLA would draw them from one source, which has no seed: so while a program is traced, TensorFlow's stateful operations
 become stateless ones, seeded by the replica's own stream.
 """
 
@@ -34,7 +34,7 @@ _repeated: contextvars.ContextVar[tuple[list[tf.Tensor], Iterator[tf.Tensor]] | 
 
 @contextlib.contextmanager
 def repeated(seeds: list[tf.Tensor]) -> Iterator[None]:
-    """A block that takes the seeds of a list; those that are not there yet it draws, and adds them."""
+    """Opens a block that takes the seeds of a list; it draws and adds those that are not there yet."""
     token = _repeated.set((seeds, iter(list(seeds))))
     try:
         yield
@@ -43,17 +43,17 @@ def repeated(seeds: list[tf.Tensor]) -> Iterator[None]:
 
 
 def seed() -> tf.Tensor:
-    """A new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
+    """Draws a new seed for a stateless operation: an int64 vector of 2, another at each use and on each replica."""
     return ops.ipu_random_seed(sites.random("seed"), advance=not programs.in_condition())
 
 
 def stream() -> tf.Tensor:
-    """Which random stream the replica draws from, an int64 scalar: its index, or 0 where all replicas draw the same."""
+    """Returns the random stream of the replica, an int64 scalar: its index, or 0 if all replicas draw the same."""
     return ops.ipu_random_stream(sites.random("stream"))
 
 
 def _of_type(draw: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """A stateless function in the form of the stateful ones that take a shape and a type."""
+    """Wraps a stateless function in the form of the stateful ones that take a shape and a type."""
 
     def drawn(
         shape: tf.Tensor | Sequence[int], dtype: DTypeLike, seed: int = 0, seed2: int = 0, name: str | None = None
@@ -110,14 +110,14 @@ def _categorical(
     return tf.random.stateless_categorical(logits, num_samples, narrow, output_dtype, name)
 
 
-def _seed_of(one: int | None, two: int | None) -> tf.Tensor:
-    """A new seed. What an operation was given of its own tells it apart from others with the same stream."""
+def _seed_of(first: int | None, second: int | None) -> tf.Tensor:
+    """Draws a seed. The operation's own seeds make it differ from others of the same stream."""
     seeds, again = _repeated.get() or ([], iter(()))
-    found = next(again, None)
-    if found is None:
-        found = seed() + tf.constant([(one or 0) * 31 + (two or 0), 0], tf.int64)
-        seeds.append(found)
-    return found
+    drawn = next(again, None)
+    if drawn is None:
+        drawn = seed() + tf.constant([(first or 0) * 31 + (second or 0), 0], tf.int64)
+        seeds.append(drawn)
+    return drawn
 
 
 _STATELESS: dict[str, Callable[..., tf.Tensor]] = {
@@ -152,7 +152,7 @@ def in_programs(stateful: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
 
 
 def on_host(value: tf.Tensor) -> tf.Tensor:
-    """The same value for the host to compute: random numbers in it are those of plain TensorFlow."""
+    """Copies a value for the host to compute: random numbers in it are those of plain TensorFlow."""
     graph = value.graph
     drawn: dict[str, functools.partial[tf.Tensor]] = getattr(graph, _DRAWN, {})
     operations: dict[str, tf.Operation] = {}  # Those between the random numbers and the value.
@@ -185,7 +185,7 @@ def _drawn_on_host(draw: functools.partial[tf.Tensor]) -> tf.Tensor:
 
 
 def key_in_programs(plain: Callable[..., tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """In a program, makes the key of a `tf.random.Generator` the replica's own."""
+    """Derives the key of a `tf.random.Generator` for each replica of a program."""
 
     @functools.wraps(plain)
     def key_of(generator: tf.random.Generator, key: tf.Tensor) -> tf.Tensor:

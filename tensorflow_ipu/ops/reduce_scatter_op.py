@@ -40,7 +40,7 @@ def reduce_scatter(
     Args:
       x: A tensor of rank 1, or a list of them, which are reduced at once.
       replication_factor: The number k of replicas; a smaller one makes groups of so many consecutive replicas. A
-        `ReplicaGroups` says which groups.
+        `ReplicaGroups` describes other groups.
       op: How to reduce: `COLLECTIVE_OP_ADD`, `_MUL`, `_MIN`, `_MAX` or `_MEAN` for numbers, `_LOGICAL_AND` or
         `_LOGICAL_OR` for booleans; with `COLLECTIVE_OP_LOCAL` each replica keeps the part of its own vector.
       name: A name for the operation.
@@ -54,7 +54,7 @@ def reduce_scatter(
       ValueError: `x` is not of rank 1 or an empty list, `op` is unknown, or `replication_factor` below 1.
       tf.errors.InvalidArgumentError: When the program runs, the group size does not divide the number of replicas.
     """
-    groups, _ = _collectives.sized("replication_factor", replication_factor)
+    groups = _collectives.groups_of("replication_factor", replication_factor)
     reduction = _collectives.reduction_of(op, tuple(_collectives.REDUCTIONS))
     values = _collectives.as_tensors(x)
     for value in values:

@@ -19,7 +19,7 @@ __all__ = ["all_gather", "all_reduce", "in_program"]
 
 
 def in_program() -> bool:
-    """Whether a program for an IPU device is being traced, in which there are replicas."""
+    """Returns True if a program for an IPU device is being traced, in which there are replicas."""
     return sites.on_ipu()
 
 
@@ -46,17 +46,15 @@ def all_gather(values: Nested, axis: int, ordinal: int, workers: int) -> Nested:
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(values)]
     checks = []
     if ipus is None:
-        [found] = all_reduce([tf.constant(1)])
-        checks.append(tf.debugging.assert_equal(found, count, _OTHER_COUNT.format(count=count)))
+        [replicas] = all_reduce([tf.constant(1)])
+        message = (
+            f"`all_gather` was built into a graph while the device had {count} replicas, which the shape of its result"
+            " depends on: configure the system before the graph is built"
+        )
+        checks.append(tf.debugging.assert_equal(replicas, count, message))
     with tf.control_dependencies(checks):
         if count == 1:
             return tf.nest.map_structure(tf.identity, values)
         gathered = _collectives.all_gather("all_gather", flat, ReplicaGroups(count))
-        joined = [tf.concat(tf.unstack(each, count), axis) for each in gathered]
+        joined = [tf.concat(tf.unstack(rows, count), axis) for rows in gathered]
     return tf.nest.pack_sequence_as(values, joined)
-
-
-_OTHER_COUNT = (
-    "`all_gather` was built into a graph while the device had {count} replicas, which the shape of its result depends on:"
-    " configure the system before the graph is built"
-)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from tensorflow_ipu._base.checks import check_instance
 from tensorflow_ipu._base.tensors import tf_variable
 from tensorflow_ipu._native.library import ops
 from tensorflow_ipu.config import _state
@@ -28,7 +29,7 @@ class VariableRetrievalMode(enum.Enum):
 
 
 def assign_groups(variable: Variable, values: TensorLike, groups: ReplicaGroups | None = None) -> None:
-    """Gives each group of replicas a value of its own.
+    """Assigns each group of replicas a value of its own.
 
     8 replicas of which neighbours in pairs hold one of 4 shards of a table:
 
@@ -61,7 +62,7 @@ def assign_groups(variable: Variable, values: TensorLike, groups: ReplicaGroups 
 
 
 def write_all(variable: Variable, values: Sequence[tf.Tensor]) -> None:
-    """Gives each replica its value, as `read_all` returned them; a single value is for any number of replicas."""
+    """Assigns each replica its value, as `read_all` returned them; a single value is for any number of replicas."""
     handle, _ = _handle(variable)
     if len(values) > 1:
         _write(handle, values)
@@ -102,8 +103,7 @@ def read_groups(
       TypeError: `variable` is no variable, or `retrieval_mode` no `VariableRetrievalMode`.
       ValueError: The group size does not divide R, or the variable is on no IPU device.
     """
-    if not isinstance(retrieval_mode, VariableRetrievalMode):
-        raise TypeError(f"`retrieval_mode` must be a `VariableRetrievalMode`, but is {retrieval_mode!r}")
+    check_instance("retrieval_mode", retrieval_mode, VariableRetrievalMode, "a `VariableRetrievalMode`")
     handle, replicas = _handle(variable)
     _, numbers = _numbers(groups, replicas)
     chosen = list(range(replicas))
@@ -113,12 +113,11 @@ def read_groups(
 
 
 def _handle(variable: Variable) -> tuple[tf.Tensor, int]:
-    """The handle of a variable, and how many replicas there are on its device."""
+    """Returns the handle of a variable, and the number of replicas on its device."""
     if not tf.executing_eagerly():
         raise RuntimeError("what each replica has of a variable can only be read or assigned in eager execution")
     inner = tf_variable(variable)
-    if not isinstance(inner, tf.Variable):
-        raise TypeError(f"`variable` must be a `tf.Variable` or a Keras variable, but is {variable!r}")
+    check_instance("variable", inner, tf.Variable, "a `tf.Variable` or a Keras variable")
     spec = tf.DeviceSpec.from_string(inner.device)
     if spec.device_type != "IPU":
         raise ValueError(
@@ -128,10 +127,9 @@ def _handle(variable: Variable) -> tuple[tf.Tensor, int]:
 
 
 def _numbers(groups: ReplicaGroups | None, replicas: int) -> tuple[int, list[int]]:
-    """The size of a group, and the number of each replica's group."""
+    """Returns the size of a group, and the number of each replica's group."""
     groups = ReplicaGroups(1) if groups is None else groups
-    if not isinstance(groups, ReplicaGroups):
-        raise TypeError(f"`groups` must be a `ReplicaGroups`, but is {groups!r}")
+    check_instance("groups", groups, ReplicaGroups, "a `ReplicaGroups`")
     size = groups.size or replicas
     if replicas % size:
         raise ValueError(f"`groups` has groups of {size}, which does not divide the {replicas} replicas of the device")

@@ -11,7 +11,7 @@ __all__ = ["replication_index"]
 
 
 def replication_index(name: str | None = None) -> tf.Tensor:
-    """The number of the replica that runs, an int32 scalar; in an `outside_compilation_scope`, of the one whose part runs.
+    """Returns the index of the replica that runs, an int32 scalar; in an `outside_compilation_scope`, of the part's.
 
     Raises:
       RuntimeError: The call is not in a program that is being traced.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu import programs
-from tensorflow_ipu._base.checks import Faults, check_bool, is_int, note_bool
+from tensorflow_ipu._base.checks import Faults, check_bool, check_int, note_bool
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu.ops.nn_ops import hard_sigmoid
 
@@ -91,10 +91,7 @@ class PopnnRNN:
           TypeError: `num_units` is no int, or `return_state` no bool.
         """
         faults = Faults()
-        if not is_int(num_units):
-            faults.add(TypeError, f"`num_units` must be an int, but is {num_units!r}")
-        elif num_units < 1:
-            faults.add(ValueError, f"`num_units={num_units}` must be 1 or more")
+        faults.check(check_int, "num_units", num_units, 1)
         for argument, value in (("dtype", dtype), ("partials_dtype", partials_dtype)):
             if tf.as_dtype(value) not in (tf.float16, tf.float32):
                 faults.add(ValueError, f"`{argument}` must be float16 or float32, but is {tf.as_dtype(value).name}")
@@ -117,17 +114,17 @@ class PopnnRNN:
 
     @property
     def num_layers(self) -> int:
-        """How many layers it is: 1."""
+        """Returns the number of layers, 1."""
         return 1
 
     @property
     def num_units(self) -> int:
-        """The size of the output."""
+        """Returns the size of the output."""
         return self._num_units
 
     @property
     def input_size(self) -> int:
-        """The size of the inputs.
+        """Returns the size of the inputs.
 
         Raises:
           ValueError: The layer has no weights yet.
@@ -138,22 +135,22 @@ class PopnnRNN:
 
     @property
     def canonical_weight_shape(self) -> list[int]:
-        """The shape of the weights: those of the inputs above those of the state, the gates side by side."""
+        """Returns the shape of the weights: those of the inputs above those of the state, the gates side by side."""
         return [self.input_size + self._num_units, self._gates * self._num_units]
 
     @property
     def canonical_bias_shapes(self) -> list[int]:
-        """The shape of the biases: a row for each gate."""
+        """Returns the shape of the biases: a row for each gate."""
         return [self._gates, self._num_units]
 
     @property
     def saveable(self) -> bool:
-        """Whether it is saved as an object of its own: no, its variables are."""
+        """Returns False: the variables are saved, and not the layer."""
         return False
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The weights and the biases; nothing before the layer is built."""
+        """Returns the weights and the biases; an empty list before the layer is built."""
         return [self.kernel, self.biases] if self.built else []
 
     trainable_variables = variables
@@ -201,7 +198,7 @@ class PopnnRNN:
 
 
 def _activation(argument: str, value: object, faults: Faults) -> Callable[[tf.Tensor], tf.Tensor]:
-    """The function of an activation that is given by name, or as a function of that name."""
+    """Returns the function of an activation, which is a name or a function of that name."""
     name = value if isinstance(value, str) else getattr(value, "__name__", value)
     if name not in _ACTIVATIONS:
         faults.add(ValueError, f"`{argument}` must be one of {', '.join(sorted(_ACTIVATIONS))}, but is {value!r}")
@@ -216,7 +213,7 @@ Step = Callable[[tf.Tensor, "tf.Tensor | None", States], States]
 
 
 def lstm_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: Function) -> Step:
-    """A step of long short-term memory; the states are the output and the memory."""
+    """Makes a step of long short-term memory; the states are the output and the memory."""
 
     def step(inputs: tf.Tensor, _: tf.Tensor | None, states: States) -> States:
         output, memory = states
@@ -229,7 +226,7 @@ def lstm_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: 
 
 
 def gru_step(kernel: tf.Tensor, biases: tf.Tensor, activation: Function, gate: Function, reset_after: bool) -> Step:
-    """A step of gated recurrent units, whose state is the output. With attention, that much less of the state is kept."""
+    """Makes a step of gated recurrent units, whose state is the output. With attention, that much less of it is kept."""
     units = known_size(biases, -1)
     size = known_size(kernel, 0) - units
     of_inputs, of_state = kernel[:size], kernel[size:]
@@ -265,7 +262,7 @@ def run(
         output = new[0]
         if lengths is not None:
             runs = (at < tf.cast(lengths, tf.int32))[:, tf.newaxis]
-            new = tuple(tf.where(runs, one, old) for one, old in zip(new, states, strict=True))
+            new = tuple(tf.where(runs, new_state, old) for new_state, old in zip(new, states, strict=True))
             output = tf.where(runs, output, tf.zeros_like(output))
         return at + 1, outputs.write(at, output), new
 
@@ -293,14 +290,12 @@ class PopnnLSTM(PopnnRNN):
         Raises:
           ValueError: `initial_state` is none, or `inputs` has not three dimensions or an unknown time or size.
         """
-        return self._call(inputs, initial_state, training, None)
+        del training
+        return self._call(inputs, initial_state)
 
     call = __call__
 
-    def _call(
-        self, inputs: TensorLike, initial_state: LSTMStateTuple | None, training: bool, lengths: TensorLike | None
-    ) -> Any:
-        del training
+    def _call(self, inputs: TensorLike, initial_state: LSTMStateTuple | None, lengths: TensorLike | None = None) -> Any:
         values = self._inputs(inputs)
         if initial_state is None:
             initial_state = LSTMStateTuple(self._zeros(values), self._zeros(values))
@@ -308,7 +303,7 @@ class PopnnLSTM(PopnnRNN):
             raise ValueError(
                 f"`initial_state` must be an `LSTMStateTuple` of (c, h), but is {type(initial_state).__name__}"
             )
-        memory, output = (tf.convert_to_tensor(each, dtype=self.dtype) for each in initial_state)
+        memory, output = (tf.convert_to_tensor(state, dtype=self.dtype) for state in initial_state)
         kernel, biases = tf.convert_to_tensor(self.kernel), tf.convert_to_tensor(self.biases)
         step = lstm_step(kernel, biases, self._activation, self._gate)
         with programs.summed_in(self.partials_dtype, self.dtype):
@@ -316,7 +311,7 @@ class PopnnLSTM(PopnnRNN):
         return (outputs, LSTMStateTuple(memory, output)) if self._return_state else outputs
 
     def state_shape(self, batch_size: int) -> tuple[list[int], list[int]]:
-        """The shapes of the two states."""
+        """Returns the shapes of the two states."""
         return [batch_size, self._num_units], [batch_size, self._num_units]
 
 
@@ -334,9 +329,10 @@ class PopnnDynamicLSTM(PopnnLSTM):
     ) -> Any:
         """Computes the layer; see `PopnnLSTM` for the other arguments, and for what is returned and raised.
 
-        `seq_len` says how many steps of time each sequence has: integers [batch]. Behind them outputs are zeros.
+        `seq_len` has the number of steps of each sequence: integers [batch]. Behind them outputs are zeros.
         """
-        return self._call(inputs, initial_state, training, seq_len)
+        del training
+        return self._call(inputs, initial_state, seq_len)
 
     call = __call__
 
@@ -376,7 +372,7 @@ class PopnnGRU(PopnnRNN):
 
     @property
     def canonical_bias_shapes(self) -> list[int]:
-        """The shape of the biases: for each gate a row, or with `reset_after` two."""
+        """Returns the shape of the biases: for each gate a row, or with `reset_after` two."""
         return [self._gates, *([2] if self._reset_after else []), self._num_units]
 
     def __call__(self, inputs: TensorLike, initial_state: TensorLike | None = None, training: bool = True) -> Any:
@@ -388,7 +384,8 @@ class PopnnGRU(PopnnRNN):
         Raises:
           ValueError: `inputs` has not three dimensions, or an unknown time or size.
         """
-        return self._call(inputs, initial_state, training)
+        del training
+        return self._call(inputs, initial_state)
 
     call = __call__
 
@@ -396,12 +393,10 @@ class PopnnGRU(PopnnRNN):
         self,
         inputs: TensorLike,
         initial_state: TensorLike | None,
-        training: bool,
         lengths: TensorLike | None = None,
         time_major: bool = True,
         attention: TensorLike | None = None,
     ) -> Any:
-        del training
         if not time_major:
             inputs = tf.transpose(tf.convert_to_tensor(inputs), [1, 0, 2])
             attention = None if attention is None else tf.transpose(tf.convert_to_tensor(attention))
@@ -415,7 +410,7 @@ class PopnnGRU(PopnnRNN):
         return (outputs, state) if self._return_state else outputs
 
     def state_shape(self, batch_size: int) -> list[int]:
-        """The shape of the state."""
+        """Returns the shape of the state."""
         return [batch_size, self._num_units]
 
 
@@ -434,10 +429,11 @@ class PopnnDynamicGRU(PopnnGRU):
     ) -> Any:
         """Computes the layer; see `PopnnGRU` for the other arguments, and for what is returned and raised.
 
-        `seq_len` says how many steps of time each sequence has: integers [batch]. Behind them outputs are zeros. Without
+        `seq_len` has the number of steps of each sequence: integers [batch]. Behind them outputs are zeros. Without
         `time_major`, `inputs` are [batch, time, size]; the outputs are [time, batch, units] in any case.
         """
-        return self._call(inputs, initial_state, training, seq_len, time_major)
+        del training
+        return self._call(inputs, initial_state, seq_len, time_major)
 
     call = __call__
 
@@ -462,12 +458,12 @@ class PopnnAUGRU(PopnnGRU):
 
     @property
     def biases(self) -> tf.Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]  # Of two variables.
-        """All biases, of shape `canonical_bias_shapes`."""
+        """Returns all biases, of shape `canonical_bias_shapes`."""
         return tf.concat([self.bias_r_u, self.bias_c], 0)
 
     @property
     def variables(self) -> list[tf.Variable]:
-        """The weights and the two variables of biases; nothing before the layer is built."""
+        """Returns the weights and the two variables of biases; an empty list before the layer is built."""
         return [self.kernel, self.bias_r_u, self.bias_c] if self.built else []
 
     trainable_variables = variables
@@ -483,9 +479,10 @@ class PopnnAUGRU(PopnnGRU):
     ) -> Any:
         """Computes the layer; see `PopnnDynamicGRU` for the other arguments.
 
-        `attention_score` says how much attention each step has, from 0 to 1, as [time, batch], or [batch, time] without
+        `attention_score` is the attention of each step, from 0 to 1, as [time, batch], or [batch, time] without
         `time_major`.
         """
-        return self._call(inputs, initial_state, training, seq_len, time_major, attention_score)
+        del training
+        return self._call(inputs, initial_state, seq_len, time_major, attention_score)
 
     call = __call__

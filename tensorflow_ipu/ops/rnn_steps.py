@@ -105,29 +105,35 @@ def _stacked(weights: Weights, gru: bool) -> tf.Tensor:
 
 @tf.RegisterGradient("IpuRecurrence")
 def _gradient(op: tf.Operation, of_states: Gradient, _: object, *of_cells: Gradient) -> list[tf.Tensor | None]:
-    given = _Arguments.of(op)
+    arguments = _Arguments.of(op)
     states, saved, *_ = op.outputs[0].op.outputs
     of_inputs, of_kernel, of_state, of_cell = ops.ipu_recurrence_grad(
-        *given, states, saved, tf.convert_to_tensor(of_states), [tf.convert_to_tensor(one) for one in of_cells]
+        *arguments,
+        states,
+        saved,
+        tf.convert_to_tensor(of_states),
+        [tf.convert_to_tensor(gradient) for gradient in of_cells],
     )
-    return [of_inputs, of_kernel, of_state, *of_cell, *(None for _ in given.masks)]
+    return [of_inputs, of_kernel, of_state, *of_cell, *(None for _ in arguments.masks)]
 
 
 @tf.RegisterGradient("IpuRecurrenceGrad")
 def _second_gradient(op: tf.Operation, *upstream: Gradient) -> list[tf.Tensor | None]:
     """Differentiates the same steps once more, computed by operations that have gradients themselves."""
-    given = _Arguments.of(op)
-    sources = [given.inputs, given.kernel, given.state, *given.cells]
-    of_results = list(op.outputs[0].op.inputs)[-1 - len(given.cells) :]
+    arguments = _Arguments.of(op)
+    sources = [arguments.inputs, arguments.kernel, arguments.state, *arguments.cells]
+    of_results = list(op.outputs[0].op.inputs)[-1 - len(arguments.cells) :]
     with tf.GradientTape() as outer:
         outer.watch([*sources, *of_results])
         with tf.GradientTape() as inner:
             inner.watch(sources)
-            results = _plain(given)
+            results = _plain(arguments)
         first: Nested = inner.gradient(results, sources, of_results)
-    second: Nested = outer.gradient(first, [*sources, *of_results], [tf.convert_to_tensor(one) for one in upstream])
+    second: Nested = outer.gradient(
+        first, [*sources, *of_results], [tf.convert_to_tensor(gradient) for gradient in upstream]
+    )
     # What the kernel has saved depends on the other inputs, whose gradients are complete.
-    return [*second[: len(sources)], *(None for _ in given.masks), None, None, *second[len(sources) :]]
+    return [*second[: len(sources)], *(None for _ in arguments.masks), None, None, *second[len(sources) :]]
 
 
 class _Arguments(NamedTuple):
@@ -147,13 +153,13 @@ class _Arguments(NamedTuple):
         return cls(inputs, kernel, state, others[:cells], others[cells : cells + masks])
 
 
-def _plain(given: _Arguments) -> list[tf.Tensor]:
+def _plain(arguments: _Arguments) -> list[tf.Tensor]:
     """Computes the states and the last cell of an LSTM step by step."""
     # Splits alone: in a compiled program, the gradient of a concatenation has no gradient of its own.
-    sizes: Any = [given.state.shape[1], given.inputs.shape[2], 1]
-    of_state, of_inputs, bias = tf.split(given.kernel, sizes)
+    sizes: Any = [arguments.state.shape[1], arguments.inputs.shape[2], 1]
+    of_state, of_inputs, bias = tf.split(arguments.kernel, sizes)
     biases = tf.split(bias, 4, axis=1)
-    products = tf.transpose(tf.tensordot(given.inputs, of_inputs, 1), [1, 0, 2])
+    products = tf.transpose(tf.tensordot(arguments.inputs, of_inputs, 1), [1, 0, 2])
 
     def step(before: list[tf.Tensor], at: list[tf.Tensor]) -> list[tf.Tensor]:
         state, *cells = before
@@ -166,8 +172,8 @@ def _plain(given: _Arguments) -> list[tf.Tensor]:
             kept, reset = tf.sigmoid(gates[1]), tf.sigmoid(gates[2])
             candidate = tf.tanh(by_inputs[0] + biases[0] + reset * (by_state[3] + biases[3]))
             after = [kept * state + (1 - kept) * candidate]
-        return [tf.where(at[1], new, old) for new, old in zip(after, before, strict=True)] if given.masks else after
+        return [tf.where(at[1], new, old) for new, old in zip(after, before, strict=True)] if arguments.masks else after
 
-    masks = [tf.transpose(mask)[:, :, None] for mask in given.masks]
-    states, *cells = tf.scan(step, [products, *masks], [given.state, *given.cells])
+    masks = [tf.transpose(mask)[:, :, None] for mask in arguments.masks]
+    states, *cells = tf.scan(step, [products, *masks], [arguments.state, *arguments.cells])
     return [tf.transpose(states, [1, 0, 2]), *(cell[-1] for cell in cells)]

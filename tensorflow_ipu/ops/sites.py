@@ -12,19 +12,20 @@ from tensorflow_ipu._native.library import native, ops
 from tensorflow_ipu._tensorflow import graphs
 from tensorflow_ipu.feeds import program_order
 from tensorflow_ipu.feeds._native_object import NativeObject, SharedObjects
+from tensorflow_ipu.feeds.elements import strategy_ordinal
 from tensorflow_ipu.programs import ReplicaGroups
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.graphs import FunctionGraph
 
 
-# By kind and device: the site whose state tells programs which replica they are, where nobody meets (`identity`), and the
-# object whose state names its random streams to programs (`random`).
+# By kind and device: the site whose state has the index of the replica, where no replicas meet (`identity`), and the object
+# whose state names its random streams to programs (`random`).
 _shared = SharedObjects()
 
 
 def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """The resource of a call site of its own, where the replicas of a program meet, and the order of the program there."""
+    """Creates a call site where the replicas of a program meet. Returns its resource and the order of the program there."""
     device = device_of_program(function)
     graph = tf.compat.v1.get_default_graph()
     place = f"{graph.unique_name(name, mark_as_used=False)} in {_outermost_name(graph)}"
@@ -33,12 +34,12 @@ def new(function: str, name: str, what: str, groups: ReplicaGroups) -> tuple[tf.
 
 
 def identity(function: str) -> tf.Tensor:
-    """The resource that tells the program being traced which replica it is."""
+    """Returns the resource that has the replica's index, for the program being traced."""
     return _state("identity", function)
 
 
 def random(function: str) -> tf.Tensor:
-    """The resource that names the random streams of the device to the program being traced; see `identity`."""
+    """Returns the resource that names the random streams of the device, for the program being traced."""
     return _state("random", function)
 
 
@@ -48,15 +49,8 @@ def _state(kind: str, function: str) -> tf.Tensor:
 
 
 def shared(kind: str, device: str) -> NativeObject:
-    """What all programs of a device have one of: of kind `identity` or `random`."""
-    if kind == "identity":
-        return _shared.get((kind, device), lambda: _make(device, "the replica's index"))
-    return _shared.get((kind, device), lambda: _make_random(device))
-
-
-def _make_random(device: str) -> NativeObject:
-    number = native.ipu_random_new(tf.DeviceSpec.from_string(device).device_index)
-    return NativeObject(number, native.ipu_random_drop)
+    """Returns the object of a kind, `identity` or `random`, that all programs of a device share."""
+    return _shared.get((kind, device), lambda: object_of(kind, device, "the replica's index"))
 
 
 def _make(device: str, place: str, what: str = "", groups: ReplicaGroups | None = None) -> NativeObject:
@@ -66,39 +60,42 @@ def _make(device: str, place: str, what: str = "", groups: ReplicaGroups | None 
 
 
 def device_of_program(function: str) -> str:
-    """The IPU device of the program being traced: that of its operations, else that of the strategy, else the first."""
+    """Returns the IPU device of the program being traced: that of its operations, else that of the strategy, else the first."""
     if tf.executing_eagerly():
         raise RuntimeError(
             f"`{function}` can only be called in a program, where there are replicas: in the"
             " `tf.function(jit_compile=True)` that `strategy.run` runs"
         )
-    spec = tf.DeviceSpec.from_string(tf.constant(0).device)  # XLA drops a constant that nothing uses.
+    spec = device_here()
     if spec.device_type == "IPU":
         return f"/device:IPU:{spec.device_index or 0}"
-    return f"/device:IPU:{getattr(tf.distribute.get_strategy().extended, 'ordinal', 0)}"
+    return f"/device:IPU:{strategy_ordinal() or 0}"
+
+
+def device_here() -> tf.DeviceSpec:
+    """Returns the device of operations that are added now."""
+    return tf.DeviceSpec.from_string(tf.constant(0).device)  # XLA drops a constant that nothing uses.
 
 
 def keep_with_trace(*values: object) -> None:
-    """Has the outermost graph that is being built hold values as long as it lives."""
+    """Keeps values alive as long as the outermost graph that is being built."""
     *_, outermost = graphs.around(tf.compat.v1.get_default_graph())
     holder: Any = outermost  # A graph takes attributes, though it shows no `__dict__`.
     holder._ipu_kept = [*getattr(holder, "_ipu_kept", ()), *values]
 
 
 def on_ipu() -> bool:
-    """Whether a program for an IPU device is being traced."""
-    if tf.executing_eagerly():
-        return False
-    return programs.is_tracing() or tf.DeviceSpec.from_string(tf.constant(0).device).device_type == "IPU"
+    """Returns True if a program for an IPU device is being traced."""
+    return not tf.executing_eagerly() and (programs.is_tracing() or device_here().device_type == "IPU")
 
 
 def _outermost_name(graph: tf.Graph) -> str:
-    *_, outermost = itertools.takewhile(lambda one: one is graph or one.building_function, graphs.around(graph))
+    *_, outermost = itertools.takewhile(lambda other: other is graph or other.building_function, graphs.around(graph))
     return getattr(outermost, "name", "a graph")
 
 
 def kind(state: tf.Tensor) -> str | None:
-    """`random`, `identity` or `site`; None for what a file cannot hold: functions of the host."""
+    """Returns `random`, `identity` or `site`; None for what a file cannot hold: functions of the host."""
     named: Any = getattr(state, "_ipu_native", None)
     if named._drop is native.ipu_random_drop:
         return "random"
@@ -108,13 +105,16 @@ def kind(state: tf.Tensor) -> str | None:
     return "site" if named._drop is native.ipu_site_drop else None
 
 
-def object_of(kind: str, device: str) -> NativeObject:
-    """What takes the place of the stored program's."""
-    return _make_random(device) if kind == "random" else _make(device, "a stored program")
+def object_of(kind: str, device: str, place: str = "a stored program") -> NativeObject:
+    """Creates an object of a kind for the programs of a device."""
+    if kind != "random":
+        return _make(device, place)
+    number = native.ipu_random_new(tf.DeviceSpec.from_string(device).device_index)
+    return NativeObject(number, native.ipu_random_drop)
 
 
 def mark_half_precision(graph: FunctionGraph, options: str) -> None:
-    """Puts the marker into the outermost graph of a program; the pass over its HLO finds it there."""
+    """Adds the marker to the outermost graph of a program; the pass over its HLO finds it there."""
     with graph.as_default(), tf.control_dependencies(None), tf.name_scope("half_precision"):
         marker = ops.ipu_half_precision(random("IPUConfig.floating_point_behaviour"), options=options)
     graph.control_outputs.append(marker)

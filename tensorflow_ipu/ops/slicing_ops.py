@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.checks import Faults, check_bool, is_int
+from tensorflow_ipu._base.checks import Faults, check_bool, check_int
 from tensorflow_ipu._base.tensors import known_size
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def sequence_slice(
 def sequence_slice_unpack(
     src: TensorLike, num_elems: TensorLike, src_offsets: TensorLike, total_elements: int
 ) -> tf.Tensor:
-    """Puts runs of rows of `src` one after the other: padded sequences become one without padding.
+    """Copies runs of rows of `src` one after the other: padded sequences become one without padding.
 
     Gradients flow to the rows of `src` that were copied.
 
@@ -77,10 +77,7 @@ def sequence_slice_unpack(
         src = tf.convert_to_tensor(src, name="src")
         faults = Faults()
         _check_rank(faults, "src", src)
-        if not is_int(total_elements):
-            faults.add(TypeError, f"`total_elements` must be an int, but is {total_elements!r}")
-        elif total_elements < 1:
-            faults.add(ValueError, f"`total_elements={total_elements}` must be 1 or more")
+        faults.check(check_int, "total_elements", total_elements, 1)
         faults.raise_any()
         return _copied(None, src, counts, offsets, tf.cumsum(counts, exclusive=True), total_elements)
 
@@ -88,7 +85,7 @@ def sequence_slice_unpack(
 def sequence_slice_pack(
     dst: TensorLike, src: TensorLike, num_elems: TensorLike, dst_offsets: TensorLike, zero_unused: bool
 ) -> tf.Tensor:
-    """Puts runs of rows that lie one after the other in `src` to places in `dst`: the way back from unpacking.
+    """Copies runs of rows that lie one after the other in `src` to places in `dst`: the inverse of unpacking.
 
     See `sequence_slice` for the arguments, what is returned and raised, and the gradients.
     """
@@ -108,7 +105,7 @@ def _copied(
     dst_offsets: tf.Tensor,
     rows: int | tf.Tensor,
 ) -> tf.Tensor:
-    """The runs copied into `dst`, or into zeros: each row of the result looks for the run that it is in."""
+    """Copies the runs into `dst`, or into zeros: each row of the result looks for the run that it is in."""
     row = tf.range(rows)[:, tf.newaxis]
     within = row - dst_offsets  # [rows, runs]
     source = src_offsets + within
@@ -124,7 +121,7 @@ def _copied(
 
 @tf.custom_gradient
 def _with_whole_gradient(src: tf.Tensor) -> tuple[tf.Tensor, Callable[..., tf.Tensor]]:
-    """The tensor, whose gradient is a tensor too, and no list of its rows."""
+    """Returns the tensor; its gradient is a tensor too, and no list of its rows."""
     return tf.identity(src), tf.convert_to_tensor
 
 
@@ -133,21 +130,21 @@ def _rows(tensor: tf.Tensor) -> int | tf.Tensor:
 
 
 def _integers(arguments: dict[str, TensorLike]) -> list[tf.Tensor]:
-    """The arguments as int32 vectors of one length."""
+    """Converts the arguments to int32 vectors of one length."""
     tensors = {name: tf.convert_to_tensor(value, name=name) for name, value in arguments.items()}
-    shapes = {tuple(one.shape) if one.shape.rank is not None else None for one in tensors.values()}
+    shapes = {tuple(tensor.shape) if tensor.shape.rank is not None else None for tensor in tensors.values()}
     shape = next(iter(shapes))
     if len(shapes) > 1 or shape is None or len(shape) != 1 or not shape[0]:
-        listed = ", ".join(f"`{name}` {one.shape}" for name, one in tensors.items())
+        listed = ", ".join(f"`{name}` {tensor.shape}" for name, tensor in tensors.items())
         raise ValueError(
             f"the numbers of rows and the offsets must be of one shape [runs], with 1 run or more, but are: {listed}"
         )
     faults = Faults()
-    for name, one in tensors.items():
-        if not one.dtype.is_integer:
-            faults.add(TypeError, f"`{name}` must have integers, but is {one.dtype.name}")
+    for name, tensor in tensors.items():
+        if not tensor.dtype.is_integer:
+            faults.add(TypeError, f"`{name}` must have integers, but is {tensor.dtype.name}")
     faults.raise_any()
-    return [tf.cast(one, tf.int32) for one in tensors.values()]
+    return [tf.cast(tensor, tf.int32) for tensor in tensors.values()]
 
 
 def _check_rank(faults: Faults, name: str, tensor: tf.Tensor) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.checks import Faults, check_bool
+from tensorflow_ipu._base.checks import Faults, check_bool, check_int
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import TensorLike
@@ -15,7 +15,7 @@ __all__ = ["fixed_width_bins", "histogram", "histogram_normalize", "histogram_up
 
 
 def fixed_width_bins(inputs: TensorLike, n_bins: int) -> tf.Tensor:
-    """Numbers at equal distances from the smallest of `inputs`, floats, to the largest, as levels of a histogram.
+    """Computes numbers at equal distances from the smallest of `inputs` to the largest, as levels of a histogram.
 
     Args:
       inputs: Floats.
@@ -32,8 +32,8 @@ def fixed_width_bins(inputs: TensorLike, n_bins: int) -> tf.Tensor:
         values = tf.convert_to_tensor(inputs)
         if not values.dtype.is_floating:
             raise TypeError(f"`inputs` must have floats, but is {values.dtype.name}")
-        if isinstance(n_bins, int) and n_bins < 1:
-            raise ValueError(f"`n_bins={n_bins}` must be 1 or more")
+        if isinstance(n_bins, int):
+            check_int("n_bins", n_bins, 1)
         # Not in half precision, where steps of a large range are lost.
         low, high = (tf.cast(end(values), tf.float32) for end in (tf.reduce_min, tf.reduce_max))
         return tf.cast(tf.linspace(low, high, n_bins), values.dtype)
@@ -71,7 +71,7 @@ def histogram(inputs: TensorLike, levels: TensorLike, absolute_of_input: bool = 
 def histogram_update(
     hist: TensorLike, inputs: TensorLike, levels: TensorLike, absolute_of_input: bool = False
 ) -> tf.Tensor:
-    """The counts `hist`, float32 [n + 1], plus those of `inputs`; see `histogram` for the other arguments.
+    """Adds the counts of `inputs` to `hist`, float32 [n + 1]; see `histogram` for the other arguments.
 
     Raises:
       ValueError: `hist` is of another type, or does not have one element more than `levels`; see `histogram` too.
@@ -95,7 +95,7 @@ def histogram_update(
 
 
 def histogram_normalize(hist: TensorLike) -> tf.Tensor:
-    """The share of each bin in a histogram of floats: the counts divided by their sum."""
+    """Divides the counts of a histogram of floats by their sum."""
     with tf.name_scope("histogram_normalize"):
         counts = tf.convert_to_tensor(hist)
         return counts / tf.reduce_sum(counts)

@@ -73,7 +73,7 @@ Operand = VertexExpression | int | float
 
 
 def constant(value: float) -> VertexExpression:
-    """A number in an expression: a Python int is an int32 there, and a float a float32.
+    """Creates a number in an expression: a Python int is an int32 there, and a float a float32.
 
     Raises:
       TypeError: It is no number.
@@ -83,26 +83,26 @@ def constant(value: float) -> VertexExpression:
     return VertexExpression(tf.constant(value, tf.int32 if isinstance(value, int) else tf.float32))
 
 
-def _combined(operator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], one: Operand, other: Operand) -> VertexExpression:
-    first, second = _operand(one, other), _operand(other, one)
+def _combined(operator: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], left: Operand, right: Operand) -> VertexExpression:
+    first, second = _operand(left, right), _operand(right, left)
     common = _common(first.dtype, second.dtype)
     return VertexExpression(operator(tf.cast(first, common), tf.cast(second, common)))
 
 
-def _operand(one: Operand, other: Operand) -> tf.Tensor:
-    """The tensor of an operand; a bare float is of the type of a half beside it, which it would make a float."""
-    if isinstance(one, VertexExpression):
-        return one.value
-    number = constant(one).value
-    beside = other.value.dtype if isinstance(other, VertexExpression) else number.dtype
+def _operand(operand: Operand, neighbour: Operand) -> tf.Tensor:
+    """Returns the tensor of an operand; a bare float takes the type of a half beside it, which it would make a float."""
+    if isinstance(operand, VertexExpression):
+        return operand.value
+    number = constant(operand).value
+    beside = neighbour.value.dtype if isinstance(neighbour, VertexExpression) else number.dtype
     return tf.cast(number, beside) if beside.is_floating else number
 
 
-def _common(one: tf.DType, other: tf.DType) -> tf.DType:
-    """The type that C++ computes two numbers in."""
-    if one.is_floating is not other.is_floating:
-        return one if one.is_floating else other
-    return one if one.size >= other.size else other
+def _common(left: tf.DType, right: tf.DType) -> tf.DType:
+    """Returns the type that C++ computes two numbers in."""
+    if left.is_floating is not right.is_floating:
+        return left if left.is_floating else right
+    return left if left.size >= right.size else right
 
 
 def codelet_expression_op(vertex_expression: Callable[..., Any], *args: TensorLike) -> tf.Tensor:
@@ -129,12 +129,14 @@ def codelet_expression_op(vertex_expression: Callable[..., Any], *args: TensorLi
     @tf.custom_gradient
     def computed(*inputs: tf.Tensor) -> Any:
         try:
-            found = vertex_expression(*(VertexExpression(value) for value in inputs))
+            expression = vertex_expression(*(VertexExpression(value) for value in inputs))
         except TypeError as exc:
             raise TypeError(f"`vertex_expression` has +, -, *, `abs` and numbers alone: {exc}") from exc
-        if not isinstance(found, VertexExpression):
-            raise TypeError(f"`vertex_expression` must return an expression of what it is given, but returns {found!r}")
-        result = tf.cast(found.value, inputs[0].dtype)
+        if not isinstance(expression, VertexExpression):
+            raise TypeError(
+                f"`vertex_expression` must return an expression of what it is given, but returns {expression!r}"
+            )
+        result = tf.cast(expression.value, inputs[0].dtype)
         if not shape.is_fully_defined() or result.shape != shape:  # It need not use all inputs.
             result = tf.broadcast_to(result, functools.reduce(tf.broadcast_dynamic_shape, map(tf.shape, inputs)))
 

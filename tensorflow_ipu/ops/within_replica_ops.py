@@ -47,11 +47,7 @@ def all_reduce(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tensor, 
       FailedPreconditionError: Of `tf.errors`; a tensor was made in the `ipu_shard` scope of another place in the list. In a
         graph of TensorFlow 1 the run of the program raises it.
     """
-    vectors = _equally_long(_vectors(input_shards))
-    if _checked(op, vectors) == _LOCAL:
-        return tuple(map(tf.identity, vectors))
-    reduced = functools.reduce(_OPERATIONS[op], vectors)
-    return tuple(tf.identity(reduced) for _ in vectors)
+    return tuple(map(tf.identity, _reduced(input_shards, op)))
 
 
 def reduce_scatter(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tensor, ...]:
@@ -68,13 +64,10 @@ def reduce_scatter(input_shards: Sequence[TensorLike], op: str) -> tuple[tf.Tens
       A vector for each of k shards, all of the length n / k, rounded up, for the n elements of the result. The result is
       cut into k parts, from element n * i // k on for part i, and a shorter one ends with a zero. Of 2 shards the first
       has part 0. Of 4, as the SDK documents it, shards 0 to 3 have parts 0, 2, 3 and 1; of another number, first the
-      even parts, then the odd ones, the last one first, where the SDK says nothing.
+      even parts, then the odd ones, the last one first: the SDK leaves this open.
     """
-    vectors = _equally_long(_vectors(input_shards))
-    local = _checked(op, vectors) == _LOCAL
-    count = len(vectors)
-    reduced = vectors if local else [functools.reduce(_OPERATIONS[op], vectors)] * count
-    length = _length(vectors[0])
+    reduced = _reduced(input_shards, op)
+    count, length = len(reduced), _length(reduced[0])
     longest = -(-length // count)
     parts = [*range(0, count, 2), *reversed(range(1, count, 2))]  # As a ring of IPUs on a ladder passes them on.
     return tuple(
@@ -106,14 +99,14 @@ def all_gather(input_shards: Sequence[TensorLike], axis: int = 0) -> tuple[tf.Te
         if first[:axis] != shard.shape[:axis] or first[axis + 1 :] != shard.shape[axis + 1 :]:
             raise ValueError(
                 f"the tensors of `input_shards` must have the same sizes but along `axis`, which is {axis}, and have"
-                f" shapes {', '.join(str(each.shape) for each in shards)}"
+                f" shapes {', '.join(str(shard.shape) for shard in shards)}"
             )
     gathered = tf.concat(shards, axis)
     return tuple(tf.identity(gathered) for _ in shards)
 
 
 def _shards(input_shards: Sequence[TensorLike]) -> list[tf.Tensor]:
-    """The tensors, which have one type and rank and are all different."""
+    """Converts the tensors, which must have one type and rank and all be different."""
     if not isinstance(input_shards, (list, tuple)) or not input_shards:
         raise ValueError(f"`input_shards` must be a list of tensors, one a shard, but is {input_shards!r}")
     shards = [tf.convert_to_tensor(shard) for shard in input_shards]
@@ -134,9 +127,9 @@ def _shards(input_shards: Sequence[TensorLike]) -> list[tf.Tensor]:
 
 
 def _check_order(input_shards: Sequence[TensorLike]) -> None:
-    """Refuses a tensor of another shard than that of its place; in a program of a graph the run does so, as with the SDK."""
+    """Raises an error for a tensor on another shard than its place; in a program of a graph the run does, as in the SDK."""
     for place, shard in enumerate(input_shards):
-        # What is recorded of a tensor of a graph that was made in such a scope; of no other.
+        # Only tensors of a graph that were made in such a scope have the attribute.
         attributes = shard.op.node_def.attr if isinstance(shard, tf.Tensor) and hasattr(shard, "graph") else {}
         made_on = list(attributes[SHARD_ATTRIBUTE].list.i) if SHARD_ATTRIBUTE in attributes else []
         if made_on and place not in made_on and made_on != [ALL_IPUS]:
@@ -148,19 +141,19 @@ def _check_order(input_shards: Sequence[TensorLike]) -> None:
             ops.ipu_micro_batches(count, multiple=1, least=place, largest=place, before=before, after=after)
 
 
-def _vectors(input_shards: Sequence[TensorLike]) -> list[tf.Tensor]:
+def _reduced(input_shards: Sequence[TensorLike], op: str) -> list[tf.Tensor]:
+    """Returns for each shard the vector that `op` makes of all, each filled up to the longest; its own if it is local."""
     shards = _shards(input_shards)
     if shards[0].shape.rank > 1:
         raise ValueError(
             f"the tensors of `input_shards` must have rank 0 or 1, and have rank {shards[0].shape.rank}. `tf.reshape`"
             " them"
         )
-    return [tf.reshape(shard, [-1]) for shard in shards]
-
-
-def _checked(op: str, vectors: list[tf.Tensor]) -> str:
+    vectors = [tf.reshape(shard, [-1]) for shard in shards]
+    longest = max(map(_length, vectors))
+    vectors = [_padded(vector, longest) for vector in vectors]
     _collectives.check_types("op", vectors, _collectives.reduction_of(op, (*_OPERATIONS, _LOCAL)))
-    return op
+    return vectors if op == _LOCAL else [functools.reduce(_OPERATIONS[op], vectors)] * len(vectors)
 
 
 def _length(vector: tf.Tensor) -> int:
@@ -171,11 +164,6 @@ def _length(vector: tf.Tensor) -> int:
             " use `tf.ensure_shape`"
         )
     return length
-
-
-def _equally_long(vectors: list[tf.Tensor]) -> list[tf.Tensor]:
-    length = max(_length(vector) for vector in vectors)
-    return [_padded(vector, length) for vector in vectors]
 
 
 def _padded(vector: tf.Tensor, length: int) -> tf.Tensor:

@@ -21,65 +21,50 @@ from tensorflow_ipu.config._tree import Effect, show
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
+# By type and default.
 ATTRIBUTES = [
-    ("allow_recompute", "bool", False),
-    ("selection_order", "SelectionOrder", SelectionOrder.AUTO),
-    ("serialization_output_folder", "str", ""),
-    ("compilation_poplar_options", "dict", {}),
-    ("gcl_poplar_options", "dict", {}),
-    ("auto_select_ipus", "int | list[int] | tuple[int, ...]", []),
-    ("select_ipus", "int | list[int] | tuple[int, ...]", []),
-    ("convolutions.poplar_options", "dict", {}),
-    ("device_connection.type", "DeviceConnectionType", DeviceConnectionType.ALWAYS),
-    ("device_connection.version", "str", ""),
-    ("device_connection.enable_remote_buffers", "bool", False),
-    ("slices.poplar_options", "dict", {}),
-    ("experimental.always_rearrange_copies_on_the_host", "bool", False),
-    ("experimental.enable_remote_buffer_embedding", "bool", False),
-    ("experimental.enable_prng_stability", "bool", False),
-    ("experimental.multi_replica_distribution.process_index", "int", 0),
-    ("experimental.multi_replica_distribution.process_count", "int", 0),
-    ("floating_point_behaviour.inv", "bool", False),
-    ("floating_point_behaviour.div0", "bool", False),
-    ("floating_point_behaviour.oflo", "bool", False),
-    ("floating_point_behaviour.esr", "StochasticRoundingBehaviour", StochasticRoundingBehaviour.OFF),
-    ("floating_point_behaviour.nanoo", "bool", False),
-    ("floating_point_behaviour.set_all", "bool", False),
-    ("io_tiles.num_io_tiles", "int", 0),
-    ("io_tiles.place_ops_on_io_tiles", "bool", False),
-    ("io_tiles.available_memory_proportion", "float", 0.9),
-    ("ipu_model.compile_ipu_code", "bool", True),
-    ("ipu_model.tiles_per_ipu", "int", 0),
-    ("ipu_model.version", "str", "ipu2"),
-    ("matmuls.clear_pass_type", "bool", False),
-    ("matmuls.poplar_options", "dict", {}),
-    ("norms.use_stable_statistics", "bool", False),
-    ("norms.experimental.distributed_batch_norm_replica_group_size", "int", 1),
-    ("optimizations.math.fast", "bool", False),
-    ("optimizations.math.dot_strength", "bool", True),
-    ("optimizations.prefetch_data_streams", "bool", True),
-    ("optimizations.combine_embedding_lookups", "bool", False),
-    ("optimizations.combine_matmuls", "bool", False),
-    ("optimizations.enable_graph_outlining", "bool", True),
-    ("optimizations.merge_infeed_io_copies", "bool", True),
-    ("optimizations.maximum_cross_replica_sum_buffer_size", "int", 0),
-    ("optimizations.maximum_reduce_scatter_buffer_size", "int", 0),
-    ("optimizations.maximum_inter_ipu_copies_buffer_size", "int", 0),
-    ("optimizations.maximum_send_recv_cluster_size", "int", 0),
-    ("optimizations.maximum_reduce_many_buffer_size", "int", 0),
-    ("optimizations.maximum_all_gather_buffer_size", "int", 0),
-    ("optimizations.minimum_remote_tensor_size", "int", 128),
-    ("optimizations.merge_remote_buffers", "MergeRemoteBuffersBehaviour", MergeRemoteBuffersBehaviour.IF_BENEFICIAL),
-    ("optimizations.enable_gather_simplifier", "bool", True),
-    ("optimizations.triangular_solve_expander_block_size", "int", 0),
-    ("optimizations.cholesky_block_size", "int", 0),
-    ("optimizations.enable_fast_math", "bool", False),
-    ("optimizations.enable_dynamic_slice_replacement", "bool", True),
-    ("pooling.poplar_options", "dict", {}),
-    ("scheduling.algorithm", "SchedulingAlgorithm", SchedulingAlgorithm.CHOOSE_BEST),
-    ("scheduling.maximum_scheduler_lookahead_depth", "int", 5),
-    ("scheduling.maximum_scheduler_search_space_size", "int", 64),
-]
+    ("bool", False, """
+        allow_recompute device_connection.enable_remote_buffers
+        experimental.always_rearrange_copies_on_the_host experimental.enable_remote_buffer_embedding
+        experimental.enable_prng_stability floating_point_behaviour.inv floating_point_behaviour.div0
+        floating_point_behaviour.oflo floating_point_behaviour.nanoo floating_point_behaviour.set_all
+        io_tiles.place_ops_on_io_tiles matmuls.clear_pass_type norms.use_stable_statistics
+        optimizations.math.fast optimizations.combine_embedding_lookups optimizations.combine_matmuls
+        optimizations.enable_fast_math
+    """),
+    ("SelectionOrder", SelectionOrder.AUTO, "selection_order"),
+    ("str", '', "serialization_output_folder device_connection.version"),
+    ("dict", {}, """
+        compilation_poplar_options gcl_poplar_options convolutions.poplar_options slices.poplar_options
+        matmuls.poplar_options pooling.poplar_options
+    """),
+    ("int | list[int] | tuple[int, ...]", [], "auto_select_ipus select_ipus"),
+    ("DeviceConnectionType", DeviceConnectionType.ALWAYS, "device_connection.type"),
+    ("int", 0, """
+        experimental.multi_replica_distribution.process_index
+        experimental.multi_replica_distribution.process_count io_tiles.num_io_tiles ipu_model.tiles_per_ipu
+        optimizations.maximum_cross_replica_sum_buffer_size optimizations.maximum_reduce_scatter_buffer_size
+        optimizations.maximum_inter_ipu_copies_buffer_size optimizations.maximum_send_recv_cluster_size
+        optimizations.maximum_reduce_many_buffer_size optimizations.maximum_all_gather_buffer_size
+        optimizations.triangular_solve_expander_block_size optimizations.cholesky_block_size
+    """),
+    ("StochasticRoundingBehaviour", StochasticRoundingBehaviour.OFF, "floating_point_behaviour.esr"),
+    ("float", 0.9, "io_tiles.available_memory_proportion"),
+    ("bool", True, """
+        ipu_model.compile_ipu_code optimizations.math.dot_strength optimizations.prefetch_data_streams
+        optimizations.enable_graph_outlining optimizations.merge_infeed_io_copies
+        optimizations.enable_gather_simplifier optimizations.enable_dynamic_slice_replacement
+    """),
+    ("str", 'ipu2', "ipu_model.version"),
+    ("int", 1, "norms.experimental.distributed_batch_norm_replica_group_size"),
+    ("int", 128, "optimizations.minimum_remote_tensor_size"),
+    ("MergeRemoteBuffersBehaviour", MergeRemoteBuffersBehaviour.IF_BENEFICIAL, """
+        optimizations.merge_remote_buffers
+    """),
+    ("SchedulingAlgorithm", SchedulingAlgorithm.CHOOSE_BEST, "scheduling.algorithm"),
+    ("int", 5, "scheduling.maximum_scheduler_lookahead_depth"),
+    ("int", 64, "scheduling.maximum_scheduler_search_space_size"),
+]  # fmt: skip
 
 
 ENUMS = {
@@ -94,7 +79,7 @@ ENUMS = {
 
 
 def test_the_attributes_and_enums_are_those_of_the_contract():
-    assert set(IPUConfig().to_dict()) == {name for name, _, _ in ATTRIBUTES}
+    assert set(IPUConfig().to_dict()) == {name for _, _, names in ATTRIBUTES for name in names.split()}
     for enum, names in ENUMS.items():
         assert {name: member.value for name, member in enum.__members__.items()} == {
             name: value for value, name in enumerate(names.split())
@@ -117,7 +102,9 @@ HEADINGS = {
 }
 
 
-@pytest.mark.parametrize(("name", "type_name", "default"), ATTRIBUTES)
+@pytest.mark.parametrize(
+    ("name", "type_name", "default"), [(name, *values) for *values, names in ATTRIBUTES for name in names.split()]
+)
 def test_attribute_has_type_default_and_documentation(name, type_name, default):
     config = IPUConfig()
     metadata = config.get_attribute_metadata(name)

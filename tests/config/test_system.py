@@ -61,9 +61,9 @@ def test_arguments_are_checked(refused):
     for config in (None, {}, "config", IPUConfig, IPUConfig().io_tiles):
         refused(TypeError, "`config` must be an `IPUConfig`", configure_ipu_system, config)
     for arguments, words in (
-        ({"device": 3}, r"`device` must be the name of a host device.*`3`"),
+        ({"device": 3}, "`device` must be the name of a host device.*but is 3"),
         ({"device": None}, "`device` must be"),
-        ({"reset_configuration": 1}, "`reset_configuration` must be `True` or `False`, and `1`"),
+        ({"reset_configuration": 1}, "`reset_configuration` must be True or False, but is 1"),
     ):
         refused(TypeError, words, configure_ipu_system, IPUConfig(), **arguments)
     refused(TypeError, "`device` must be", IPUConfig().configure_ipu_system, device=None)
@@ -148,7 +148,7 @@ def test_a_wrong_file_is_refused_with_its_name_and_the_attribute(tmp_path, text,
 
 
 def test_what_is_no_path_or_no_configuration_is_refused(tmp_path, refused):
-    refused(TypeError, "`path` must be the path of a file, and `3` is none", load, 3)
+    refused(TypeError, "`path` must be the path of a file, but is 3", load, 3)
     refused(TypeError, "`config` must be an `IPUConfig`", save, tmp_path / "ipu.json", {})
     assert not (tmp_path / "ipu.json").exists()
     refused(FileNotFoundError, r"ipu\.json", load, tmp_path / "ipu.json")

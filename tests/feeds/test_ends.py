@@ -70,10 +70,10 @@ def _failing_map(x: Any) -> Any:
         return tf.identity(x)
 
 
-def _raising(error: Exception) -> Any:
+def _raising(kind: type[Exception], *arguments: Any) -> Any:
     def raise_at_three(x: Any) -> Any:
         if x == 3:
-            raise error
+            raise kind(*arguments)
         return x
 
     def function(x: Any) -> Any:
@@ -94,11 +94,11 @@ def _missing_file(x: Any) -> Any:
 FAILING = {
     "assertion": lambda dataset: dataset.map(_failing_map),
     "missing file": lambda dataset: dataset.map(_missing_file),
-    "value error": lambda dataset: dataset.map(_raising(ValueError("a bad value"))),
-    "key error": lambda dataset: dataset.map(_raising(KeyError("no such key"))),
-    "memory error": lambda dataset: dataset.map(_raising(MemoryError("too much"))),
-    "not implemented": lambda dataset: dataset.map(_raising(NotImplementedError("not yet"))),
-    "tensorflow error": lambda dataset: dataset.map(_raising(tf.errors.DataLossError(None, None, "lost it"))),
+    "value error": lambda dataset: dataset.map(_raising(ValueError, "a bad value")),
+    "key error": lambda dataset: dataset.map(_raising(KeyError, "no such key")),
+    "memory error": lambda dataset: dataset.map(_raising(MemoryError, "too much")),
+    "unimplemented": lambda dataset: dataset.map(_raising(NotImplementedError, "no kernel does it")),
+    "tensorflow error": lambda dataset: dataset.map(_raising(tf.errors.DataLossError, None, None, "lost it")),
     "generator": lambda dataset: Dataset.from_generator(_failing_generator, output_signature=SCALAR),
     "parallel map": lambda dataset: dataset.map(_failing_map, num_parallel_calls=2).prefetch(2),
 }

@@ -43,7 +43,7 @@ def test_large_elements_leave_no_memory_behind_and_mode_last_holds_one(infeed_of
 
 
 PREAMBLE = """
-import ctypes, resource, time
+import ctypes, resource
 from pathlib import Path
 import numpy as np
 import tensorflow_ipu as ipu, tensorflow as tf
@@ -89,14 +89,13 @@ other = ipu.IPUInfeedQueue(of_map.with_options(options))
 with no_threads():  # All that outlasts a queue is there: the next to ask for a thread would be TensorFlow's dataset.
     refused(lambda: other.initializer, "no further thread (`ipu-try`", "ulimit -u")
 other.initializer
-end = time.monotonic() + 60
-while native.ipu_infeed_ready(queue._feed.number) < 3:
-    assert time.monotonic() < end, "the queue does not fill"
-    time.sleep(0.001)
-del queue, other
+strategy = ipu.IPUStrategy()
+ipu.feeds.set_wait_limit(60)
+take = tf.function(lambda: (queue._dequeue(), other._dequeue()), jit_compile=True)
+assert [[float(x) for x in strategy.run(take)] for _ in range(3)] == [[1, 0], [1, 1], [1, 2]]
+del queue, other, take
 print("threads")
 
-strategy = ipu.IPUStrategy()
 queue = ipu.IPUOutfeedQueue()
 
 @tf.function(jit_compile=True)

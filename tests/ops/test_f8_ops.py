@@ -163,8 +163,8 @@ def test_arguments_that_cannot_be_are_refused(refused):
     for call, kind, message in (
         (lambda: QuarterTensor(tf.ones([2]), 0), TypeError, "`data` must be uint8, but is float32"),
         (lambda: create_metadata(2), ValueError, "`fmt`"),
-        (lambda: create_metadata(Format.F143, 32), ValueError, "`scale`"),
-        (lambda: create_metadata(Format.F143, -33), ValueError, "`scale`"),
+        (lambda: create_metadata(Format.F143, 32), ValueError, "`scale=32`"),
+        (lambda: create_metadata(Format.F143, -33), ValueError, "`scale=-33`"),
         (lambda: GenericFloat(24, 0, 200), ValueError, r"3 faults:[^$]*`man`[^$]*`exp`[^$]*`bias`"),
         (lambda: GenericFloat(3, 4, 7, calc_type="int"), RuntimeError, "`calc_type`"),
         (lambda: GenericFloat(calc_type="fp16"), RuntimeError, "use 'fp32'"),

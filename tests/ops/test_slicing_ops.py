@@ -153,11 +153,11 @@ def test_arguments_that_cannot_be_are_refused(refused):
     halves = tf.ones([1, 6], tf.float16)
     for call, kind, message in (
         (lambda: dynamic_slice(X, 2, 0, 1), ValueError, r"`dim` is 2, and `input` has shape \(4, 6\)"),
-        (lambda: dynamic_slice(X, True, 0, 1), TypeError, "`dim` must be a whole number"),
+        (lambda: dynamic_slice(X, True, 0, 1), TypeError, "`dim` must be an int"),
         (lambda: dynamic_slice(X, 0, 0, 5), ValueError, "`size` is 5, and dimension 0 of `input` has 4 places"),
-        (lambda: dynamic_slice(X, 0, 0, tf.constant(1)), TypeError, "`size` must be a whole number"),
+        (lambda: dynamic_slice(X, 0, 0, tf.constant(1)), TypeError, "`size` must be an int"),
         (lambda: dynamic_slice(X, 0, 0.5, 1), TypeError, "`start` must be a whole number, but is of type float32"),
-        (lambda: dynamic_slice(X, 0, 0, 2, step=0), ValueError, "`step` must be 1 or more, but is 0"),
+        (lambda: dynamic_slice(X, 0, 0, 2, step=0), ValueError, "`step=0` must be 1 or more"),
         (lambda: dynamic_update(X, X[:2], 0, 0, 1), ValueError, r"`src` has shape \(2, 6\).*\(1, 6\)"),
         (lambda: dynamic_update(X, halves, 0, 0, 1), TypeError, "float32, and `src` of type float16"),
     ):
