@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import metrics
 from tensorflow_ipu._base.checks import is_number
-from tensorflow_ipu._base.page import PageView, small_page, table
+from tensorflow_ipu._base.notebook import Facts, NotebookView, Table
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu.feeds._native_object import NativeObject
 from tensorflow_ipu.programs import in_function, in_plain_graph
@@ -52,7 +52,7 @@ class NoOperation:
         raise TypeError(f"`{self._name}` is a property, which has acted by now: write it without brackets")
 
 
-class Queue(PageView):
+class Queue(NotebookView):
     """What infeed and outfeed queues have in common: the feed that they own, or the state that they were passed as."""
 
     _device: str
@@ -73,7 +73,7 @@ class Queue(PageView):
         """What a notebook shows of this kind of queue, by what it is."""
         raise NotImplementedError
 
-    def _page(self) -> str:
+    def _facts(self) -> Facts:
         kind = self._name.partition("_")[0].capitalize()
         counters = {"Elements": "elements so far", "Bytes": "bytes so far", "Ready": "elements that are ready"}
         counts = {what: metrics.counter_value(f"{kind}{name}:{self._name}") for name, what in counters.items()}
@@ -82,7 +82,7 @@ class Queue(PageView):
             **self._described(),
             **{what: f"{n:,}" for what, n in counts.items() if n},
         }
-        return small_page(f"{type(self).__name__} {self._name}", "", table(("", ""), list(described.items())))
+        return Facts(f"{type(self).__name__} {self._name}", "", [Table(list(described.items()))])
 
     def _state(self) -> tf.Tensor:
         """The resource that names the queue to the program being traced."""

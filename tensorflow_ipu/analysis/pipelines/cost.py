@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensorflow_ipu._base.checks import Faults, is_int, is_number, note_bool
-from tensorflow_ipu._base.page import PageView, small_page, table
+from tensorflow_ipu._base.notebook import NotebookView
 from tensorflow_ipu._base.units import format_bytes
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.plan import (
@@ -368,7 +368,7 @@ class IpuCost:
 
 
 @dataclass(frozen=True)
-class PlanCost(PageView):
+class PlanCost(NotebookView):
     """What a plan costs; shares are of the time of all IPUs together, and sum to 1.
 
     Attributes:
@@ -411,25 +411,13 @@ class PlanCost(PageView):
         return max(ipu.stash_bytes for ipu in self.ipus)
 
     @property
-    def _said(self) -> str:
+    def _summary(self) -> str:
+        """The figures in a sentence."""
         memory = f", at most {format_bytes(self.peak_bytes)} on an IPU" if self.peak_bytes else ""
         return f"time {self.time:.4g}, {self.bubble_share:.0%} bubble{memory}"
 
     def __repr__(self) -> str:
-        return f"<PlanCost of {self.plan.heading}: {self._said}>"
-
-    def _page(self) -> str:
-        rows = [
-            (
-                ipu.ipu,
-                ", ".join(name for name, _ in ipu.depths),
-                f"{ipu.busy / self.time if self.time else 0:.0%}",
-                *map(format_bytes, (ipu.stash_bytes, ipu.weight_bytes, ipu.on_chip_bytes, ipu.off_chip_bytes)),
-            )
-            for ipu in self.ipus
-        ]
-        heads = ("IPU", "stages", "busy", "stash", "weights", "on the chip", "off it")
-        return small_page(f"Cost of {self.plan.heading}", f"{self._said}.", table(heads, rows, numbers=5))
+        return f"<PlanCost of {self.plan.heading}: {self._summary}>"
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._base import files
 from tensorflow_ipu._base.chrome import Chrome
-from tensorflow_ipu._base.page import page_of, small_page
 from tensorflow_ipu._base.units import format_bytes, format_seconds, round_ticks, tick_label
 from tensorflow_ipu.analysis.pipelines.cost import PlanCost, Span, StageCosts, plan_cost, timeline
 from tensorflow_ipu.pipelining.schedule.plan import (
@@ -221,20 +218,11 @@ def _figure(
 
 def picture_of(
     plans: Sequence[Plan], stage_costs: StageCosts = None, *, machine: System | Machine | str | None = None
-) -> str:
-    """The picture of `draw_plans` as an element of a page."""
+) -> bytes:
+    """Returns the picture of `draw_plans` as PNG."""
     written = io.BytesIO()
     _figure(plans, stage_costs, None, machine).savefig(written, format="png")
-    words = escape("; ".join(plan.heading for plan in plans))
-    source = base64.b64encode(written.getvalue()).decode()
-    return f'<img alt="{words}" style="max-width: 100%" src="data:image/png;base64,{source}">'
-
-
-@page_of.register
-def _(plan: Plan) -> str:
-    return small_page(
-        f"Plan {plan.name}", f"{plan.heading}. Boxes are as long as `plan_cost` has it by default.", picture_of([plan])
-    )
+    return written.getvalue()
 
 
 def _matplotlib() -> tuple[type[Figure], type[FigureCanvasAgg]]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tensorflow_ipu.analysis import machine
-from tensorflow_ipu.analysis.machine import Memory, NotAsked, Recipe, Report, Suggestion, advice_of_reading, changed
-from tensorflow_ipu.analysis.machine.recipe import recipe_of_reading
+from tensorflow_ipu.analysis.machine import Memory, NotAsked, Recipe, Report, Suggestion, advice_of_reading
+from tensorflow_ipu.analysis.machine.search import Effect, Setting, changing, effect_of, recipe_of_reading
 from tensorflow_ipu.analysis.pipelines.cost import (
     PlanCost,
     Prices,
@@ -31,8 +30,20 @@ from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES, o
 from tensorflow_ipu.pipelining.stages.part import Place
 from tensorflow_ipu.programs import power_of_2
 
+if TYPE_CHECKING:
+    from typing import TypeGuard
+
 Asked = Iterator[Suggestion | NotAsked | Recipe]
 _HALVES = ("forward", "update", "activation_bytes", "weight_bytes", "state_bytes", "off_chip_bytes")
+
+
+class PlanChange(NamedTuple):
+    """Another plan of a pipeline; `cut` is a stage that becomes two."""
+
+    schedule: PipelineSchedule
+    recomputation: RecomputationMode | None
+    micro_batches: int
+    cut: int | None = None
 
 
 @dataclass(frozen=True)
@@ -42,145 +53,115 @@ class Planned:
     report: Report
     plan: Plan
     costs: StageCosts
-    again: Callable[..., Report]
     proportion: float | None
     read: Callable[..., Planned]
 
     def advice(self) -> Asked:
-        """All of it."""
-        yield from advice_of_reading(self.report, self.again, self.proportion)
+        yield from advice_of_reading(self.report, lambda **changes: self.read(**changes).report, self.proportion)
         plan = self.plan
         if plan.phased or plan.name == "Sharded" or plan.batch_serialization_iterations > 1:
             why = f"it runs as {plan.name!r}: `compare_plans` costs pipelines of its stages"
             yield NotAsked("recomputation, schedules, stages", why)
             return
+        modes = SUPPORTED_MODES[plan.schedule] if plan.training else ()
+        recomputing = {_words_of(mode): self._moved(recomputation=mode) for mode in modes}
         if self.report.fits is not True:
-            yield from filter(None, [self._recipe()])
-        yield from self._modes()
-        yield from self._schedules()
+            yield from recipe_of_reading(
+                self.report, self._evaluate, recomputing if plan.recomputation is None else None
+            )
+        others = {None: "no recomputation"} | {mode: _words_of(mode) for mode in modes} if plan.training else {}
+        for mode, words in others.items():
+            if mode is not plan.recomputation:
+                yield self._answer(words, recomputation=mode)
+        for schedule in PipelineSchedule:
+            if schedule is not plan.schedule:
+                modes = SUPPORTED_MODES[schedule]
+                mode = plan.recomputation if plan.recomputation in (None, *modes) else modes[0]
+                yield self._answer(f"`PipelineSchedule.{schedule.name}`", schedule=schedule, recomputation=mode)
         count = 2 * plan.micro_batches
         words = f"`gradient_accumulation_count` of {count} in place of {plan.micro_batches}"
-        yield from self._asked(words, mode=plan.recomputation, micro_batches=count)
-        yield from self._one_more_stage()
+        yield self._answer(words, micro_batches=count)
+        yield self._one_more_stage()
         yield NotAsked(
             "other micro-batches",
             "the stages are traced for the shapes of theirs: ask for a report of a program with others",
             of_models=True,
         )
 
-    def _recipe(self) -> Recipe | None:
-        """What helps together: what reading the passes again tells, of stages that recompute or not."""
+    def _moved(self, **changes: Any) -> Callable[[Setting], Setting | None]:
         plan = self.plan
-        wanted = SUPPORTED_MODES[plan.schedule] if plan.training and plan.recomputation is None else ()
-        modes = {f"recomputation (`RecomputationMode.{mode.name}`)": mode for mode in wanted}
+        return changing(plan=PlanChange(plan.schedule, plan.recomputation, plan.micro_batches)._replace(**changes))
 
-        def again(plan: str = "", **changes: Any) -> Report:
-            planned = self.read(**changes)
-            return planned._as(modes[plan]) if plan else planned.report
+    def _evaluate(self, setting: Setting) -> Effect:
+        changes = setting.reading()
+        planned = self.read(**changes) if changes else self
+        read = planned.report if setting.plan is None else planned._changed(cast("PlanChange", setting.plan))
+        return effect_of(self.report, read, setting.state, self.plan.repeat_count)
 
-        return recipe_of_reading(self.report, again, plan.repeat_count, modes)
-
-    def _as(self, mode: RecomputationMode) -> Report:
+    def _answer(self, words: str, **changes: Any) -> Suggestion | NotAsked:
+        """Returns the effect of another plan, of the next number of micro-batches that its schedule takes."""
         plan = self.plan
-        return self._with(self._planned(self._mapping(), plan.micro_batches, plan.schedule, mode), self.costs)
-
-    def _mapping(self) -> list[Any]:
-        plan = self.plan
-        return [list(ipus) if many else ipus[0] for ipus, many in zip(plan.mapping, plan.concurrent, strict=True)]
-
-    def _planned(
-        self, mapping: list[Any], count: int, schedule: PipelineSchedule, mode: RecomputationMode | None
-    ) -> Plan:
-        """The plan of so many micro-batches, by another schedule or with other recomputation."""
-        return pipeline_plan(
-            len(mapping),
-            count,
-            schedule,
-            device_mapping=mapping,
-            training=self.plan.training,
-            recomputation_mode=mode,
-            repeat_count=self.plan.repeat_count,
-        ).offloaded(**self.plan.offloads)
-
-    def _modes(self) -> Asked:
-        """Other recomputation."""
-        plan = self.plan
-        if not plan.training:
-            return
-        for mode in (None, *SUPPORTED_MODES[plan.schedule]):
-            if mode is not plan.recomputation:
-                words = "no recomputation" if mode is None else f"recomputation (`RecomputationMode.{mode.name}`)"
-                yield from self._asked(words, mode=mode)
-
-    def _schedules(self) -> Asked:
-        """Other schedules, with the recomputation that there is, or the one that they have."""
-        plan = self.plan
-        for schedule in PipelineSchedule:
-            if schedule is plan.schedule:
-                continue
-            modes = SUPPORTED_MODES[schedule]
-            mode = plan.recomputation if plan.recomputation in (None, *modes) else modes[0]
-            yield from self._asked(f"`PipelineSchedule.{schedule.name}`", schedule=schedule, mode=mode)
-
-    def _one_more_stage(self) -> Asked:
-        """The slowest stage, cut in two that are equal: a program does not say where it could really be cut."""
-        plan, costs = self.plan, self._flat_costs()
-        words = "one more stage"
-        if costs is None or len(plan.ipus) < plan.stages:
-            yield NotAsked(words, "stages have concurrent parts, or share IPUs: `compare_plans` costs other mappings")
-            return
-        slowest = max(range(plan.stages), key=lambda stage: costs[stage].forward + backward_time(costs[stage]))
-        halves = [_half(costs[slowest])] * 2
-        more = [*costs[:slowest], *halves, *costs[slowest + 1 :]]
-        words += f" on an IPU of its own: stage {slowest}, the slowest, cut in two that take equally long"
-        words += f" (a replica then has {power_of_2(len(more))} IPUs)"
-        yield from self._asked(words, mode=plan.recomputation, costs=more)
-
-    def _flat_costs(self) -> list[StageCost] | None:
-        if not isinstance(self.costs, Sequence):
-            return None
-        found = [cost for cost in self.costs if isinstance(cost, StageCost)]
-        return found if len(found) == len(self.costs) else None
-
-    def _asked(
-        self,
-        words: str,
-        *,
-        schedule: PipelineSchedule | None = None,
-        mode: RecomputationMode | None,
-        micro_batches: int | None = None,
-        costs: list[StageCost] | None = None,
-    ) -> Asked:
-        """What another plan does, of the next number of micro-batches that its schedule takes."""
-        plan = self.plan
-        schedule = plan.schedule if schedule is None else schedule
-        mapping = self._mapping() if costs is None else list(range(len(costs)))
-        ipus = [tuple(each) if isinstance(each, list) else (each,) for each in mapping]
-        if schedule is PipelineSchedule.Interleaved and plan.training and len(set(ipus)) < len(ipus):
-            yield NotAsked(words, "Interleaved trains with one stage an IPU only")
-            return
-        wanted = micro_batches or plan.micro_batches
-        multiple = overlap_length(schedule, ipus, plan.training)
-        count = -(-wanted // multiple) * multiple
-        if count != wanted:
+        change = PlanChange(plan.schedule, plan.recomputation, plan.micro_batches)._replace(**changes)
+        mapping = list(plan.mapping) if change.cut is None else [(ipu,) for ipu in range(plan.stages + 1)]
+        if change.schedule is PipelineSchedule.Interleaved and plan.training and len(set(mapping)) < len(mapping):
+            return NotAsked(words, "Interleaved trains with one stage an IPU only")
+        multiple = overlap_length(change.schedule, mapping, plan.training)
+        count = -(-change.micro_batches // multiple) * multiple
+        if count != change.micro_batches:
             words += f", and `gradient_accumulation_count` of {count}, a multiple of {multiple}"
-        other = self._planned(mapping, count, schedule, mode)
-        yield changed(words, self.report, self._with(other, self.costs if costs is None else costs))
+        return self._evaluate(Setting(plan=change._replace(micro_batches=count))).as_suggestion(words)
 
-    def _with(self, plan: Plan, costs: StageCosts) -> Report:
-        """The report with another plan of stages that cost so much: what differs between the plans' costs differs in it."""
-        report, timeline = self.report, self.report.timeline
+    def _one_more_stage(self) -> Suggestion | NotAsked:
+        """Returns the effect of cutting the slowest stage in two equal ones: a program does not tell where it can be cut."""
+        plan, costs = self.plan, self.costs
+        words = "one more stage"
+        if not _are_plain(costs) or len(plan.ipus) < plan.stages:
+            return NotAsked(words, "stages have concurrent parts, or share IPUs: `compare_plans` costs other mappings")
+        slowest = max(range(plan.stages), key=lambda stage: costs[stage].forward + backward_time(costs[stage]))
+        words += f" on an IPU of its own: stage {slowest}, the slowest, cut in two that take equally long"
+        return self._answer(f"{words} (a replica then has {power_of_2(plan.stages + 1)} IPUs)", cut=slowest)
+
+    def _changed(self, change: PlanChange) -> Report:
+        """Returns the report with another plan: the plans' costs differ as it does."""
+        plan, costs, report, timeline = self.plan, self.costs, self.report, self.report.timeline
+        mapping: list[Any] = [
+            list(ipus) if many else ipus[0] for ipus, many in zip(plan.mapping, plan.concurrent, strict=True)
+        ]
+        if change.cut is not None:
+            assert _are_plain(costs)
+            costs = [*costs[: change.cut], *[_half(costs[change.cut])] * 2, *costs[change.cut + 1 :]]
+            mapping = list(range(len(costs)))
+        other = pipeline_plan(
+            len(mapping),
+            change.micro_batches,
+            change.schedule,
+            device_mapping=mapping,
+            training=plan.training,
+            recomputation_mode=change.recomputation,
+            repeat_count=plan.repeat_count,
+        ).offloaded(**plan.offloads)
         assert timeline is not None
-        before = plan_cost(self.plan, self.costs, machine=report.system)
-        after = plan_cost(plan, costs, machine=report.system)
-        share = plan.micro_batches / self.plan.micro_batches
+        before = plan_cost(plan, self.costs, machine=report.system)
+        after = plan_cost(other, costs, machine=report.system)
+        share = other.micro_batches / plan.micro_batches
         return replace(
             report,
-            timeline=replace(timeline, seconds=after.time, micro_batches=plan.micro_batches, bubble=after.bubble_share),
+            timeline=replace(
+                timeline, seconds=after.time, micro_batches=other.micro_batches, bubble=after.bubble_share
+            ),
             operations=tuple(replace(row, host=share * row.host) if row.host else row for row in report.operations),
             memories=tuple(_memories(report.memories, before, after)),
             again=None,
         )
+
+
+def _words_of(mode: RecomputationMode) -> str:
+    return f"recomputation (`RecomputationMode.{mode.name}`)"
+
+
+def _are_plain(costs: StageCosts) -> TypeGuard[Sequence[StageCost]]:
+    """Returns True if each stage has one part."""
+    return isinstance(costs, Sequence) and all(isinstance(cost, StageCost) for cost in costs)
 
 
 def _memories(memories: Sequence[Memory], before: PlanCost, after: PlanCost) -> Iterator[Memory]:
@@ -219,22 +200,18 @@ def report_of_pipeline(
 ) -> machine.Report:
     """Predicts what a machine makes of a pipeline, whose program is still there, from its plan and its passes."""
     passes = passes_of(pipeline, system, replicas, prefetch, trip_counts)
-    report = _report(pipeline, passes, program)
-
-    def again(**changes: Any) -> machine.Report:
-        return _report(pipeline, passes.again(**changes), program)
 
     @functools.lru_cache(maxsize=8)
     def read(**changes: Any) -> Planned:
-        found = passes.again(**changes)
+        found = passes.again(**changes) if changes else passes
         costs = costs_of_passes(pipeline, found)
-        return Planned(_report(pipeline, found, program), pipeline.plan, costs, again, passes.proportion, read)
+        return Planned(_report(pipeline, found, program), pipeline.plan, costs, passes.proportion, read)
 
-    def asks(of: machine.Report, retrace: bool) -> Asked:
+    def asks(report: Report, retrace: bool) -> Asked:
         del retrace  # There is a program, and nothing to trace it from.
-        return dataclasses.replace(read(), report=of).advice()
+        return replace(read(), report=report).advice()
 
-    return replace(report, asks=asks, again=again)
+    return replace(read().report, asks=asks, again=lambda **changes: read(**changes).report)
 
 
 def _report(pipeline: TracedPipeline, passes: Passes, program: str) -> machine.Report:

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.analysis.precision._figures import figures_of
+from tensorflow_ipu.analysis.precision.figures import figures_of
 from tensorflow_ipu.machine import (
     Memory,
     NotAsked,

@@ -1,4 +1,4 @@
-"""Combines changes of a Keras model until it fits: settings, what each comes to, and the code that makes them."""
+"""The search for changes of a Keras model: the effect of each, and the code that makes them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tensorflow_ipu import pipelining, programs
 from tensorflow_ipu.analysis import machine
-from tensorflow_ipu.analysis.machine import Memory, Recipe, Report
-from tensorflow_ipu.analysis.machine.recipe import (
-    FITS,
-    HALF,
+from tensorflow_ipu.analysis.machine import Memory, NotAsked, Recipe, Report, Suggestion
+from tensorflow_ipu.analysis.machine.memory import FITS
+from tensorflow_ipu.analysis.machine.search import (
     STATE_OFF_CHIP,
     TIGHT,
     Effect,
+    Moves,
+    Setting,
+    changing,
     configuration,
+    half_moves,
     left_over,
     searched,
+    tight_moves,
     words_of_proportion,
 )
 from tensorflow_ipu.analysis.pipelines.comparison import Pieces, joined
@@ -32,20 +36,8 @@ MOST_STAGES = 64
 # What moving the state of the optimizer may cost, as a share of the time of an update.
 _MOVING = 0.1
 _TRIES = 3
+_OPTION = "`gradient_accumulation_steps_per_replica`"
 _SCALED = ("forward", "activation_bytes", "input_bytes", "temporary_bytes")
-
-
-@dataclasses.dataclass(frozen=True)
-class Setting:
-    """How a model is trained; `stages` of a model without a pipeline is 1, and with `recompute` alone they share IPU 0."""
-
-    samples: int
-    steps: int
-    stages: int = 1
-    recompute: bool = False
-    halved: bool = False
-    offload: bool = False
-    proportion: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +70,7 @@ class Layout:
                 found["pipeline_schedule"] = pipelining.PipelineSchedule.Sequential
                 mode = RecomputationMode.RecomputeAndBackpropagateInterleaved
             found["recomputation_mode"] = mode
-        if self.setting.offload:
+        if not self.setting.state:
             found["offload_weight_update_variables"] = True
         return found
 
@@ -108,23 +100,39 @@ class Layout:
         yield ")"
 
 
-class Recipes:
-    """A model with what is known of it, and what it takes to trace it otherwise."""
+class ModelSearch:
+    """The search for changes of a model: what is known of it, and functions that trace it otherwise.
+
+    Attributes:
+      report: The report on the model as it is.
+      start: How the model is trained.
+      training: Whether the report is of training.
+      cut: Returns the pieces of the model.
+      rescaled: Returns the report of so many times the micro-batch, with so many micro-batches an update.
+      traced: Returns the report of a layout.
+      pipelined: Whether the model has a pipeline.
+      kept: The options of the pipeline, or of accumulation.
+    """
 
     def __init__(
         self,
         report: Report,
         start: Setting,
-        pieces: Pieces | None,
-        traced: Callable[[Layout], Report] | None,
+        *,
+        training: bool,
+        cut: Callable[[], Pieces],
+        rescaled: Callable[[float, int], Report],
+        traced: Callable[[Layout], Report],
         pipelined: bool,
         kept: Mapping[str, object],
     ) -> None:
-        """Takes the pieces of the model and what traces it, which are None where nothing is to be traced."""
         self.report = report
         self.start = start
-        self.pieces = pieces
-        self.traced = traced
+        self.pieces: Pieces | None = None
+        self._training = training
+        self._cut_model = cut
+        self._rescaled = rescaled
+        self._traced = traced
         self._pipelined = pipelined
         self._kept = kept
         # All of them are asked for the same more than once.
@@ -132,9 +140,88 @@ class Recipes:
         self._read_pieces = functools.cache(self._read_pieces)
         self._cut = functools.cache(self._cut)
 
-    def recipe(self) -> Recipe | None:
-        """The changes after which the model fits, or is as near to that as they lead; None where nothing helps."""
-        excess, tries = 1.0, 0  # By how much more memory a trace takes than was taken for.
+    def advice(self, retrace: bool) -> Iterator[Suggestion | NotAsked | Recipe]:
+        """Yields the effects of other micro-batches, recomputation and stages, and a recipe if the model may not fit."""
+        if not retrace:
+            words = "other micro-batches" + (", recomputation, more stages" if self._training else "")
+            yield NotAsked(words, "they take another trace of the model: `report.advice(retrace=True)` asks")
+        else:
+            yield self._micro_batches()
+        if not self._training:
+            return
+        if retrace:
+            try:
+                self.pieces = self._cut_model()
+            except (ValueError, NotImplementedError, RuntimeError) as exc:
+                yield NotAsked("recomputation, more stages", f"the model cannot be cut: {exc}")
+            else:
+                if self.start.stages == 1:
+                    yield from self._recomputation()
+                yield from self._more_stages()
+        if self.report.fits is not True:
+            yield from filter(None, [self.recipe(retrace)])
+
+    # Changes alone.
+
+    def _micro_batches(self) -> Suggestion | NotAsked:
+        """Returns the effect of half the micro-batch, or twice if the model fits, for an update of as many samples."""
+        size, steps = self.start.samples, self.start.steps
+        samples, count = (2 * size, max(1, steps // 2)) if self.report.fits else (size // 2, 2 * steps)
+        words = f"micro-batches of {samples} in place of {size}"
+        if not samples or (samples < size and size % 2):
+            return NotAsked(words, "a micro-batch is of whole samples")
+        memory = self.report.memory
+        if samples < size and memory.always > memory.capacity:
+            return NotAsked(words, "what is there all the time is too large at any size")
+        if self._training and count != steps:
+            words += f", and {_OPTION} of {count}"
+        try:
+            made = self._rescaled(samples / size, count if self._training else steps)
+        except Exception as exc:  # TensorFlow's too, where a schedule takes other multiples.
+            return NotAsked(words, str(exc).splitlines()[0])
+        return machine.changed(words, self.report, made, samples / size)
+
+    def _recomputation(self) -> Iterator[Suggestion]:
+        """Yields the effect of stages that are all on one IPU, each recomputed before its backward pass."""
+        setting = dataclasses.replace(self.start, recompute=True)
+        effect = self._effect(setting)
+        if effect is not None:
+            count = max(self._cut(setting)[0]) + 1
+            yield effect.as_suggestion(
+                f"recomputation: {count} stages, all on IPU 0 (`device_mapping=[0] * {count}`, `PipelineSchedule.Sequential`,"
+                " `RecomputationMode.RecomputeAndBackpropagateInterleaved`)"
+            )
+
+    def _more_stages(self) -> Iterator[Suggestion | NotAsked]:
+        """Yields the effect of the next number of stages that replicas can have; if these do not fit, of twice as many."""
+        assert self.pieces is not None
+        count, pieces = self.start.stages, len(self.pieces.costs)
+        verdict = ""
+        while verdict != FITS and count < MOST_STAGES:
+            count = programs.power_of_2(count + 1)
+            words = f"{count} stages, one an IPU, as `pipelining.balance` cuts them"
+            if pieces < count:
+                yield NotAsked(words, f"the model has {pieces} layers")
+                return
+            steps = self.start.steps if self.start.stages > 1 else 0
+            setting = dataclasses.replace(self.start, stages=count, steps=steps, recompute=None)
+            try:
+                plan = self._cut(setting)[1].plan
+            except Exception as exc:  # TensorFlow's, where a schedule takes other multiples.
+                yield NotAsked(words, str(exc).splitlines()[0])
+                return
+            recomputed = " with recomputation" * (plan.recomputation is not None)
+            words += f"{recomputed} ({plan.micro_batches} micro-batches; a replica then has {count} IPUs)"
+            effect = self._effect(setting)
+            assert effect is not None
+            verdict = effect.memory.verdict
+            yield effect.as_suggestion(words)
+
+    # Changes together.
+
+    def recipe(self, retrace: bool) -> Recipe | None:
+        """Returns the changes after which the model fits, or is as near to that as they lead; None if nothing helps."""
+        excess, tries = 1.0, 0  # By how much more memory a trace takes than was predicted.
         while True:
             tries += 1
             names = searched(self.start, self._moves(), functools.partial(self._effect, excess=excess))
@@ -145,7 +232,7 @@ class Recipes:
             effects = [(self._words(name, one), self._effect(one, excess)) for name, one in names]
             steps = [each.as_suggestion(words) for words, each in effects if each is not None]
             memory = next(each.memory for _, each in reversed(effects) if each is not None)
-            whole = self._traced_as(layout)
+            whole = self._traced_as(layout) if retrace else None
             if whole is None:
                 break
             seconds = whole.step_seconds / last.samples
@@ -155,19 +242,19 @@ class Recipes:
                 memory = whole.memory
                 break
             excess *= whole.memory.high / memory.high
-        left = "" if memory.verdict == FITS else self._left(memory, layout)
+        left = "" if memory.verdict == FITS else self._left(memory, layout, retrace)
         return Recipe(tuple(steps), "\n".join(layout.code()), whole is not None, left)
 
     def _traced_as(self, layout: Layout) -> Report | None:
         try:
-            return None if self.traced is None else self.traced(layout)
+            return self._traced(layout)
         except Exception as exc:  # TensorFlow's too, where options of the model exclude others.
             _logger.warning("the recipe was not traced as a whole: %s", str(exc).splitlines()[0])
             return None
 
-    def _left(self, memory: Memory, layout: Layout) -> str:
+    def _left(self, memory: Memory, layout: Layout, retrace: bool) -> str:
         text = left_over(memory, layout.ipus)
-        if self.pieces is None and self.traced is not None:
+        if self.pieces is None and retrace:
             return f"{text}; the model cannot be cut into stages"
         if self.pieces is None:
             return f"{text}. `report.advice(retrace=True)` also tries other micro-batches, recomputation and stages"
@@ -184,7 +271,7 @@ class Recipes:
         assert self.pieces is not None
         stages = programs.power_of_2(setting.stages + 1)
         while stages <= len(self.pieces.costs):
-            found = self._effect(dataclasses.replace(setting, stages=stages, recompute=True), 1.0)
+            found = self._effect(dataclasses.replace(setting, stages=stages, recompute=True))
             if found is not None and found.memory.verdict == FITS:
                 return f"{stages} IPUs would do, and the machine has {self.report.system.ipus}"
             stages *= 2
@@ -202,28 +289,26 @@ class Recipes:
 
     # Moves.
 
-    def _moves(self) -> dict[str, Callable[[Setting], Setting | None]]:
-        found: dict[str, Callable[[Setting], Setting | None]] = {}
-        if any("f32[" in each.shape for each in self.report.operations):
-            found[HALF] = lambda one: None if one.halved else dataclasses.replace(one, halved=True)
+    def _moves(self) -> Moves[Setting]:
+        found = dict(half_moves(self.report))
         if self.report.memory.optimizer:
             found["state"] = self._offloaded
-        if any(each.plan for each in self.report.operations):
-            found["proportion"] = lambda one: None if one.proportion else dataclasses.replace(one, proportion=TIGHT)
+        if tight_moves(self.report):
+            found["proportion"] = changing(proportion=TIGHT)
         if self.pieces is not None:
             found["micro-batch"] = _with_smaller_batches
-            found["recomputation"] = lambda one: None if one.recompute else dataclasses.replace(one, recompute=True)
+            found["recomputation"] = changing(recompute=True)
             found["stages"] = self._with_more_stages
         return found
 
     def _offloaded(self, setting: Setting) -> Setting | None:
         """The state off the chip, and so many steps an update that moving it costs little."""
-        if setting.offload:
+        if not setting.state:
             return None
         read = self._read(setting.halved, setting.proportion)
         seconds = _moving(read.memory) / self.report.system.streaming_bytes_per_second
         wanted = programs.power_of_2(math.ceil(seconds / (_MOVING * read.step_seconds)))
-        return dataclasses.replace(setting, offload=True, steps=max(2, setting.steps, min(wanted, 1024)))
+        return dataclasses.replace(setting, state=0.0, steps=max(2, setting.steps, min(wanted, 1024)))
 
     def _with_more_stages(self, setting: Setting) -> Setting | None:
         assert self.pieces is not None
@@ -251,7 +336,7 @@ class Recipes:
         for cost in self._read_pieces(setting.halved, setting.proportion):
             given = {name: scale * getattr(cost, name) for name in _SCALED}
             given["temporary_bytes"] = max(given["temporary_bytes"], min(cost.temporary_bytes, cost.weight_bytes))
-            if setting.offload:
+            if not setting.state:
                 given.update(state_bytes=0.0, off_chip_bytes=cost.state_bytes + cost.off_chip_bytes)
             backward = None if cost.backward is None else scale * cost.backward
             found.append(dataclasses.replace(cost, backward=backward, **given))
@@ -259,25 +344,27 @@ class Recipes:
 
     def _read_pieces(self, halved: bool, proportion: float | None) -> Sequence[StageCost]:
         assert self.pieces is not None
+        if not halved and proportion is None:
+            return self.pieces.costs
         assert self.pieces.read is not None
-        return self.pieces.costs if not halved and proportion is None else self.pieces.read(halved, proportion)
+        return self.pieces.read(halved, proportion)
 
-    def _cut(self, setting: Setting) -> tuple[tuple[int, ...], pipelining.PlanCost] | None:
-        """The stage of each piece, and what the plan of these stages costs."""
-        costs, system = self._costs(setting), self.report.system
-        steps = max(setting.steps, 1)
+    def _cut(self, setting: Setting) -> tuple[tuple[int, ...], pipelining.PlanCost]:
+        """Returns the stage of each piece, and the cost of the plan of these stages; a schedule may refuse them."""
+        costs, system, steps = self._costs(setting), self.report.system, setting.steps
+        if setting.stages == 1:
+            return recomputed(costs, max(steps, 1), system)
+        given = steps if self.start.stages > 1 or (steps and steps % (2 * setting.stages) == 0) else None
+        found = pipelining.balance(costs, setting.stages, system, micro_batches=given, recompute=setting.recompute)
+        return found.stages, found.cost
+
+    def _cut_if_possible(self, setting: Setting) -> tuple[tuple[int, ...], pipelining.PlanCost] | None:
         try:
-            if setting.stages > 1:
-                given = steps if self.start.stages > 1 or steps % (2 * setting.stages) == 0 else None
-                found = pipelining.balance(
-                    costs, setting.stages, system, micro_batches=given, recompute=setting.recompute
-                )
-                return found.stages, found.cost
-            return recomputed(costs, steps, system)
+            return self._cut(setting)
         except Exception:  # TensorFlow's too, where a schedule takes other multiples.
             return None
 
-    def _effect(self, setting: Setting, excess: float) -> Effect | None:
+    def _effect(self, setting: Setting, excess: float = 1.0) -> Effect | None:
         read = self._read(setting.halved, setting.proportion)
         scale = setting.samples / self.start.samples
         before = self.report.step_seconds / self.start.samples
@@ -285,10 +372,10 @@ class Recipes:
             return Effect(before * setting.samples / read.step_seconds, read.memory, setting.stages)
         if not self._is_cut(setting):
             memory = self._scaled(read.memory, setting, scale)
-            moved = _moving(read.memory) / self.report.system.streaming_bytes_per_second if setting.offload else 0.0
+            moved = _moving(read.memory) / self.report.system.streaming_bytes_per_second if not setting.state else 0.0
             seconds = scale * read.step_seconds + moved / setting.steps
             return Effect(before * setting.samples / seconds, _enlarged(memory, excess), setting.stages)
-        cut = self._cut(setting)
+        cut = self._cut_if_possible(setting)
         if cut is None:
             return None
         _, cost = cut
@@ -315,11 +402,11 @@ class Recipes:
             data=round(memory.data - (1 - scale) * min(memory.data, activations)),
             stash=round(scale * memory.stash),
             accumulators=memory.accumulators + sums,
-            optimizer=0 if setting.offload else memory.optimizer,
+            optimizer=round(setting.state * memory.optimizer),
         )
 
     def _layout(self, setting: Setting) -> Layout:
-        cut = self._cut(setting) if self._is_cut(setting) else None
+        cut = self._cut_if_possible(setting) if self._is_cut(setting) else None
         if cut is None or self.pieces is None or self.pieces.assigned is None:
             return Layout(setting, (), setting.steps, self._pipelined, self._kept)
         stages = tuple(each.pipeline_stage for each in self.pieces.assigned(cut[0]))

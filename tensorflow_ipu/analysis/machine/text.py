@@ -1,4 +1,4 @@
-"""What changed from one report to another."""
+"""Reports as text, and what changed from one to another."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tensorflow_ipu._base.page import TextView
+from tensorflow_ipu._base.notebook import NotebookText
 from tensorflow_ipu._base.units import format_bytes, format_seconds
-from tensorflow_ipu.analysis.machine._layers import layers_of, name_in, shortened
-from tensorflow_ipu.analysis.machine._memory import Memory
-from tensorflow_ipu.analysis.machine._walk import OperationTime
+from tensorflow_ipu.analysis.machine.layers import layers_of, name_in, shortened
+from tensorflow_ipu.analysis.machine.memory import Memory
+from tensorflow_ipu.analysis.machine.walk import OperationTime
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.analysis.machine._advice import Recipe, Suggestion
-    from tensorflow_ipu.analysis.machine._report import Report
+    from tensorflow_ipu.analysis.machine.advice import Recipe, Suggestion
+    from tensorflow_ipu.analysis.machine.report import Report
 
 PARTS = ("compute", "exchange", "sync", "links", "host")
 _SUMMED = (*PARTS, "count", "flops", "host_bytes")
@@ -246,18 +246,19 @@ def _renamed(times: dict[str, float], gone: Sequence[str], new: Sequence[str]) -
     return {old.get(name, name): seconds for name, seconds in times.items()}
 
 
+class ReportChanges(NamedTuple):
+    """What changed between two reports, as a page."""
+
+    before: Report
+    after: Report
+
+
 def compare_reports(before: Report, after: Report) -> str:
     """Returns a table of what changed between two reports: time by part, memory, and the operations that changed most.
 
     A notebook shows the text as the panel of a page.
     """
-
-    def made() -> str:
-        from tensorflow_ipu.analysis.machine.page import comparison_page  # With the package, few programs ask.
-
-        return comparison_page(before, after)
-
-    return TextView("\n".join(_lines(before, after)), made)
+    return NotebookText("\n".join(_lines(before, after)), ReportChanges(before, after))
 
 
 def _lines(before: Report, after: Report) -> Iterator[str]:

@@ -14,7 +14,9 @@ from tensorflow_ipu._tensorflow import functions
 _READS = {"ReadVariableOp": ("dtype", "value"), "ResourceGather": ("dtype", "output")}
 
 
-def cast_graph(graph: Any, fetches: Sequence[str], source: tf.DType, target: tf.DType) -> Any:
+def cast_graph(
+    graph: tf.compat.v1.GraphDef, fetches: Sequence[str], source: tf.DType, target: tf.DType
+) -> tf.compat.v1.GraphDef:
     """What computes some operations of a graph, in another type."""
     made = type(graph)()
     made.CopyFrom(graph)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tensorflow_ipu.analysis.machine._hlo import Computation, HloInstruction
+from tensorflow_ipu.analysis.machine.hlo import Computation, HloInstruction
 
 # What `scopes.ipu_shard` says of instructions: numbers of IPUs with blanks between them, -1 for all.
 ATTRIBUTE = "ipu_shard"

@@ -183,6 +183,11 @@ class TensorRow:
     stuck: float = 0.0
 
     @property
+    def title(self) -> str:
+        """Its kind and name."""
+        return f"{self.kind} {self.name}".strip()
+
+    @property
     def total(self) -> Figures:
         """What was counted of it in all steps."""
         return functools.reduce(operator.add, self.steps)

@@ -10,15 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup, escape
+
 from tensorflow_ipu._base.units import format_bytes, format_seconds, round_ticks, tick_label
-from tensorflow_ipu.analysis.machine._memory import Memory
+from tensorflow_ipu.analysis.machine.memory import Memory
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from tensorflow_ipu.analysis.machine._advice import Timeline
-    from tensorflow_ipu.analysis.machine._report import Report
+    from tensorflow_ipu.analysis.machine.advice import Timeline
+    from tensorflow_ipu.analysis.machine.report import Report
 
 # The page's colours, by the names of its CSS variables. matplotlib knows none: it draws with these, which are replaced.
 NAMES = (
@@ -26,7 +28,6 @@ NAMES = (
     "forward", "backward", "recompute", "update", "move",
 )  # fmt: skip
 COLOURS = {name: f"#fe{number:02x}fe" for number, name in enumerate(NAMES)}
-_ADVICE = "<p class=\"soft\">The picture needs matplotlib: <code>pip install 'tensorflow-ipu[report]'</code></p>"
 _FONT_POINTS = 9.0
 _METADATA = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _ADDRESSES = re.compile(r'\s(?:xmlns(?::\w+)?|version)="[^"]*"')
@@ -35,15 +36,15 @@ _DIGITS = re.compile(r"(\d\.\d\d)\d+")  # More than a screen can show, and half 
 _NAMED = re.compile(r'(\bid="|"#|url\(#)')
 
 
-def _or_advice(draw: Callable[..., str]) -> Callable[..., str]:
-    """A picture; where matplotlib is missing, how to get it, in a page that has all else."""
+def _or_none(draw: Callable[..., Markup]) -> Callable[..., Markup | None]:
+    """Makes a picture None if matplotlib is missing; a page then has all else."""
 
     @functools.wraps(draw)
-    def drawn(*arguments: Any) -> str:
+    def drawn(*arguments: Any) -> Markup | None:
         try:
             importlib.import_module("matplotlib")
         except ImportError:
-            return _ADVICE
+            return None
         return draw(*arguments)
 
     return drawn
@@ -76,7 +77,7 @@ def figure(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
         yield made, made.add_subplot()
 
 
-def inline(made: Figure, number: int, description: str) -> str:
+def inline(made: Figure, number: int, description: str) -> Markup:
     """The figure as an `svg` element of a page."""
     written = io.StringIO()
     made.savefig(written, format="svg", transparent=True, metadata={"Date": None})
@@ -89,8 +90,7 @@ def inline(made: Figure, number: int, description: str) -> str:
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font-size: \1px", text)
     for name, colour in COLOURS.items():
         text = text.replace(colour, f"var(--{name})")
-    label = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return text.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return Markup(text.replace("<svg", f'<svg role="img" aria-label="{escape(description)}"', 1))
 
 
 def _size_ticks(end: float) -> tuple[list[float], list[str]]:
@@ -114,8 +114,8 @@ _COMPUTING = ("forward", "backward", "recompute", "update")  # Tasks of other ki
 _MEMORY = ("always", "data", "stash", "code")
 
 
-@_or_advice
-def memory_picture(report: Report, number: int) -> str:
+@_or_none
+def memory_picture(report: Report, number: int) -> Markup:
     """A bar for each IPU of a replica, against what its tiles have."""
     memories = report.memories
     with figure(_WIDTH, 0.75 + 0.32 * len(memories)) as (made, axes):
@@ -145,8 +145,8 @@ def memory_picture(report: Report, number: int) -> str:
         return inline(made, number, "the memory that each IPU needs, against what it has")
 
 
-@_or_advice
-def liveness_picture(memory: Memory, number: int) -> str:
+@_or_none
+def liveness_picture(memory: Memory, number: int) -> Markup:
     """What one IPU has in memory while the program runs, over what is there all the time."""
     places = [at for at, _ in memory.liveness]
     base = memory.always / _MEBI
@@ -178,8 +178,8 @@ def liveness_picture(memory: Memory, number: int) -> str:
         return inline(made, number, "what is in memory while the program runs")
 
 
-@_or_advice
-def step_picture(report: Report, number: int) -> str:
+@_or_none
+def step_picture(report: Report, number: int) -> Markup:
     """What the chip, the links and the host's link do in the course of a step, one operation after the other."""
     lanes = _lanes(report)
     names = [name for name in ("host", "links", "IPU") if any(any(values) for values in lanes[name].values())]
@@ -231,8 +231,8 @@ def _add(values: list[float], begin: float, seconds: float, width: float) -> flo
     return end
 
 
-@_or_advice
-def pipeline_picture(timeline: Timeline, number: int) -> str:
+@_or_none
+def pipeline_picture(timeline: Timeline, number: int) -> Markup:
     """Which IPU works on which stage and micro-batch when; white is waiting."""
     ipus = sorted({task.ipu for task in timeline.tasks})
     end = max(task.end for task in timeline.tasks)

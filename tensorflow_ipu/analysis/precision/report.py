@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tensorflow_ipu._base.page import SavedReport
-from tensorflow_ipu.analysis.precision._figures import (
+from tensorflow_ipu.analysis.precision.figures import (
     ACTIVATION,
     GRADIENTS,
     HIGHEST,
@@ -25,6 +24,7 @@ from tensorflow_ipu.analysis.precision._figures import (
     Values,
     figures_of,
 )
+from tensorflow_ipu.analysis.saved import SavedReport, read
 
 # Which share of the sum of magnitudes of a tensor may become 0, and may be subnormal.
 _MOST = 0.01
@@ -303,35 +303,15 @@ class PrecisionReport(SavedReport):
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> PrecisionReport:
-        trial = values["trial"]
-        return cls(
-            values["program"],
-            values["device"],
-            values["loss_scale"],
-            tuple(_row(each) for each in values["rows"]),
-            tuple(
-                (math.nan if single is None else single, math.nan if half is None else half)
-                for single, half in values["losses"]
-            ),
-            values["half_weights"],
-            None if trial is None else Trial(**{**trial, "single": tuple(trial["single"])}),
-        )
+        losses = [[math.nan if loss is None else loss for loss in step] for step in values["losses"]]
+        fields = ("program", "device", "loss_scale", "rows", "half_weights", "trial")
+        return read(cls, {name: values[name] for name in fields} | {"losses": losses})
 
     def __repr__(self) -> str:
         found = sum(row.total.infinite > 0 for row in self.rows)
         steps = f"{self.steps} step{'s' * (self.steps != 1)}"
         scale = scale_text(self.scales.advised)
         return f"<PrecisionReport of {self.program}, {steps}: {found} of {len(self.rows)} tensors overflow, loss scale {scale}>"
-
-    def _page(self) -> str:
-        from tensorflow_ipu.analysis.precision import _page
-
-        return _page.page(self)
-
-
-def _row(read: dict[str, Any]) -> TensorRow:
-    steps = tuple(Figures(**{**each, "exponents": tuple(each["exponents"])}) for each in read["steps"])
-    return TensorRow(read["layer"], read["kind"], read["name"], steps, read["stuck"])
 
 
 _WIDTH = 118

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorflow_ipu._base import poplar_options
-from tensorflow_ipu.analysis.machine._hlo import HloInstruction, Product, Shape
-from tensorflow_ipu.analysis.machine._machine import Machine, System
+from tensorflow_ipu.analysis.machine.hlo import HloInstruction, Product, Shape
+from tensorflow_ipu.analysis.machine.machine import Machine, System
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tensorflow_ipu.analysis.machine import _costs
-from tensorflow_ipu.analysis.machine._costs import FREE, HOLDERS, cost_of, fused_operations
-from tensorflow_ipu.analysis.machine._hlo import Computation, HloInstruction
-from tensorflow_ipu.analysis.machine._layers import plain_name
-from tensorflow_ipu.analysis.machine._machine import System
-from tensorflow_ipu.analysis.machine._sharding import Placement
+from tensorflow_ipu.analysis.machine import costs
+from tensorflow_ipu.analysis.machine.costs import FREE, HOLDERS, cost_of, fused_operations
+from tensorflow_ipu.analysis.machine.hlo import Computation, HloInstruction
+from tensorflow_ipu.analysis.machine.layers import plain_name
+from tensorflow_ipu.analysis.machine.machine import System
+from tensorflow_ipu.analysis.machine.sharding import Placement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -320,16 +320,16 @@ class Walk:
 
     def _call(self, operation: HloInstruction, count: int) -> list[OperationTime]:
         target = operation.target
-        if target in _costs.IDLE_CALLS:
+        if target in costs.IDLE_CALLS:
             return []
-        if target in _costs.HOST_CALLS:
-            moved = _costs.host_bytes(operation)
-            kind = "infeed" if target == _costs.INFEED else "outfeed"
+        if target in costs.HOST_CALLS:
+            moved = costs.host_bytes(operation)
+            kind = "infeed" if target == costs.INFEED else "outfeed"
             seconds = moved / self._system.host_bytes_per_second
             return [self._row(operation, kind, count, host=seconds, host_bytes=moved)]
-        if target == _costs.COLLECTIVE:
-            seconds = _costs.collective_seconds(operation, self._system, self._replicas)
-            return [self._row(operation, _costs.collective_kind(operation), count, links=seconds)] if seconds else []
+        if target == costs.COLLECTIVE:
+            seconds = costs.collective_seconds(operation, self._system, self._replicas)
+            return [self._row(operation, costs.collective_kind(operation), count, links=seconds)] if seconds else []
         return self._operation(operation, count, False)
 
     def _between_ipus(self, sent: HloInstruction, to: tuple[int, ...], count: int) -> OperationTime:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tensorflow_ipu._base import environment
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.analysis.machine._report import Report
-    from tensorflow_ipu.analysis.machine._walk import OperationTime
+    from tensorflow_ipu.analysis.machine.report import Report
+    from tensorflow_ipu.analysis.machine.walk import OperationTime
 
 _REPEATED = re.compile(r".*/gradients/")
 _GRADIENT = re.compile(r"gradient_tape|gradients$")

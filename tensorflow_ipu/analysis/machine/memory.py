@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tensorflow_ipu.analysis.machine._costs import FREE
-from tensorflow_ipu.analysis.machine._hlo import Computation, HloInstruction
-from tensorflow_ipu.analysis.machine._liveness import peak_of
-from tensorflow_ipu.analysis.machine._machine import Machine, System
-from tensorflow_ipu.analysis.machine._sharding import Placement
-from tensorflow_ipu.analysis.machine._walk import OperationTime
+from tensorflow_ipu.analysis.machine.costs import FREE
+from tensorflow_ipu.analysis.machine.hlo import Computation, HloInstruction
+from tensorflow_ipu.analysis.machine.liveness import peak_of
+from tensorflow_ipu.analysis.machine.machine import Machine, System
+from tensorflow_ipu.analysis.machine.sharding import Placement
+from tensorflow_ipu.analysis.machine.walk import OperationTime
+from tensorflow_ipu.analysis.saved import SavedValue
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.analysis.machine._report import Report, WhatIf
+    from tensorflow_ipu.analysis.machine.report import Report
+    from tensorflow_ipu.analysis.machine.search import WhatIf
 
 # Code of a tile, in bytes: what every program has, and what each kind of operation adds, at least and at most. Nothing
 # public tells; a vertex is some hundred bytes, and an exchange 4 to 8 bytes a fragment.
@@ -32,7 +34,7 @@ DOES_NOT_FIT = "does not fit"
 
 
 @dataclass(frozen=True)
-class Memory:
+class Memory(SavedValue):
     """The memory of one IPU, in bytes.
 
     Attributes:
@@ -89,13 +91,6 @@ class Memory:
         if self.high <= _SURE * self.capacity:
             return FITS
         return DOES_NOT_FIT if self.always + self.data > _NEVER * self.capacity else MAY_FIT
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Memory:
-        """The memory whose fields JSON has held."""
-        largest = tuple((str(name), int(size)) for name, size in values["largest"])
-        liveness = tuple((int(at), int(size)) for at, size in values["liveness"])
-        return cls(**{**values, "largest": largest, "liveness": liveness})
 
 
 def memory_of(

@@ -16,7 +16,7 @@ from tensorflow_ipu._base import machine_names
 from tensorflow_ipu._base.checks import Faults, is_int, is_number
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.analysis.machine._report import Report
+    from tensorflow_ipu.analysis.machine.report import Report
 
 # Types of HLO by the unit of the tile that computes them.
 _BYTES_OF_HALF = 2

@@ -11,9 +11,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from tensorflow_ipu.analysis.machine.page import page as machine_page
-from tensorflow_ipu.analysis.precision._figures import figures_of
-from tensorflow_ipu.analysis.precision._page import page as precision_page
+from tensorflow_ipu.analysis.pages import page_of, report_page
+from tensorflow_ipu.analysis.precision.figures import figures_of
 from tensorflow_ipu.machine import Memory, OperationTime, Report, TaskTime, Timeline, system_of
 from tensorflow_ipu.precision import PrecisionReport, TensorRow
 
@@ -76,12 +75,12 @@ def precision_report():
 
 
 @functools.cache
-def page_of(name):
+def page_named(name):
     if name == "precision":
-        return precision_page(precision_report())
+        return page_of(precision_report())
     report = machine_report()
     other = [dataclasses.replace(report, operations=report.operations[:2])] if name == "comparison" else []
-    return machine_page(report, *other)
+    return report_page(report, *other)
 
 
 # Frames, since the windows of a browser have a least width.
@@ -130,7 +129,7 @@ def measured(page, tmp_path, *widths):
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
 @pytest.mark.parametrize("name", ["machine", "comparison", "precision"])
 def test_nothing_is_cut_and_the_page_alone_scrolls(name, tmp_path):
-    desk, tablet, phone = measured(page_of(name), tmp_path, 1280, 1024, 390)
+    desk, tablet, phone = measured(page_named(name), tmp_path, 1280, 1024, 390)
     for found in (desk, tablet, phone):
         assert found["sideways"] == 0
         assert found["cut"] == []
@@ -143,14 +142,14 @@ def test_nothing_is_cut_and_the_page_alone_scrolls(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["machine", "comparison", "precision"])
 def test_no_panel_has_a_height_of_its_own_and_wide_tables_have_a_box(name):
-    page = page_of(name)
+    page = page_named(name)
     assert not re.search(r"max-height|overflow: *(auto|scroll)|overflow-y", page)
     assert re.findall(r"@media [^{]*\{ [^{]*\{ overflow-x: auto; \} \}", page) == re.findall(r".*overflow-x.*", page)
-    assert all(box == '<div class="scrolls">' for box in re.findall(r"(<[^>]*>)<table class=sortable>", page))
+    assert all(box == '<div class="scrolls">' for box in re.findall(r'(<[^>]*>)<table class="sortable">', page))
 
 
 def test_a_name_that_is_too_long_keeps_what_the_tensor_is():
-    page = page_of("precision")
+    page = page_named("precision")
     for shown in ("ENCODER_BLOCK_...TENTION_OUTPUT: activation", "encoder_bloc...zation_layer: weight kernel"):
         assert f">{shown}<title>" in page
     assert ">dense: activation<title>" in page

@@ -12,10 +12,20 @@ import tensorflow as tf
 from tensorflow_ipu import programs
 from tensorflow_ipu._base import progress
 from tensorflow_ipu._base.checks import is_int, is_number
-from tensorflow_ipu.analysis.precision import _figures
-from tensorflow_ipu.analysis.precision._cast_graph import cast_graph, types_of
-from tensorflow_ipu.analysis.precision._figures import Count, Key, TensorRow, Values
-from tensorflow_ipu.analysis.precision._report import PrecisionReport, trial_of
+from tensorflow_ipu.analysis.precision.cast_graph import cast_graph, types_of
+from tensorflow_ipu.analysis.precision.figures import (
+    ACTIVATION,
+    GRADIENT,
+    KINDS,
+    UPDATE,
+    WEIGHT,
+    WEIGHT_GRADIENT,
+    Count,
+    Key,
+    TensorRow,
+    Values,
+)
+from tensorflow_ipu.analysis.precision.report import PrecisionReport, trial_of
 from tensorflow_ipu.keras import tensor_probes
 from tensorflow_ipu.strategy import IPUStrategyV1
 
@@ -35,7 +45,7 @@ _OF_TAPES, _OF_GRADIENTS = "gradient_tape/", "gradients/"
 _NO_SCOPE = "(no scope)"
 
 
-class FunctionSteps:
+class _FunctionSteps:
     """Runs steps of a function: those that it would make, and beside each what it computes in float32 and in float16."""
 
     def __init__(self, function: Any, run: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> None:
@@ -53,7 +63,7 @@ class FunctionSteps:
                 before = [each.numpy().copy() for each in cast.variables]
             single = cast.compute(tf.float32, arguments, self._run)
             for key in single:
-                if key[1] == _figures.GRADIENT:
+                if key[1] == GRADIENT:
                     single[key] = single[key] / np.float32(loss_scale)
             count.step(single, cast.compute(tf.float16, arguments, self._run))
             self._run(self._function, arguments)
@@ -113,24 +123,24 @@ class _CastFunctions:
 
 def _in_order(rows: Sequence[TensorRow], computed: Sequence[tuple[str, str]]) -> tuple[TensorRow, ...]:
     """The rows by the order of their layers' activations among the layers and kinds that are computed, then by kind."""
-    layers = [layer for layer, kind in computed if kind == _figures.ACTIVATION] + [layer for layer, _ in computed]
-    return tuple(sorted(rows, key=lambda row: (layers.index(row.layer), _figures.KINDS.index(row.kind))))
+    layers = [layer for layer, kind in computed if kind == ACTIVATION] + [layer for layer, _ in computed]
+    return tuple(sorted(rows, key=lambda row: (layers.index(row.layer), KINDS.index(row.kind))))
 
 
 def _key(operation: tf.Operation) -> Key:
     """The scope of an operation, what it is, and its name within."""
-    name, kind = operation.name, _figures.ACTIVATION
+    name, kind = operation.name, ACTIVATION
     for prefix in (_OF_TAPES, _OF_GRADIENTS):
         if name.startswith(prefix):
-            name, kind = name.removeprefix(prefix), _figures.GRADIENT
+            name, kind = name.removeprefix(prefix), GRADIENT
     parts = name.split("/")
     # The gradient of an operation is named after it: `dense/MatMul/MatMul_1`, `dense/MatMul_grad/MatMul`.
-    depth = 2 if kind == _figures.GRADIENT else 1
+    depth = 2 if kind == GRADIENT else 1
     scope = "/".join(parts[:-depth])
     return scope or _NO_SCOPE, kind, "/".join(parts[-depth:])
 
 
-class ModelSteps:
+class _ModelSteps:
     """Runs steps of a model: each in float32, which updates the weights, and beside it in float16, which does not."""
 
     def __init__(self, model: keras.Model, run: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> None:
@@ -186,9 +196,9 @@ class ModelSteps:
             made = tensor_probes.probed_step(model, batch, scale is not None, 1.0 if scale is None else scale, single)
             tensors: dict[Key, tf.Tensor] = {}
             for kind, owners, values in (
-                (_figures.ACTIVATION, made.activations, [each.tensor for each in made.activations]),
-                (_figures.GRADIENT, made.activations, made.gradients),
-                (_figures.WEIGHT_GRADIENT, made.weights, made.weight_gradients),
+                (ACTIVATION, made.activations, [each.tensor for each in made.activations]),
+                (GRADIENT, made.activations, made.gradients),
+                (WEIGHT_GRADIENT, made.weights, made.weight_gradients),
             ):
                 known = ((owner, value) for owner, value in zip(owners, values, strict=True) if value is not None)
                 tensors.update({(owner.layer, kind, owner.name): value for owner, value in known})
@@ -208,11 +218,11 @@ class ModelSteps:
         for owner, weight in zip(tensor_probes.weights_of(self._model), self._model.trainable_variables, strict=True):
             before = state[trained[id(weight)]].astype(np.float32)
             after = np.asarray(tf.convert_to_tensor(weight), np.float32)
-            key = (owner.layer, _figures.UPDATE, owner.name)
-            weights[owner.layer, _figures.WEIGHT, owner.name] = before
+            key = (owner.layer, UPDATE, owner.name)
+            weights[owner.layer, WEIGHT, owner.name] = before
             updates[key] = after - before
             if weight.dtype == "float16":
-                moves = single.get((owner.layer, _figures.WEIGHT_GRADIENT, owner.name), updates[key]) != 0
+                moves = single.get((owner.layer, WEIGHT_GRADIENT, owner.name), updates[key]) != 0
                 stays = after == before
             else:
                 moves, half = updates[key] != 0, before.astype(np.float16)
@@ -271,7 +281,7 @@ def precision_report(
             strategy = tf.distribute.get_strategy()
             run, device = _runner(strategy if isinstance(strategy, IPUStrategyV1) else None)
             batches = work.counting(itertools.islice(_batches(data, None), steps))
-            return FunctionSteps(model, run).report(batches, float(loss_scale), device)
+            return _FunctionSteps(model, run).report(batches, float(loss_scale), device)
     raise TypeError(f"`model` must be a Keras model or a `tf.function`, but is {model!r}")
 
 
@@ -299,7 +309,7 @@ def _of_model(model: keras.Model, batches: Iterator[Nested], loss_scale: float) 
         raise ValueError("`data` has no batch: a report needs at least one")
     tensor_probes.build(model, tf.nest.map_structure(tf.convert_to_tensor, first))
     run, device = _runner(tensor_probes.strategy_of_model(model))
-    return ModelSteps(model, run).report(itertools.chain([first], batches), loss_scale, device)
+    return _ModelSteps(model, run).report(itertools.chain([first], batches), loss_scale, device)
 
 
 def _runner(strategy: IPUStrategyV1 | None) -> tuple[Callable[..., Any], str]:

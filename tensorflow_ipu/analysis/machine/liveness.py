@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from tensorflow_ipu.analysis.machine._costs import FREE, IN_PLACE, NAMING, PRODUCTS, fused_operations, grid_of
-from tensorflow_ipu.analysis.machine._hlo import Computation, HloInstruction, Shape
-from tensorflow_ipu.analysis.machine._machine import Machine
-from tensorflow_ipu.analysis.machine._sharding import Placement
+from tensorflow_ipu.analysis.machine.costs import FREE, IN_PLACE, NAMING, PRODUCTS, fused_operations, grid_of
+from tensorflow_ipu.analysis.machine.hlo import Computation, HloInstruction, Shape
+from tensorflow_ipu.analysis.machine.machine import Machine
+from tensorflow_ipu.analysis.machine.sharding import Placement
 
 # A constant is there anyway; what a tuple names is elsewhere; a loop works in place, and so do most branches.
 _PLACELESS = FREE | {"while", "conditional"}

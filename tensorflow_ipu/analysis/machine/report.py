@@ -6,47 +6,38 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 from tensorflow_ipu._base import progress
 from tensorflow_ipu._base.checks import is_int
-from tensorflow_ipu._base.page import SavedReport
 from tensorflow_ipu._base.units import format_seconds
-from tensorflow_ipu.analysis.machine import _advice, _hlo, _memory
-from tensorflow_ipu.analysis.machine._advice import (
+from tensorflow_ipu.analysis.machine import hlo
+from tensorflow_ipu.analysis.machine.advice import (
     NotAsked,
     Recipe,
     Suggestion,
     Suggestions,
     SupplyAndDemand,
     Timeline,
-    advice_of_reading,
     balance_of,
+    gathered,
 )
-from tensorflow_ipu.analysis.machine._machine import Machine, System
-from tensorflow_ipu.analysis.machine._memory import Memory
-from tensorflow_ipu.analysis.machine._sharding import Placement
-from tensorflow_ipu.analysis.machine._walk import OperationTime, Walk
-from tensorflow_ipu.analysis.machine.recipe import recipe_of_reading
+from tensorflow_ipu.analysis.machine.machine import System
+from tensorflow_ipu.analysis.machine.memory import FITS, MAY_FIT, Memory, memory_of
+from tensorflow_ipu.analysis.machine.search import (
+    WhatIf,
+    advice_of_reading,
+    advice_on_state,
+    effect_of,
+    recipe_of_reading,
+)
+from tensorflow_ipu.analysis.machine.sharding import Placement
+from tensorflow_ipu.analysis.machine.walk import OperationTime, Walk
+from tensorflow_ipu.analysis.saved import SavedReport, read
 
 # How far off predictions are: a step takes so many times as long as predicted, at least and at most. Against published
 # results, throughputs were predicted 10 percent too low to 38 percent too high (`benchmarks/machine-model`).
 _FASTER, _SLOWER = 0.85, 1.45
-
-
-class WhatIf(Protocol):
-    """Reads a program once more, with what is given in the place of what was."""
-
-    def __call__(
-        self,
-        *,
-        system: System | None = None,
-        proportion: float | None = None,
-        halved: bool = False,
-        prefetch: int | None = None,
-    ) -> Report:
-        """The report for another machine, another `availableMemoryProportion`, float16 for float32, or other queues."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,8 @@ class Report(SavedReport):
       timeline: How a pipeline passes its time; None where the program has none, which does one operation after the other.
       given_advice: What `advice` returned last, or the file had; None before.
       asks: Gives further advice; it is told whether to trace anew.
-      again: Reads the program again; None where it is not at hand, as for a report from a file.
+      again: Reads the program again, with another `system`, another `availableMemoryProportion` (`proportion`), float16 for
+        float32 (`halved`), or queues that fetch `prefetch` elements ahead; None for a report from a file.
     """
 
     _SCHEMA: ClassVar[int] = 2
@@ -102,7 +94,7 @@ class Report(SavedReport):
     def fits(self) -> bool | None:
         """Whether the program fits the memory of each of its IPUs; None where that cannot be told."""
         verdict = self.memory.verdict
-        return None if verdict == _memory.MAY_FIT else verdict == _memory.FITS
+        return None if verdict == MAY_FIT else verdict == FITS
 
     @property
     def steps(self) -> int:
@@ -170,16 +162,20 @@ class Report(SavedReport):
         if self.given_advice is None or retrace:
             with progress.of(f"advice on `{self.program}`"):
                 found = [] if self.asks is None else list(self.asks(self, retrace))
-                updates = 1 if self.timeline is None else self.timeline.passes
+                updates = 1
                 if self.timeline is not None:
-                    found += _advice.advice_on_state(self, updates)
+                    updates = self.timeline.passes
+                    found += advice_on_state(self, updates)
                 if (
                     self.again is not None
                     and self.fits is not True
-                    and not any(isinstance(one, Recipe) for one in found)
+                    and not any(isinstance(each, Recipe) for each in found)
                 ):
-                    found += filter(None, [recipe_of_reading(self, self.again, updates)])
-            object.__setattr__(self, "given_advice", _advice.gathered(self, found))  # A cache, in a frozen class.
+                    again = self.again
+                    found += recipe_of_reading(
+                        self, lambda setting: effect_of(self, again(**setting.reading()), setting.state, updates)
+                    )
+            object.__setattr__(self, "given_advice", gathered(self, found))  # A cache, in a frozen class.
         return Suggestions() if self.given_advice is None else self.given_advice
 
     def data_balance(self, benchmark: str | bytes | Mapping[str, Any]) -> SupplyAndDemand:
@@ -205,39 +201,23 @@ class Report(SavedReport):
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Report:
-        system = {**values["system"], "machine": Machine(**values["system"]["machine"])}
-        timeline = values["timeline"]
-        return cls(
-            program=values["program"],
-            system=System(**system),
-            replicas=values["replicas"],
-            operations=tuple(OperationTime(**each) for each in values["operations"]),
-            memories=tuple(Memory.from_dict(each) for each in values["memories"]),
-            assumptions=tuple(values["assumptions"]),
-            overlaps_host=values["overlaps_host"],
-            timeline=None if timeline is None else Timeline.from_dict(timeline),
-            given_advice=Suggestions(
-                tuple(Suggestion(**each) for each in values.get("advice", ())),
-                tuple(NotAsked(**each) for each in values.get("not_asked", ())),
-                Recipe.from_dict(values["recipe"]) if values.get("recipe") else None,
-            ),
-        )
+        advice = {
+            "suggestions": values.get("advice", ()),
+            **{name: values.get(name) for name in ("not_asked", "recipe")},
+        }
+        fields = ("program", "system", "replicas", "operations", "memories", "assumptions", "overlaps_host", "timeline")
+        return read(cls, {name: values[name] for name in fields} | {"given_advice": advice})
 
     def __repr__(self) -> str:
-        from tensorflow_ipu.analysis.machine._comparison import machine_text
+        from tensorflow_ipu.analysis.machine.text import machine_text
 
         ipus = f", {self.replicas} x {self.ipus_per_replica} IPUs" if self.replicas * self.ipus_per_replica > 1 else ""
         memory = f"{self.memory.verdict} ({self.memory.high / self.memory.capacity:.0%} of the memory)"
         step = format_seconds(self.step_seconds)
         return f"<Report of {self.program} on {machine_text(self)}{ipus}: {memory}, {step} a step>"
 
-    def _page(self) -> str:
-        from tensorflow_ipu.analysis.machine.page import page  # matplotlib, which takes a while.
-
-        return page(self)
-
     def __str__(self) -> str:
-        from tensorflow_ipu.analysis.machine._comparison import report_text
+        from tensorflow_ipu.analysis.machine.text import report_text
 
         return report_text(self)
 
@@ -307,7 +287,7 @@ class _Request(NamedTuple):
 
 
 def _predicted(asked: _Request, system: System, proportion: float, halved: bool, prefetch: int | None) -> Report:
-    entry = _hlo.read(asked.serialized, halved)
+    entry = hlo.read(asked.serialized, halved)
     placement = Placement(entry, asked.ipus, asked.shards) if asked.ipus > 1 else None
     walk = Walk(system, asked.replicas, proportion, asked.trip_counts, asked.lines, placement)
     operations = tuple(walk.times(entry))
@@ -320,7 +300,7 @@ def _predicted(asked: _Request, system: System, proportion: float, halved: bool,
         )
     overlaps = system.machine.io_tiles > 0 and (prefetch is None or prefetch > 1)
     memories = (
-        replace(_memory.memory_of(entry, system, proportion, placement, ipu), feeds=_feeds(operations, overlaps, ipu))
+        replace(memory_of(entry, system, proportion, placement, ipu), feeds=_feeds(operations, overlaps, ipu))
         for ipu in range(asked.ipus)
     )
     return Report(

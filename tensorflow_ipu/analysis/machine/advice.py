@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
-from tensorflow_ipu._base.page import PageView, small_page, table
-from tensorflow_ipu._base.units import format_bytes
-from tensorflow_ipu.analysis.machine._comparison import count_text
-from tensorflow_ipu.analysis.machine._memory import DOES_NOT_FIT, FITS, MAY_FIT
+from tensorflow_ipu._base.notebook import NotebookView
+from tensorflow_ipu.analysis.machine.memory import DOES_NOT_FIT, FITS, MAY_FIT
+from tensorflow_ipu.analysis.machine.text import count_text
+from tensorflow_ipu.analysis.saved import SavedValue
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.analysis.machine._memory import Memory
-    from tensorflow_ipu.analysis.machine._report import Report, WhatIf
+    from tensorflow_ipu.analysis.machine.report import Report
 
 # A change is worth telling from these on: samples a second, and memory, as shares of what they were.
 _FASTER, _LEANER = 1.02, 0.97
-STATE_OFF_CHIP = "optimizer state off the chip (`offload_weight_update_variables`)"
-HALF = "float16 for all that is float32: weights, optimizer state, activations and data"
 _VERDICTS = (FITS, MAY_FIT, DOES_NOT_FIT)
 
 
@@ -58,7 +53,7 @@ class NotAsked:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(SavedValue):
     """Changes that belong together.
 
     Attributes:
@@ -78,14 +73,9 @@ class Recipe:
         """Whether the program fits with all changes."""
         return bool(self.steps) and self.steps[-1].verdict == FITS
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
-        """The recipe whose fields JSON has held."""
-        return cls(**{**values, "steps": tuple(Suggestion(**each) for each in values["steps"])})
-
 
 @dataclass(frozen=True)
-class Suggestions(PageView, Sequence[Suggestion]):
+class Suggestions(NotebookView, Sequence[Suggestion]):
     """What would help, in order: a sequence of suggestions.
 
     Attributes:
@@ -112,27 +102,6 @@ class Suggestions(PageView, Sequence[Suggestion]):
         best = f": first {self[0].change} (x {self[0].speed:.2f}, {self[0].verdict})" if self else ""
         return f"<{len(self)} suggestion{'s' * (len(self) != 1)}{best}; {len(self.not_asked)} not asked>"
 
-    def _page(self) -> str:
-        def told(heading: str, suggestions: Sequence[Suggestion]) -> str:
-            rows = [
-                (each.change, f"x {each.speed:.2f}", format_bytes(each.memory), each.verdict) for each in suggestions
-            ]
-            return table((heading, "speed", "memory", ""), rows, numbers=3) if rows else ""
-
-        found = told("each change alone", self)
-        if self.recipe is not None:
-            code = f"<pre>{escape(self.recipe.code)}</pre>"
-            found = told("all together, each after those above", self.recipe.steps) + code + found
-        others = table(("not asked", "why"), [(each.change, each.why) for each in self.not_asked])
-        return small_page("What would help", "" if found else "Nothing that was asked.", found, others)
-
-
-def changed(change: str, before: Report, after: Report, samples: float = 1.0) -> Suggestion:
-    """The advice that another report gives."""
-    return Suggestion(
-        change, samples * before.step_seconds / (after.step_seconds or 1.0), after.memory.high, after.memory.verdict
-    )
-
 
 def gathered(report: Report, found: Iterable[Suggestion | NotAsked | Recipe]) -> Suggestions:
     """What of some advice helps, in order, and what could not be asked."""
@@ -148,71 +117,6 @@ def gathered(report: Report, found: Iterable[Suggestion | NotAsked | Recipe]) ->
     lean = [each for each in asked if each.memory <= low]
     order = sorted(lean, key=lambda each: (_VERDICTS.index(each.verdict), each.memory))
     return Suggestions(tuple(order), not_asked, recipe)
-
-
-def advice_on_state(report: Report, updates: int) -> Iterator[Suggestion]:
-    """What it does to keep the optimizer's state elsewhere than whole on each chip, where the report knows its size."""
-    largest = max(memory.optimizer for memory in report.memories)
-    if not largest:
-        return
-
-    def on_chip(share: float) -> Sequence[Memory]:
-        return [dataclasses.replace(each, optimizer=round(share * each.optimizer)) for each in report.memories]
-
-    moved = 2 * largest * updates / report.system.streaming_bytes_per_second
-    yield _with(report, STATE_OFF_CHIP, on_chip(0.0), moved)
-    if report.replicas > 1:
-        # What replaces an all-reduce of gradients, a reduce-scatter and an all-gather, passes as many bytes.
-        words = f"optimizer state shared by the {report.replicas} replicas (`replicated_optimizer_state_sharding`)"
-        yield _with(report, words, on_chip(1 / report.replicas), 0.0)
-
-
-def _with(report: Report, change: str, memories: Sequence[Memory], more_seconds: float) -> Suggestion:
-    fullest = max(memories, key=lambda memory: memory.high)
-    speed = report.seconds / (report.seconds + more_seconds) if report.seconds else 1.0
-    return Suggestion(change, speed, fullest.high, fullest.verdict)
-
-
-_PROPORTIONS = (0.1, 0.2, 0.4, 0.9)
-_IO_TILES = 64
-_MORE = "more prefetch alone (`prefetch_depth`)"
-
-
-def advice_of_reading(report: Report, again: WhatIf, proportion: float | None) -> Iterator[Suggestion | NotAsked]:
-    """What reading the program again tells."""
-    if any("f32[" in each.shape for each in report.operations):
-        yield changed(HALF, report, again(halved=True))
-    yield from _on_data(report, again)
-    if not any(each.plan for each in report.operations):
-        return
-    instead = "in place of the proportions that are set" if proportion is None else f"in place of {proportion}"
-    found = [
-        changed(f"`availableMemoryProportion` of {each} {instead}", report, again(proportion=each))
-        for each in _PROPORTIONS
-        if each != proportion
-    ]
-    fastest, leanest = max(found, key=lambda each: each.speed), min(found, key=lambda each: each.memory)
-    yield from {fastest.change: fastest, leanest.change: leanest}.values()
-
-
-def _on_data(report: Report, again: WhatIf) -> Iterator[Suggestion | NotAsked]:
-    """What would have data pass beside the computation."""
-    if report.overlaps_host or not report.part_seconds("host"):
-        return
-    machine = report.system.machine
-    if machine.io_tiles:
-        words = "`prefetch_depth` of 2 in place of 1: data pass beside the computation"
-        yield changed(words, report, again(prefetch=2))
-        return
-    yield NotAsked(
-        _MORE,
-        "without tiles for data (`io_tiles`) the chip waits while data pass, however many elements are ready; whether the"
-        " dataset keeps up, `report.data_balance` tells",
-    )
-    if machine.tiles > 2 * _IO_TILES:
-        system = dataclasses.replace(report.system, machine=dataclasses.replace(machine, io_tiles=_IO_TILES))
-        words = f"`io_tiles.num_io_tiles` of {_IO_TILES}, and prefetching feeds: data pass beside the computation"
-        yield changed(words, report, again(system=system, prefetch=2))
 
 
 @dataclass(frozen=True)
@@ -282,7 +186,7 @@ class TaskTime:
 
 
 @dataclass(frozen=True)
-class Timeline:
+class Timeline(SavedValue):
     """How a pipeline passes its time.
 
     Attributes:
@@ -300,8 +204,3 @@ class Timeline:
     bubble: float
     shown: int
     tasks: tuple[TaskTime, ...] = field(repr=False)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Timeline:
-        """The timeline whose fields JSON has held."""
-        return cls(**{**values, "tasks": tuple(TaskTime(**each) for each in values["tasks"])})
