@@ -65,7 +65,6 @@ class SavedReport(NotebookView):
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Self:
-        """Returns the report that `to_dict` gave, of this schema."""
         raise NotImplementedError
 
     @classmethod

@@ -104,7 +104,7 @@ class Suggestions(NotebookView, Sequence[Suggestion]):
 
 
 def gathered(report: Report, found: Iterable[Suggestion | NotAsked | Recipe]) -> Suggestions:
-    """What of some advice helps, in order, and what could not be asked."""
+    """Returns the changes that help, in order, and those whose effect is not known."""
     answers = list(found)
     recipe = next((each for each in answers if isinstance(each, Recipe)), None)
     asked = [each for each in answers if isinstance(each, Suggestion)]
@@ -148,7 +148,6 @@ class SupplyAndDemand:
 
 
 def balance_of(report: Report, benchmark: str | bytes | Mapping[str, Any]) -> SupplyAndDemand:
-    """Compares what a program takes with what `dataset_benchmark` measured."""
     rows = [each for each in report.operations if each.kind == "infeed"]
     if not rows:
         raise ValueError(f"`{report.program}` reads no infeed, so no dataset can keep it waiting")

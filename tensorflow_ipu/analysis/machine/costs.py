@@ -32,7 +32,7 @@ _COLUMN_SPLITS = (1, 2, 4, 8, 16, 32, 64, 1, 1, 1, 1, 1, 1)
 
 @dataclass(frozen=True)
 class Grid:
-    """A division of a product, and what it costs."""
+    """A division of a product among tiles, with its cost."""
 
     rows: int
     columns: int
@@ -102,14 +102,13 @@ def best_grid(product: Product, machine: Machine, proportion: float, partial_byt
 
 
 def _divisors_like(limit: int) -> NDArray[np.int64]:
-    """Numbers of parts worth trying up to a limit: powers of two, three times these, and the limit."""
+    """Returns numbers of parts worth trying up to a limit: powers of two, three times these, and the limit."""
     limit = max(1, limit)
     found = {each << power for power in range(16) for each in (1, 3) if each << power <= limit}
     return np.array(sorted(found | {limit}), np.int64)
 
 
 def _divided(value: Any, parts: Any) -> Any:
-    """The largest of so many whole parts."""
     return -(-value // parts)
 
 
@@ -156,7 +155,7 @@ IN_PLACE = ELEMENTWISE | UPDATING
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of an operation takes, all in cycles but where it says otherwise."""
+    """The cost of one run of an operation, in cycles unless a name says otherwise."""
 
     compute: float = 0.0
     exchange: float = 0.0
@@ -167,7 +166,6 @@ class Cost:
 
     @property
     def cycles(self) -> float:
-        """All of them: nothing of the three overlaps on a tile."""
         return self.compute + self.exchange + self.sync
 
 
@@ -175,7 +173,7 @@ _NOTHING = Cost()
 
 
 def cost_of(operation: HloInstruction, machine: Machine, proportion: float, fused: bool = False) -> Cost:
-    """Costs one operation, with its data spread evenly over the tiles."""
+    """Returns the cost of an operation whose data are spread evenly over the tiles."""
     opcode = operation.opcode
     if opcode in FREE or _is_view(operation):
         return _NOTHING
@@ -190,7 +188,7 @@ def cost_of(operation: HloInstruction, machine: Machine, proportion: float, fuse
 
 
 def grid_of(operation: HloInstruction, machine: Machine, proportion: float) -> Grid:
-    """How a product is divided among the tiles, by its own options where it has any (`scopes.poplar_options`)."""
+    """Returns the division of a product among tiles, by its own options if it has any (`scopes.poplar_options`)."""
     own = operation.attribute(poplar_options.attribute_of(poplar_options.PROPORTION))
     partials = operation.attribute(poplar_options.attribute_of(poplar_options.PARTIALS))
     product = operation.product
@@ -199,7 +197,7 @@ def grid_of(operation: HloInstruction, machine: Machine, proportion: float) -> G
 
 
 def _is_view(operation: HloInstruction) -> bool:
-    """Whether an operation leaves all elements as they are: a transpose in their order, a conversion in their type."""
+    """Returns True if elements keep their places and types: a transpose in order, a conversion to the same type."""
     if operation.opcode == "convert":
         return operation.shape.dtype == operation.operands[0].shape.dtype
     if operation.opcode != "transpose":
@@ -228,7 +226,7 @@ def _reduction(operation: HloInstruction, machine: Machine) -> Cost:
 
 
 def _sort(operation: HloInstruction, machine: Machine) -> Cost:
-    """A bitonic network: log2(n) * (log2(n) + 1) / 2 rounds, each of which exchanges all and compares it."""
+    """Returns the cost of a bitonic network: log2(n) * (log2(n) + 1) / 2 rounds, each of which exchanges and compares all."""
     source = operation.operands[0].shape
     longest = max(source.dimensions, default=1)
     levels = max(1, math.ceil(math.log2(max(2, longest))))
@@ -250,7 +248,7 @@ def _move(operation: HloInstruction, machine: Machine) -> Cost:
 
 
 def _share(elements: int, machine: Machine) -> int:
-    """The elements of the tile that has most."""
+    """Returns the elements of the fullest tile."""
     return math.ceil(elements / machine.compute_tiles)
 
 
@@ -258,7 +256,7 @@ _VIEWS = frozenset({"reshape", "bitcast", "transpose"})
 
 
 def fused_operations(operations: Sequence[HloInstruction], root: HloInstruction) -> frozenset[HloInstruction]:
-    """The elementwise operations whose results only operations use of which they are a part."""
+    """Returns the elementwise operations that are computed as a part of the operations that read them."""
     kept = {root}
     for operation in operations:
         if operation.opcode not in ELEMENTWISE:
@@ -272,7 +270,7 @@ def fused_operations(operations: Sequence[HloInstruction], root: HloInstruction)
 
 
 def _reduced_conversions(operations: Sequence[HloInstruction], root: HloInstruction) -> set[HloInstruction]:
-    """The conversions that only reductions read, be it through views."""
+    """Returns the conversions that only reductions read, possibly through views."""
     found: dict[HloInstruction, bool] = {}  # Whether only reductions were seen to read it.
     for operation in reversed(operations):
         for operand in operation.operands:
@@ -305,12 +303,12 @@ _GATHER = next(number for number, (name, _) in enumerate(_KINDS) if name == "all
 
 
 def collective_kind(operation: HloInstruction) -> str:
-    """What a collective does, such as `all-reduce`."""
+    """Returns the kind of a collective, such as `all-reduce`."""
     return _KINDS[operation.attributes.get("kind", 0)][0]
 
 
 def collective_seconds(operation: HloInstruction, system: System, replicas: int) -> float:
-    """The time of a collective in a ring of the replicas of its groups."""
+    """Returns the time of a collective in a ring of the replicas of its groups."""
     attributes = operation.attributes
     ranks = min(attributes.get("group_size", 0) or replicas, replicas)
     size = _data_bytes(each.shape for each in operation.operands)
@@ -335,7 +333,7 @@ def _ring_seconds(kind: int, size: float, ranks: int, system: System) -> float:
 
 
 def host_bytes(operation: HloInstruction) -> int:
-    """The bytes that a feed's call passes between host and chip, without the states of queues and of their order."""
+    """Returns the bytes that a feed's call passes between host and chip, without state variables and tokens."""
     given = operation.target == INFEED
     return _data_bytes(operation.shape.parts if given else (each.shape for each in operation.operands))
 

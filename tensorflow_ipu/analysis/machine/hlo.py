@@ -24,17 +24,16 @@ class Shape:
 
     @property
     def elements(self) -> int:
-        """Elements of the array; of a tuple, of all its arrays."""
+        """The number of elements of the array, or of all arrays of the tuple."""
         return sum(part.elements for part in self.parts) if self.dtype == "tuple" else math.prod(self.dimensions)
 
     @functools.cached_property
     def item_bytes(self) -> int:
-        """Bytes an element takes."""
         return 0 if self.dtype == "tuple" else _item_bytes(self.dtype)
 
     @functools.cached_property
     def bytes(self) -> int:
-        """Bytes that the array takes; of a tuple, all its arrays."""
+        """The size of the array, or of all arrays of the tuple."""
         if self.dtype == "tuple":
             return sum(part.bytes for part in self.parts)
         return self.item_bytes * math.prod(self.dimensions)
@@ -56,8 +55,6 @@ def _item_bytes(dtype: str) -> int:
 
 @dataclass(eq=False)
 class HloInstruction:
-    """One instruction of a computation."""
-
     name: str
     opcode: str
     shape: Shape
@@ -69,22 +66,22 @@ class HloInstruction:
 
     @property
     def title(self) -> str:
-        """What a user knows it by: its TensorFlow operation, where it has one."""
+        """The name of its TensorFlow operation, if it has one."""
         return self.scope or self.name
 
     @property
     def target(self) -> str:
-        """Of a `custom-call`, what it calls."""
+        """The function that a `custom-call` calls."""
         return self._proto.custom_call_target
 
     @property
     def direction(self) -> str:
-        """Of a `compare`, how: `LT`, `LE`, `GT`, `GE`, `EQ` or `NE`."""
+        """The direction of a `compare`: `LT`, `LE`, `GT`, `GE`, `EQ` or `NE`."""
         return self._proto.comparison_direction
 
     @property
     def constant(self) -> int | None:
-        """Of a `constant` that is a whole number or a truth value, that; else None."""
+        """The value of a `constant` that is an integer or a boolean; None for others."""
         kind = _LITERALS.get(self.shape.dtype)
         if self.opcode != "constant" or kind is None or self.shape.dimensions:
             return None
@@ -93,35 +90,32 @@ class HloInstruction:
 
     @property
     def attributes(self) -> dict[str, int]:
-        """Of a `custom-call`, the whole numbers and truth values among the attributes that it is given, by name."""
+        """The integers and booleans among the attributes of a `custom-call`, by name."""
         text = self._proto.backend_config.decode("utf-8", "replace")
         words = {"true": 1, "false": 0}
         return {name: words[value] if value in words else int(value) for name, value in _ATTRIBUTE.findall(text)}
 
     def attribute(self, name: str) -> str | None:
-        """What the program says of this operation by that name, as by `scopes.frontend_attribute`; None for nothing."""
+        """Returns a frontend attribute, as set by `scopes.frontend_attribute`; None if it is not set."""
         return self._proto.frontend_attributes.map.get(name)
 
     @property
     def permutation(self) -> tuple[int, ...]:
-        """Of a `transpose`, which dimension of its operand each of its dimensions is."""
+        """For each dimension of a `transpose`, the dimension of its operand."""
         return tuple(self._proto.dimensions)
 
     @property
     def window_elements(self) -> int:
-        """Of what has a window, how many positions the window covers."""
+        """The number of positions that the window covers."""
         return math.prod(each.size for each in self._proto.window.dimensions)
 
     @property
     def product(self) -> Product:
-        """Of a `dot` or a `convolution`, what product of matrices it is."""
         return _dot(self) if self.opcode == "dot" else _convolution(self)
 
 
 @dataclass(eq=False)
 class Computation:
-    """A function of the program."""
-
     name: str
     operations: tuple[HloInstruction, ...]
     root: HloInstruction
@@ -129,7 +123,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Product:
-    """A product of matrices, or what a convolution is as one."""
+    """A product of matrices, or a convolution as one."""
 
     groups: int
     rows: int
@@ -139,7 +133,6 @@ class Product:
 
     @property
     def macs(self) -> int:
-        """Multiply-adds."""
         return self.groups * self.rows * self.columns * self.depth
 
 
@@ -169,7 +162,6 @@ def _convolution(operation: HloInstruction) -> Product:
 
 
 def read(serialized: bytes, halved: bool = False) -> Computation:
-    """Reads a program from a serialized `HloModuleProto`."""
     from tensorflow_ipu._tensorflow.xla import HloModuleProto  # TensorFlow: saved reports are read without it.
 
     module = HloModuleProto()

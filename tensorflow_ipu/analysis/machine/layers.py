@@ -27,7 +27,7 @@ _DEPTHS, _FEW = 3, 4
 
 
 class KnownAs(NamedTuple):
-    """The layer of an operation, as a path, and what it is in it."""
+    """The layer of an operation, as a path, and the operation's name in it."""
 
     layer: tuple[str, ...]
     operation: str
@@ -45,7 +45,6 @@ class Layers:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        """Takes the names of all operations of the program."""
         paths = {tuple(_parts(name)): _is_gradient(name) for name in names}
         self._operations = paths.keys()
         # Of gradients, operations of the forward pass are scopes too.
@@ -64,7 +63,7 @@ class Layers:
         self._model = outermost.pop() if len(outermost) == 1 else ""
 
     def _layer(self, path: tuple[str, ...]) -> tuple[tuple[str, ...], int]:
-        """The layer of an operation, and how much of its path names one of Keras's; else its scopes, and 0."""
+        """Returns the layer of an operation, and how many parts of its path name a layer of Keras; else its scopes, and 0."""
         end = next((end for end in range(len(path) - 1, 0, -1) if path[:end] in self._layers), 0)
         if end:
             named = (self._layers.get(path[: at + 1], path[at]) for at in range(end))
@@ -76,7 +75,7 @@ class Layers:
         return path[: len(list(scopes))], 0
 
     def known_as(self, name: str, kind: str = "") -> KnownAs:
-        """What users know an operation by, given its kind where that is known."""
+        """Returns the layer and name by which users know an operation."""
         path = tuple(_parts(name))
         layer, end = self._layer(path)
         rest = [part.replace("_grad", "") for part in path[end or len(layer) :] if part]
@@ -89,7 +88,7 @@ class Layers:
 
 
 def _without_part(name: str) -> str:
-    """A name without the pass of a pipeline; of the loop of gradients of a loop, which repeats the name, the inner one."""
+    """Removes the pass of a pipeline from a name. A loop of gradients repeats the name: only the inner one is kept."""
     return _REPEATED.sub("gradients/", _PART.sub("", name.rsplit(";", 1)[-1], count=1))
 
 
@@ -98,30 +97,29 @@ def _is_gradient(name: str) -> bool:
 
 
 def _parts(name: str) -> list[str]:
-    """The parts of a name that are the user's; the last one is empty if the operation's own is not."""
+    """Returns the parts of a name that the user chose; the last one is empty if TensorFlow chose the operation's name."""
     *scopes, operation = _without_part(name).split("/")
     return [*(part for part in scopes if not _INTERNAL.match(part)), "" if _INTERNAL.match(operation) else operation]
 
 
 def layers_of(report: Report) -> Layers:
-    """The layers of a report's program."""
     alive = (name for memory in report.memories for name, _ in memory.largest)
     return Layers((*(each.name for each in report.operations), *alive))
 
 
 def name_in(layers: Layers, row: OperationTime) -> str:
-    """What users know an operation of a report by, with the pass of a pipeline that it is in."""
+    """Returns the name by which users know an operation of a report, with its pass of a pipeline."""
     known = str(layers.known_as(row.name, row.kind))
     return f"{known.removesuffix(' (gradient)')} ({row.part})" if row.part else known
 
 
 def plain_name(name: str) -> str:
-    """A name by itself, without what TensorFlow and XLA make up."""
+    """Removes the parts of a name that TensorFlow and XLA make up."""
     return "/".join(filter(None, _parts(name))) or name.rsplit("/", 1)[-1]
 
 
 def shortened(name: str, width: int) -> str:
-    """A name of at most so many characters: its begin, where the layer is, and its end, where the operation is."""
+    """Cuts the middle out of a long name: its begin names the layer, and its end the operation."""
     if len(name) <= width:
         return name
     begin = (width - 3) // 2
@@ -129,7 +127,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def grouped(layers: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """The group that each layer is in: the begin of its path, at the least depth at which there are some."""
+    """Returns the group of each layer: the begin of its path, at the least depth with several groups."""
     found = set(layers)
     depth = next((depth for depth in range(1, _DEPTHS) if len({layer[:depth] for layer in found}) >= _FEW), _DEPTHS)
     return {layer: "/".join(layer[:depth]) for layer in found}

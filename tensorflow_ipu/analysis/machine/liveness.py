@@ -19,12 +19,12 @@ _FEW_READERS = 16
 
 
 def frugal_order(computation: Computation) -> tuple[HloInstruction, ...]:
-    """Orders operations so that each result is made late and dropped early."""
+    """Orders operations so that each result is computed late and freed early."""
     return _Scheduler(computation).order()
 
 
 class _Scheduler:
-    """A list scheduler: of the operations that can run, it takes one after the other by priority."""
+    """A list scheduler: among the operations that can run, it takes them by priority."""
 
     def __init__(self, computation: Computation) -> None:
         self._operations = computation.operations
@@ -48,7 +48,6 @@ class _Scheduler:
         self._urgent: set[HloInstruction] = set()
 
     def order(self) -> tuple[HloInstruction, ...]:
-        """The order."""
         missing = {operation: len(set(operation.operands)) for operation in self._operations}
         users: dict[HloInstruction, list[HloInstruction]] = {}
         for operation in self._operations:
@@ -85,7 +84,7 @@ class _Scheduler:
         heapq.heappush(self._ready, (later, self._needed[operation], operation))
 
     def _look_at(self, base: HloInstruction) -> None:
-        """Has those that still read some data run next, if all of them can and that frees as much as they leave."""
+        """Makes the remaining readers of some data run next, if all of them can and free at least as much as they leave."""
         readers = self._readers[base]
         if self._waiting[base] or not self._own[base] or not 0 < len(readers) <= _FEW_READERS:
             return
@@ -99,7 +98,7 @@ class _Scheduler:
                 self._push(reader)
 
     def _own_bytes(self, operation: HloInstruction) -> int:
-        """What a result takes of memory that nobody else has: none where the caller holds it, or an operand it alone uses."""
+        """Returns the memory of a result; 0 if the caller holds it, or if it replaces an operand without other readers."""
         size = operation.shape.bytes
         if _is_given(operation):
             return 0
@@ -108,7 +107,7 @@ class _Scheduler:
         return 0 if operation.opcode in IN_PLACE and lone else size
 
     def _left_bytes(self) -> dict[HloInstruction, int]:
-        """What each operation leaves in memory, when that has run which alone reads its result, and needs nothing else."""
+        """Returns the memory that each operation leaves after the only reader of its result has run."""
         left: dict[HloInstruction, int] = {}
         for operation in reversed(self._operations):
             left[operation] = self._own[operation]
@@ -121,14 +120,14 @@ class _Scheduler:
 
 
 def _is_given(operation: HloInstruction) -> bool:
-    """Whether the caller holds a result: a parameter, or an element of one."""
+    """Returns True if the caller holds a result: a parameter, or an element of one."""
     while operation.opcode == "get-tuple-element":
         operation = operation.operands[0]
     return operation.opcode == "parameter"
 
 
 def _by_need(computation: Computation) -> list[HloInstruction]:
-    """The order in which a result asks for its operands, those at the end of the longest chains first."""
+    """Returns the operations in the order in which results need them, those at the end of the longest chains first."""
     depths: dict[HloInstruction, int] = {}
     for operation in computation.operations:
         depths[operation] = 1 + max((depths[operand] for operand in operation.operands), default=0)
@@ -148,7 +147,7 @@ def _by_need(computation: Computation) -> list[HloInstruction]:
 
 
 def _bases(computation: Computation) -> dict[HloInstruction, tuple[HloInstruction, ...]]:
-    """For each operation those in whose memory its result is: itself, if it has memory of its own or is given."""
+    """Returns for each operation those whose memory holds its result; itself if it has memory of its own."""
     fused = fused_operations(computation.operations, computation.root)
     bases: dict[HloInstruction, tuple[HloInstruction, ...]] = {}
     for operation in computation.operations:
@@ -165,7 +164,7 @@ def _bases(computation: Computation) -> dict[HloInstruction, tuple[HloInstructio
 
 @dataclass(eq=False)
 class LiveBuffer:
-    """A place in memory: what it holds, how many bytes, and whether the caller gave it, who then counts it."""
+    """A buffer: its content, its bytes, and whether the caller holds and counts it."""
 
     name: str
     bytes: int
@@ -174,7 +173,7 @@ class LiveBuffer:
 
 @dataclass(frozen=True)
 class Peak:
-    """The moment at which a computation has the most in memory, beside what it was given."""
+    """The moment at which a computation has the most in memory, without its arguments."""
 
     bytes: int
     buffers: tuple[LiveBuffer, ...]
@@ -191,7 +190,7 @@ _Value: TypeAlias = "tuple[LiveBuffer, ...] | list[_Value]"
 def peak_of(
     computation: Computation, machine: Machine, proportion: float, placement: Placement | None = None, ipu: int = 0
 ) -> Peak:
-    """Finds the most that a computation has in memory, in the better of two orders: its own, and one that is frugal."""
+    """Returns the peak of a computation in the better of two orders: its own, and a frugal one."""
     return _Liveness(machine, proportion, placement, ipu).peak(computation)
 
 
@@ -253,7 +252,7 @@ class _Liveness:
         return replace(best, profile=tuple(profile))
 
     def _inside(self, operation: HloInstruction) -> Peak:
-        """What an operation has in memory while it runs, beside operands and result."""
+        """Returns the memory of an operation while it runs, without operands and result."""
         if operation.called and operation.opcode in ("while", "call", "conditional"):
             return max((self.peak(called) for called in operation.called), key=lambda peak: peak.bytes)
         if not self._is_here(operation):
@@ -299,7 +298,7 @@ class _Liveness:
         return _new(operation, operation.shape)
 
     def _written(self, loop: HloInstruction, value: _Value) -> _Value:
-        """The places in which a loop has its values: those that it is given, but for constants and what only names others."""
+        """Returns the buffers of a loop's values: those of its operand, without constants and mere names."""
         if not isinstance(value, list):
             return _written(loop, value, loop.shape)
         placement = self._placement
@@ -314,7 +313,7 @@ class _Liveness:
 def _last_uses(
     operations: Sequence[HloInstruction], root: HloInstruction
 ) -> tuple[dict[HloInstruction, int], dict[tuple[HloInstruction, int], int]]:
-    """At which operation each result is used last, whole, and each element of the tuples among them."""
+    """Returns the last use of each result, whole, and of each element of the tuples among them."""
     last: dict[HloInstruction, int] = {}
     for at, operation in enumerate(operations):
         if operation.opcode != "get-tuple-element":
@@ -343,7 +342,7 @@ def _written(operation: HloInstruction, value: _Value, shape: Shape) -> _Value:
 def _chosen(
     operation: HloInstruction, values: dict[HloInstruction, _Value], ends: dict[LiveBuffer, int], at: int
 ) -> _Value:
-    """The places in which a choice between branches leaves its results."""
+    """Returns the buffers in which a conditional leaves its results."""
     found: list[_Value] = []
     taken: set[LiveBuffer] = set()
     for number, part in enumerate(operation.shape.parts):
@@ -361,7 +360,7 @@ def _chosen(
 
 
 def _handed_on(branch: Computation, number: int) -> int | None:
-    """Which element of its argument a branch returns as an element of its result; None where it computes that."""
+    """Returns which element of its argument a branch returns as an element of its result; None if it computes the element."""
     if branch.root.opcode != "tuple":
         return None
     result = branch.root.operands[number]

@@ -65,7 +65,6 @@ class Machine:
     io_tiles: int = 0
 
     def __post_init__(self) -> None:
-        """Checks the fields."""
         faults = Faults()
         for field in fields(self):
             value = getattr(self, field.name)
@@ -168,7 +167,6 @@ class System:
     streaming_bytes_per_second: float
 
     def __post_init__(self) -> None:
-        """Checks the number of IPUs."""
         if not is_int(self.ipus) or self.ipus < 1:
             raise ValueError(f"`ipus` must be 1 or more, but is {self.ipus!r}")
 

@@ -96,7 +96,7 @@ class Memory(SavedValue):
 def memory_of(
     program: Computation, system: System, proportion: float, placement: Placement | None = None, ipu: int = 0
 ) -> Memory:
-    """The memory that one IPU needs for a program, or for its part of one."""
+    """Returns the memory of one IPU for a program, or for its part of one."""
 
     def is_here(operation: HloInstruction) -> bool:
         return placement is None or ipu in placement.of(operation)
@@ -140,7 +140,7 @@ def memory_of_parts(parts: Sequence[Memory], machine: Machine, kept: Memory | No
 
 
 def _thinned(profile: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """The largest of each stretch of a profile, with its place: at most `_POINTS`, the peak among them."""
+    """Returns the largest value of each stretch of a profile, with its place: at most `_POINTS`, with the peak."""
     stretch = -(-len(profile) // _POINTS) or 1
     starts = range(0, len(profile), stretch)
     places = (max(range(at, min(at + stretch, len(profile))), key=profile.__getitem__) for at in starts)
@@ -148,7 +148,7 @@ def _thinned(profile: Sequence[int]) -> tuple[tuple[int, int], ...]:
 
 
 def _constants_and_kinds(program: Computation, is_here: Callable[[HloInstruction], bool]) -> tuple[int, int]:
-    """Bytes of all constants of an IPU, and how many operations differ in kind or shapes: others share code."""
+    """Returns the bytes of an IPU's constants, and how many operations differ in kind or shapes: others share code."""
     constants, kinds = 0, set()
     todo, seen = [program], {program}
     while todo:
@@ -214,7 +214,7 @@ def told_apart(report: Report, kept: Kept) -> Report:
 
 
 def _again(plain: Report, kept: Kept) -> WhatIf | None:
-    """Reads a program again, and tells its variables apart as they were: all of them have become smaller, if any has."""
+    """Returns a function that reads a program again and separates the same variables, scaled as all of them are."""
     again = plain.again
     if again is None:
         return None

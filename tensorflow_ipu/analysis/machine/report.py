@@ -274,7 +274,7 @@ def report_of(
 
 
 class _Request(NamedTuple):
-    """What is the same each time that a program is read: arguments of `report_of`."""
+    """The arguments of `report_of` that are the same each time that a program is read."""
 
     serialized: bytes
     program: str
@@ -315,6 +315,6 @@ def _predicted(asked: _Request, system: System, proportion: float, halved: bool,
 
 
 def _feeds(operations: Sequence[OperationTime], overlaps: bool, ipu: int) -> int:
-    """What buffers of queues take: an element each, or two where one is passed while the other one is used."""
+    """Returns the size of the queues' buffers: one element each, or two if transfers overlap computation."""
     elements = sum(row.host_bytes / row.count for row in operations if row.host_bytes and row.ipu == ipu)
     return round(elements) * (2 if overlaps else 1)

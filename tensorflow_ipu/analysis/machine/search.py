@@ -78,7 +78,6 @@ class Effect(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """The time of IPUs that a sample takes."""
         return self.ipus / self.speed
 
     def as_suggestion(self, change: str) -> Suggestion:
@@ -142,7 +141,6 @@ def words_of_proportion(proportion: float | None) -> str:
 
 
 def each_alone(start: _S, moves: Moves[_S], evaluate: Callable[[_S], Effect | None]) -> Iterator[Suggestion]:
-    """Yields the effect of each move alone."""
     for words, move in moves.items():
         setting = move(start)
         effect = None if setting is None else evaluate(setting)
@@ -172,7 +170,6 @@ def advice_of_reading(report: Report, again: WhatIf, proportion: float | None) -
 
 
 def _on_data(report: Report, evaluate: Callable[[Setting], Effect]) -> Iterator[Suggestion | NotAsked]:
-    """Yields the effects of transfers that overlap computation."""
     machine = report.system.machine
     if report.overlaps_host or not report.part_seconds("host"):
         return

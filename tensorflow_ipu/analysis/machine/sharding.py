@@ -19,7 +19,6 @@ class Placement:
     """The IPUs of each operation of a program."""
 
     def __init__(self, program: Computation, ipus: int, shards: Mapping[str, Sequence[int]] | None = None) -> None:
-        """Places the operations of a program."""
         self._ipus = ipus
         self._shards = shards or {}
         self._of: dict[HloInstruction, tuple[int, ...]] = {}
@@ -27,15 +26,15 @@ class Placement:
         self._place(program, None)
 
     def of(self, operation: HloInstruction) -> tuple[int, ...]:
-        """The IPUs that an operation runs on, and has its result on."""
+        """Returns the IPUs that an operation runs on."""
         return self._of.get(operation, (0,))
 
     def of_element(self, operation: HloInstruction, number: int) -> tuple[int, ...]:
-        """The IPUs that have an element of what an operation gives."""
+        """Returns the IPUs that have an element of an operation's result."""
         return self._element(operation, number) or (0,)
 
     def received(self, operation: HloInstruction) -> list[HloInstruction]:
-        """The operands of an operation that other IPUs have, and send."""
+        """Returns the operands of an operation that other IPUs have, and send."""
         if operation.opcode in _STRUCTURE:
             return []
         here = set(self.of(operation))
@@ -44,7 +43,7 @@ class Placement:
         return [each for each in sent if each.opcode not in ("constant", "iota") and not here & set(self.of(each))]
 
     def carried_over(self, loop: HloInstruction) -> list[tuple[tuple[int, ...], HloInstruction]]:
-        """What the body of a `while` leaves on other IPUs than the next iteration uses it on, with those."""
+        """Returns the values that an iteration of a `while` leaves on other IPUs than the next one uses them on, with those."""
         root = loop.called[0].root
         if root.opcode != "tuple":
             return []
@@ -131,7 +130,7 @@ class Placement:
 
 
 def _passed(operation: HloInstruction, number: int) -> HloInstruction | None:
-    """What a call of the host gives back in an element of its result, such as a collective of many: each stays where it is."""
+    """Returns the operand that a host call returns in an element of its result, such as a collective of several tensors."""
     if operation.opcode != "custom-call":
         return None
     from_end = len(operation.shape.parts) - number  # States may stand in front, on one side alone.

@@ -23,7 +23,7 @@ _SUMMED = (*PARTS, "count", "flops", "host_bytes")
 
 
 def count_text(number: float) -> str:
-    """A count with the letter of its power of a thousand, for instance `1.5 M`; a unit may follow."""
+    """Returns a count with a prefix for a unit that follows, for instance `1.5 M`."""
     for unit in ("", "k", "M", "G"):
         if number < 1000:
             return f"{number:.3g} {unit}"
@@ -32,13 +32,13 @@ def count_text(number: float) -> str:
 
 
 def machine_text(report: Report) -> str:
-    """The machine of a report, with its box: `Bow in Bow Pod16`."""
+    """Returns the name of a report's machine, with its box: `Bow in Bow Pod16`."""
     system, machine = report.system, report.system.machine
     return system.name if system.name == machine.name else f"{machine.name} in {system.name}"
 
 
 def memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
-    """What takes memory, without code: a name and bytes each."""
+    """Returns the parts of a memory without code: names and bytes."""
     return (
         ("variables and arguments", memory.variables),
         ("optimizer state", memory.optimizer),
@@ -51,7 +51,7 @@ def memory_parts(memory: Memory) -> tuple[tuple[str, int], ...]:
 
 
 def top_operations(report: Report) -> list[OperationTime]:
-    """The operations of a report, slowest first: one row for all that one TensorFlow operation became, by kind and IPU."""
+    """Returns the operations of a report, slowest first, with one row a TensorFlow operation, kind and IPU."""
     found: dict[tuple[object, ...], OperationTime] = {}
     for row in report.operations:
         key = row.name, row.kind, row.ipu, row.part
@@ -71,7 +71,6 @@ _SIGNS = {"compute": "#", "exchange": "=", "sync": "-", "links": "~", "host": ".
 
 
 def report_text(report: Report) -> str:
-    """Writes a report as text, at most some 110 characters wide."""
     return "\n".join(_text_lines(report))
 
 
@@ -185,7 +184,7 @@ class Change:
 
     @property
     def ratio(self) -> str:
-        """By how much it changed, for instance `+12%`."""
+        """The relative change, for instance `+12%`."""
         if self.before == self.after:
             return ""
         if not self.before or not self.after:
@@ -197,13 +196,13 @@ class Change:
 
 
 def changed_figures(before: Report, after: Report) -> list[Change]:
-    """Time of a step and memory of the fullest IPU, with their parts."""
+    """Returns the time of a step and the memory of the fullest IPU, with their parts."""
     found = [Change(*one, other[-1]) for one, other in zip(_figures(before), _figures(after), strict=True)]
     return [each for each in found if not each.detail or each.before or each.after]
 
 
 def _figures(report: Report) -> Iterator[tuple[str, Callable[[float], str], bool, float]]:
-    """The name of each figure, how it is written, whether it is a detail, and the figure."""
+    """Yields the name of each figure, its format, whether it is a detail, and its value."""
     memory = report.memory
     yield "time of a step", format_seconds, False, report.step_seconds
     yield from ((part, format_seconds, True, report.part_seconds(part) / report.steps) for part in PARTS)
@@ -216,7 +215,7 @@ def _figures(report: Report) -> Iterator[tuple[str, Callable[[float], str], bool
 
 
 def changed_operations(before: Report, after: Report) -> list[Change]:
-    """The operations whose time in a step changed most, of both reports together."""
+    """Returns the operations of both reports whose time in a step changed most."""
     one, other = _times(before), _times(after)
     other = _renamed(other, [name for name in one if name not in other], [name for name in other if name not in one])
     names = dict.fromkeys((*one, *other))
@@ -226,7 +225,7 @@ def changed_operations(before: Report, after: Report) -> list[Change]:
 
 
 def _times(report: Report) -> dict[str, float]:
-    """The seconds of a step that go to each operation, by name and kind, in the program's order."""
+    """Returns the seconds of a step for each operation, by name and kind, in the program's order."""
     times: dict[str, float] = {}
     layers = layers_of(report)
     for each in report.operations:
@@ -236,7 +235,7 @@ def _times(report: Report) -> dict[str, float]:
 
 
 def _renamed(times: dict[str, float], gone: Sequence[str], new: Sequence[str]) -> dict[str, float]:
-    """The times with old names for new ones that differ in numbers alone: layers are numbered anew in each model."""
+    """Replaces new names by old ones that differ in numbers only: layers are numbered anew in each model."""
     places: dict[str, tuple[list[str], list[str]]] = {}
     for at, names in enumerate((gone, new)):
         for name in names:

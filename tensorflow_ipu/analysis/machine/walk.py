@@ -24,7 +24,7 @@ _MIRRORED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "EQ": "EQ", "NE": "
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A call of a computation: where the values of its parameters come from."""
+    """A call of a computation, with the source of its parameters' values."""
 
     computation: Computation
     arguments: tuple[HloInstruction, ...] | None = None
@@ -32,7 +32,7 @@ class Frame:
     loop: HloInstruction | None = None
 
     def enter(self, operation: HloInstruction, computation: Computation) -> Frame:
-        """The frame of a computation that an operation of this frame calls."""
+        """Returns the frame of a computation that an operation of this frame calls."""
         loop = operation if operation.opcode == "while" else None
         return Frame(computation, operation.operands, self, loop)
 
@@ -42,7 +42,7 @@ _Origin = tuple[HloInstruction, Frame, int | None]
 
 
 def _origin(operation: HloInstruction, frame: Frame) -> _Origin:
-    """Follows a value through tuples, calls and what passes scalars on, to where it is made."""
+    """Follows a value to its origin, through tuples, calls, and operations that only pass scalars."""
     while True:
         if operation.opcode == "get-tuple-element":
             source, inner, element = _origin(operation.operands[0], frame)
@@ -62,7 +62,7 @@ def _origin(operation: HloInstruction, frame: Frame) -> _Origin:
 
 
 def _constant(operation: HloInstruction, frame: Frame) -> int | None:
-    """The value of a whole number, where the program says it."""
+    """Returns the value of an integer that the program fixes."""
     source, frame, element = _origin(operation, frame)
     if source.opcode == "constant":
         return source.constant
@@ -85,7 +85,7 @@ _FOLDED: dict[str, Callable[[int, int], int]] = {
 
 
 def _constant_of_loop(source: HloInstruction, frame: Frame, element: int) -> int | None:
-    """The value of an element that a loop carries and never changes, or after the loop, that it counts in."""
+    """Returns the value of an element that a loop never changes, or after the loop, that it counts in."""
     if source.opcode == "while":  # After the loop.
         body = frame.enter(source, source.called[0])
         if _is_kept(body, element):
@@ -100,7 +100,7 @@ def _constant_of_loop(source: HloInstruction, frame: Frame, element: int) -> int
 
 
 def _begin(body: Frame, element: int) -> int | None:
-    """What an element that a loop carries is before the first iteration."""
+    """Returns the value of a loop's element before the first iteration."""
     assert body.arguments is not None
     assert body.caller is not None
     source, frame, nested = _origin(body.arguments[0], body.caller)
@@ -112,7 +112,7 @@ def _begin(body: Frame, element: int) -> int | None:
 
 
 def _root_element(body: Frame, element: int) -> tuple[HloInstruction, Frame] | None:
-    """What an iteration makes of an element that the loop carries."""
+    """Returns the result of an iteration for an element of the loop."""
     source, frame, nested = _origin(body.computation.root, body)
     if source.opcode != "tuple" or nested is not None:
         return None
@@ -128,7 +128,7 @@ def _is_kept(body: Frame, element: int) -> bool:
 
 
 def _step(body: Frame, element: int) -> int | None:
-    """By how much an iteration increases an element that the loop carries; None where that is not known."""
+    """Returns the increase of a loop's element in an iteration; None if it is not known."""
     root = _root_element(body, element)
     if root is None:
         return None
@@ -146,13 +146,13 @@ def _step(body: Frame, element: int) -> int | None:
 
 
 def trip_count(loop: HloInstruction, frame: Frame) -> int | None:
-    """How often a `while` runs its body; at most, where a part of its condition is not known before it runs."""
+    """Returns the number of iterations of a `while`; the most, if a part of its condition is known at run time only."""
     body, condition = (frame.enter(loop, called) for called in loop.called)
     return _bound(condition.computation.root, condition, body)
 
 
 def _bound(operation: HloInstruction, condition: Frame, body: Frame) -> int | None:
-    """After how many iterations this part of a condition becomes false, if it is known."""
+    """Returns the number of iterations after which this part of a condition becomes false, if it is known."""
     source, frame, element = _origin(operation, condition)
     if element is not None:
         return None
@@ -235,7 +235,7 @@ class OperationTime:
 
 
 class Walk:
-    """The times of a program's operations; what is told of them besides is in `notes`."""
+    """The times of a program's operations. `notes` has the assumptions."""
 
     def __init__(
         self,
@@ -246,7 +246,6 @@ class Walk:
         lines: Mapping[str, str] | None = None,
         placement: Placement | None = None,
     ) -> None:
-        """Prepares a walk."""
         self._system = system
         self._replicas = replicas
         self._proportion = proportion
@@ -257,7 +256,7 @@ class Walk:
         self.unused_trip_counts = set(self._trip_counts)
 
     def times(self, program: Computation) -> list[OperationTime]:
-        """The times of all operations that take any, in the program's order."""
+        """Returns the times of all operations that take any, in the program's order."""
         return self._computation(Frame(program), 1)
 
     def _computation(self, frame: Frame, count: int) -> list[OperationTime]:
@@ -333,7 +332,6 @@ class Walk:
         return self._operation(operation, count, False)
 
     def _between_ipus(self, sent: HloInstruction, to: tuple[int, ...], count: int) -> OperationTime:
-        """The row of a result that another IPU uses."""
         seconds = sent.shape.bytes / self._system.link_bytes_per_second + self._system.link_latency_seconds
         return replace(self._row(sent, "inter-ipu-copy", count, links=seconds), ipu=to[0])
 
@@ -350,7 +348,7 @@ class Walk:
         return [self._row(operation, operation.opcode, count, cost.plan, flops=cost.flops, **parts)]
 
     def _row(self, operation: HloInstruction, kind: str, count: int, plan: str = "", **each: float) -> OperationTime:
-        """The row of an operation that runs so many times, given what it takes each time."""
+        """Returns the row of an operation that runs `count` times, from the cost of one run."""
         ipu = 0 if self._placement is None else self._placement.of(operation)[0]
         source = self._lines.get(operation.scope, "")
         row = OperationTime(operation.title, kind, str(operation.shape), count, plan=plan, source=source, ipu=ipu)

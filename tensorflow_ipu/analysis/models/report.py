@@ -41,7 +41,7 @@ _MOST = 96
 def pieces_of(
     extension: Extension, machine: System | Machine | str | None, described: Callable[[], Callable[[], None]]
 ) -> Pieces:
-    """The pieces of a model, read from a trace of it as a pipeline on one IPU; its stages and options stay."""
+    """Returns the pieces of a model, from a trace of it as a pipeline on one IPU. Its stages and options stay."""
     stages, options = extension.stages, extension.options
     names = stages.leaf_names()
     if len(names) < 2:
@@ -98,7 +98,6 @@ def report_of_model(
     spec: Nested,
     trip_counts: Mapping[str, int] | None,
 ) -> Report:
-    """Predicts what a mode of a model takes, as `ipu_report` describes."""
     if mode not in _MODES:
         raise ValueError(f"`mode` must be one of {', '.join(f'`{each}`' for each in _MODES)}, but is {mode!r}")
     if batch_size is not None and (not is_int(batch_size) or batch_size < 1):
@@ -124,7 +123,7 @@ def pieces_of_model(extension: Extension, machine: System | Machine | str | None
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """What a report was asked for, so that more like it can be made for its advice."""
+    """The arguments of a report, from which its advice makes others."""
 
     extension: Extension
     mode: str
@@ -133,7 +132,7 @@ class _Request:
     trip_counts: Mapping[str, int] | None
 
     def program(self, scale: float = 1.0) -> Callable[[], None]:
-        """The program, of so many times the micro-batch; the model is built."""
+        """Returns the program, of `scale` times the micro-batch, and builds the model."""
         extension, kind = self.extension, _MODES[self.mode]
 
         def zeros(leaf: tf.TensorSpec | None) -> tf.Tensor | None:
@@ -155,7 +154,6 @@ class _Request:
         return extension.loop(kind).described(elements, infeed, extension.outfeed(kind), steps)
 
     def report(self) -> Report:
-        """Its report."""
         made = self._report()
         return dataclasses.replace(made, asks=self._advising(made))
 
@@ -168,7 +166,7 @@ class _Request:
             )
 
     def _rescaled(self, scale: float, steps: int) -> Report:
-        """The report of so many times the micro-batch, with so many steps an update."""
+        """Returns the report of `scale` times the micro-batch, with another number of micro-batches an update."""
         if self.mode != "train":
             return self._report(scale)
         group = "pipelining" if self.extension.stages.is_pipelined else "accumulation"
@@ -176,7 +174,7 @@ class _Request:
             return self._report(scale)
 
     def _kept(self) -> machine_model.Kept:
-        """What the model's optimizer keeps, where the options of accumulation place it."""
+        """Returns the sizes of the optimizer's state and sums, placed by the options of accumulation."""
         model, options = self.extension.model, self.extension.options.accumulation
         if self.mode != "train" or model.optimizer is None:
             return machine_model.Kept()
@@ -251,7 +249,7 @@ def _parts(batch: Nested) -> list[Any]:
 
 
 def _batch(extension: Extension, batch_size: int | None, mode: str, spec: Nested) -> Nested:
-    """A batch of the data: a structure of `tf.TensorSpec` of known shapes, and None where data is missing."""
+    """Returns a batch of the data: a structure of `tf.TensorSpec` of known shapes, and None for missing data."""
     model = extension.model
     if spec is not None:
         given: Any = batches.given_batch(spec, batch_size)

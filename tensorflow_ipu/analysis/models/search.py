@@ -55,11 +55,10 @@ class Layout:
 
     @property
     def ipus(self) -> int:
-        """How many IPUs a replica has."""
         return programs.power_of_2(self.setting.stages)
 
     def options(self) -> dict[str, object]:
-        """The options of pipelining, or those of accumulation."""
+        """Returns the options of pipelining, or those of accumulation."""
         found: dict[str, object] = {**self.kept, "gradient_accumulation_steps_per_replica": self.steps}
         if self.stages:
             for name in ("device_mapping", "pipeline_schedule"):  # They were for other stages.
@@ -75,7 +74,7 @@ class Layout:
         return found
 
     def code(self) -> Iterator[str]:
-        """Code to paste: what goes before the strategy, and what goes after `model.compile`."""
+        """Yields code to paste: lines before the strategy, and lines after `model.compile`."""
         setting = self.setting
         if setting.halved:
             yield "# Before the model is made:"

@@ -90,7 +90,6 @@ def _figures(report: Report) -> Iterator[tuple[str, str, str]]:
 
 
 def _kinds(report: Report) -> list[tuple[str, float]]:
-    """Returns the kinds of operations that take the most time, with their seconds."""
     kinds: defaultdict[str, float] = defaultdict(float)
     for row in report.operations:
         kinds[row.kind] += row.seconds
@@ -98,7 +97,6 @@ def _kinds(report: Report) -> list[tuple[str, float]]:
 
 
 def _others(report: Report) -> list[Memory]:
-    """Returns the memories beside that of the fullest IPU whose liveness is drawn."""
     others = [memory for memory in report.memories if memory.ipu != report.memory.ipu and memory.liveness]
     return others[: _MOST_IPUS - 1]
 

@@ -52,7 +52,7 @@ def _or_none(draw: Callable[..., Markup]) -> Callable[..., Markup | None]:
 
 @contextmanager
 def figure(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
-    """An empty figure of so many inches with axes, in the colours of the page."""
+    """Creates an empty figure in inches, with axes, in the colours of the page."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -78,7 +78,7 @@ def figure(width: float, height: float) -> Iterator[tuple[Figure, Axes]]:
 
 
 def inline(made: Figure, number: int, description: str) -> Markup:
-    """The figure as an `svg` element of a page."""
+    """Returns the figure as an `svg` element of a page."""
     written = io.StringIO()
     made.savefig(written, format="svg", transparent=True, metadata={"Date": None})
     text = written.getvalue()
@@ -94,13 +94,11 @@ def inline(made: Figure, number: int, description: str) -> Markup:
 
 
 def _size_ticks(end: float) -> tuple[list[float], list[str]]:
-    """Round ticks of an axis in MiB, and their labels."""
     ticks = round_ticks(end, binary=True)
     return ticks, [tick_label(format_bytes(tick * _MEBI)) for tick in ticks]
 
 
 def _time_ticks(end: float) -> tuple[list[float], list[str]]:
-    """Round ticks of an axis in seconds, and their labels."""
     ticks = round_ticks(end, most=8)
     return ticks, [tick_label(format_seconds(tick)) for tick in ticks]
 
@@ -116,7 +114,6 @@ _MEMORY = ("always", "data", "stash", "code")
 
 @_or_none
 def memory_picture(report: Report, number: int) -> Markup:
-    """A bar for each IPU of a replica, against what its tiles have."""
     memories = report.memories
     with figure(_WIDTH, 0.75 + 0.32 * len(memories)) as (made, axes):
         for at, memory in enumerate(memories):
@@ -147,7 +144,7 @@ def memory_picture(report: Report, number: int) -> Markup:
 
 @_or_none
 def liveness_picture(memory: Memory, number: int) -> Markup:
-    """What one IPU has in memory while the program runs, over what is there all the time."""
+    """Draws the memory of one IPU over the course of the program."""
     places = [at for at, _ in memory.liveness]
     base = memory.always / _MEBI
     whole = [base + size / _MEBI for _, size in memory.liveness]
@@ -180,7 +177,7 @@ def liveness_picture(memory: Memory, number: int) -> Markup:
 
 @_or_none
 def step_picture(report: Report, number: int) -> Markup:
-    """What the chip, the links and the host's link do in the course of a step, one operation after the other."""
+    """Draws the work of the chip, of its links and of the host's link over the course of a step."""
     lanes = _lanes(report)
     names = [name for name in ("host", "links", "IPU") if any(any(values) for values in lanes[name].values())]
     step = report.step_seconds
@@ -206,7 +203,7 @@ def step_picture(report: Report, number: int) -> Markup:
 
 
 def _lanes(report: Report) -> dict[str, dict[str, list[float]]]:
-    """For each lane and part, the share of each of `_BINS` stretches of a step that it takes."""
+    """Returns for each lane and part its share of each of `_BINS` stretches of a step."""
     lanes = {name: {part: [0.0] * _BINS for part in parts} for name, parts in (("IPU", _CHIP), ("links", ("links",)))}
     lanes["host"] = {"host": [0.0] * _BINS}
     width = report.seconds / _BINS
@@ -222,7 +219,7 @@ def _lanes(report: Report) -> dict[str, dict[str, list[float]]]:
 
 
 def _add(values: list[float], begin: float, seconds: float, width: float) -> float:
-    """Adds a span to the stretches that it is in; returns its end."""
+    """Adds a span to the stretches that it covers, and returns its end."""
     end = begin + seconds
     at = int(begin / width)
     while seconds and at < len(values) and at * width < end:
@@ -233,7 +230,7 @@ def _add(values: list[float], begin: float, seconds: float, width: float) -> flo
 
 @_or_none
 def pipeline_picture(timeline: Timeline, number: int) -> Markup:
-    """Which IPU works on which stage and micro-batch when; white is waiting."""
+    """Draws the stage and micro-batch of each IPU over time. White is waiting."""
     ipus = sorted({task.ipu for task in timeline.tasks})
     end = max(task.end for task in timeline.tasks)
     with figure(_WIDE, 0.7 + 0.42 * len(ipus)) as (made, axes):
@@ -252,7 +249,6 @@ def pipeline_picture(timeline: Timeline, number: int) -> Markup:
 
 
 def _label(axes: Axes, timeline: Timeline, ipus: Sequence[int], end: float) -> None:
-    """Writes into each box what it is, where there is room."""
     for task in timeline.tasks:
         if (task.end - task.begin) / end > 0.008 * len(task.label):
             middle = (task.begin + task.end) / 2

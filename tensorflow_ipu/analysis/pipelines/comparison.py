@@ -137,7 +137,7 @@ def contiguous_mappings(weights: Sequence[float], ipus: int) -> list[tuple[int, 
 
 
 def _most_even(weights: Sequence[float], used: int) -> tuple[int, ...]:
-    """The contiguous mapping to so many IPUs whose busiest IPU has the least to do."""
+    """Returns the contiguous mapping to `used` IPUs whose busiest IPU has the least work."""
     stages = len(weights)
     total = [0.0, *itertools.accumulate(weights)]
     # least[end]: the busiest IPU's work for the first `end` stages; `begins[n][end]`: where the last of them begins.
@@ -160,7 +160,6 @@ def _most_even(weights: Sequence[float], used: int) -> tuple[int, ...]:
 
 
 def _weights(stages: int, stage_costs: StageCosts, training: bool) -> list[float]:
-    """The time of each stage for one micro-batch."""
     costs = stage_costs if isinstance(stage_costs, list | tuple) else [stage_costs or StageCost()] * stages
     found = []
     for stage, cost in enumerate(costs):
@@ -264,7 +263,7 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a model can be cut between, in the order in which it runs."""
+    """The parts of a model between which it can be cut, in the order in which they run."""
 
     names: tuple[str, ...]
     costs: tuple[StageCost, ...]
@@ -276,10 +275,10 @@ class Pieces:
 
 @runtime_checkable
 class Divisible(Protocol):
-    """A model that tells its pieces, such as a Keras model of a strategy's scope."""
+    """A model that can be cut into pieces, such as a Keras model of a strategy's scope."""
 
     def ipu_pieces(self, machine: System | Machine | str | None, batch_size: int | None) -> Pieces:
-        """Its pieces, for micro-batches of `batch_size` samples where that is not known."""
+        """Returns its pieces, for micro-batches of `batch_size` samples if their size is not known."""
         ...
 
 
@@ -303,7 +302,6 @@ class Balance(NotebookView):
 
     @property
     def _summary(self) -> str:
-        """The plan and its figures in a sentence."""
         plan = self.cost.plan
         return (
             f"{plan.stages} stages, one an IPU, {plan.micro_batches} micro-batches"
@@ -411,7 +409,6 @@ def _pieces(given: object, machine: System | Machine | str | None, batch_size: i
 
 
 def joined(costs: Sequence[StageCost]) -> StageCost:
-    """The cost of a stage that runs these one after the other."""
     first = costs[0]
 
     def total(name: str) -> float:
@@ -434,12 +431,11 @@ def joined(costs: Sequence[StageCost]) -> StageCost:
 
 
 def _time(cost: StageCost, again: bool) -> float:
-    """The time of a stage for one micro-batch."""
     return cost.forward + backward_time(cost) + again * cost.forward * cost.recompute_factor
 
 
 def _split(costs: Sequence[StageCost], depths: Sequence[int], again: bool, capacity: int) -> tuple[int, ...]:
-    """The stage of each piece: of splits that fit, one whose longest stage is the shortest."""
+    """Returns the stage of each piece: of splits that fit, one whose longest stage is the shortest."""
     pieces, stages = len(costs), len(depths)
 
     @functools.cache
@@ -447,7 +443,7 @@ def _split(costs: Sequence[StageCost], depths: Sequence[int], again: bool, capac
         return joined(costs[begin:end])
 
     def price(stage: int, begin: int, end: int) -> tuple[float, float]:
-        """By how much a stage of these pieces is too large, and its time."""
+        """Returns by how much a stage of these pieces is too large, and its time."""
         cost = stretch(begin, end)
         recomputed = again and stage < stages - 1
         stash = depths[stage] * (cost.input_bytes if recomputed else cost.activation_bytes)

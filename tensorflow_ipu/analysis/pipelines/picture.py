@@ -56,7 +56,6 @@ def draw_box(
     inches: float,
     label: str | None = None,
 ) -> None:
-    """Draws a task."""
     from matplotlib.patches import Rectangle
 
     face, ink = _colours(instruction)
@@ -80,7 +79,7 @@ def draw_box(
 
 
 def draw_bubble(axes: Axes, begin: float, end: float, row: float) -> None:
-    """Draws the ground of a row, which is seen where its IPU waits."""
+    """Draws the background of a row, which is visible while its IPU waits."""
     from matplotlib.patches import Rectangle
 
     at = (begin, row + _MARGIN), end - begin, 1 - 2 * _MARGIN
@@ -88,7 +87,7 @@ def draw_bubble(axes: Axes, begin: float, end: float, row: float) -> None:
 
 
 def draw_exchange(axes: Axes, begin: float, end: float, top: float, bottom: float) -> None:
-    """Draws the time in which IPUs exchange, all of them, between the tops of two rows."""
+    """Draws the time in which all IPUs exchange, between the tops of two rows."""
     from matplotlib.patches import Rectangle
 
     at = (begin, top + _MARGIN), end - begin, bottom - top - 2 * _MARGIN
@@ -106,7 +105,6 @@ def _label(instruction: Instruction) -> str:
 
 
 def _colours(instruction: Instruction) -> tuple[str, str]:
-    """The colours of a box and of its letters."""
     if isinstance(instruction, Load | Save):
         return "white", INK
     micro_batch = micro_batch_of(instruction)
@@ -226,7 +224,7 @@ def picture_of(
 
 
 def _matplotlib() -> tuple[type[Figure], type[FigureCanvasAgg]]:
-    """The classes of matplotlib that need no screen and no global state."""
+    """Returns the classes of matplotlib that need no screen and no global state."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -240,7 +238,7 @@ def _matplotlib() -> tuple[type[Figure], type[FigureCanvasAgg]]:
 def _shortened(
     costs: Sequence[PlanCost], stage_costs: StageCosts, machine: System | Machine | str | None
 ) -> list[Plan]:
-    """The plans, with so few micro-batches that their boxes can be read; all with the same number, if it can be."""
+    """Returns the plans with so few micro-batches that boxes are readable, all with the same number if possible."""
     fewest, counts = [], []
     for cost in costs:
         plan, steady = cost.plan, cost.plan.section("steady")
@@ -304,7 +302,7 @@ def _draw(axes: Axes, plan: Plan, steps: _Steps, longest: float, scale: float) -
 
 
 def _sections(axes: Axes, steps: _Steps, scale: float, repeat: int) -> None:
-    """Names the sections above the rows, where there is room; the steady one is repeated so often."""
+    """Writes the names of the sections above the rows, where there is room."""
     begin = 0.0
     for number, (section, start, end, _) in enumerate(steps):
         if number == 0 or section is not steps[number - 1][0]:
@@ -319,7 +317,7 @@ def _sections(axes: Axes, steps: _Steps, scale: float, repeat: int) -> None:
 
 
 def _stashes(cost: PlanCost) -> list[str]:
-    """What stands beside the row of each IPU."""
+    """Returns the texts beside the rows of the IPUs."""
     if cost.plan.phased:
         each = [(ipu, "  ".join(letters for letters, _ in ipu.depths)) for ipu in cost.ipus]
         sizes = [f"  ({format_bytes(ipu.on_chip_bytes)}, {format_bytes(ipu.off_chip_bytes)})" for ipu, _ in each]
@@ -337,7 +335,7 @@ def _stashes(cost: PlanCost) -> list[str]:
 
 
 def _caption(axes: Axes, heading: str, cost: PlanCost, drawn: Plan, end: float, seconds: bool) -> None:
-    """Writes what stands above, beside and below the rows, which end at `end`."""
+    """Writes the texts above, beside and below the rows, which end at `end`."""
     plan = cost.plan
     time = f"{cost.time:.4g}"
     if seconds:
@@ -361,7 +359,7 @@ def _caption(axes: Axes, heading: str, cost: PlanCost, drawn: Plan, end: float, 
 
 
 class _Legend:
-    """Explains the boxes that there are, on as many lines as it takes."""
+    """Explains the kinds of boxes of a picture, on as many lines as it takes."""
 
     def __init__(self, figure: Figure, renderer: RendererBase, steps: _Steps) -> None:
         kinds = {type(span.instruction) for *_, spans in steps for span in spans}
@@ -386,7 +384,7 @@ class _Legend:
             drawn.remove()
 
     def lines(self, width: float) -> int:
-        """How many lines it takes, given the inches there are."""
+        """Returns the number of lines in a width of inches."""
         return self._places(width)[-1][1] + 1
 
     def _places(self, width: float) -> list[tuple[float, int]]:
@@ -400,7 +398,6 @@ class _Legend:
         return places
 
     def draw(self, width: float, height: float) -> None:
-        """Draws it at the foot of a picture of that size, in inches."""
         lines = self.lines(width - _LEFT)
         axes = self._figure.add_axes((_LEFT / width, 0.12 / height, 1 - _LEFT / width, lines * _LEGEND / height))
         axes.set_xlim(0, width - _LEFT)
@@ -496,7 +493,7 @@ def write_trace(
 
 
 def _name(instruction: Instruction) -> str:
-    """For instance `B backward 3`."""
+    """Returns a name, for instance `B backward 3`."""
     letters = stage_letters(instruction.stage, instruction.part)
     micro_batch = micro_batch_of(instruction)
     number = "" if micro_batch is None else f" {micro_batch}"
@@ -507,7 +504,7 @@ def _name(instruction: Instruction) -> str:
 
 
 def _stashed(plan: Plan, instruction: Instruction) -> int:
-    """By how many micro-batches an instruction changes what its IPU's stashes hold."""
+    """Returns by how many micro-batches an instruction changes its IPU's stashes."""
     if not plan.training:
         return 0
     if isinstance(instruction, Forward):

@@ -48,8 +48,6 @@ class PlanChange(NamedTuple):
 
 @dataclass(frozen=True)
 class Planned:
-    """A pipeline with what its stages cost, for advice on other plans."""
-
     report: Report
     plan: Plan
     costs: StageCosts
@@ -165,7 +163,7 @@ def _are_plain(costs: StageCosts) -> TypeGuard[Sequence[StageCost]]:
 
 
 def _memories(memories: Sequence[Memory], before: PlanCost, after: PlanCost) -> Iterator[Memory]:
-    """The memory of each IPU, where plans cost so much; what no plan knows, such as feeds, stays as it is."""
+    """Yields the memory of each IPU by another plan. Parts that plans do not know, such as feeds, stay."""
     told = {memory.ipu: memory for memory in memories}
     was = {cost.ipu: cost.on_chip_bytes for cost in before.ipus}
     for cost in after.ipus:
@@ -178,7 +176,7 @@ def _memories(memories: Sequence[Memory], before: PlanCost, after: PlanCost) -> 
 
 
 def _half(cost: StageCost) -> StageCost:
-    """Half of a stage, of which each half gets what the whole gets."""
+    """Returns half of a stage; both halves have the inputs of the whole."""
     halves = {name: getattr(cost, name) / 2 for name in _HALVES}
     backward = None if cost.backward is None else cost.backward / 2
     sums = None if cost.accumulator_bytes is None else cost.accumulator_bytes / 2
@@ -215,7 +213,6 @@ def report_of_pipeline(
 
 
 def _report(pipeline: TracedPipeline, passes: Passes, program: str) -> machine.Report:
-    """What the passes say of the pipeline."""
     plan = pipeline.plan
     notes = dict.fromkeys(note for report in _reports(passes) for note in report.assumptions)
     costs = costs_of_passes(pipeline, passes)
@@ -240,7 +237,7 @@ def _reports(passes: Passes) -> Iterator[machine.Report]:
 
 
 def _operations(pipeline: TracedPipeline, passes: Passes) -> Iterator[machine.OperationTime]:
-    """The rows of all passes, each for all its runs, and those of the queues."""
+    """Yields the rows of all passes, for all their runs, and those of the queues."""
     plan = pipeline.plan
     last = plan.stages - 1
     footprint = passes.footprint
@@ -270,7 +267,7 @@ def _feed(kind: str, size: int, count: int, ipu: int, system: machine.System) ->
 
 
 def _moves(prices: Prices, passes: Passes, plan: Plan) -> Iterator[machine.OperationTime]:
-    """The rows of what comes and goes between a chip and the memory beside it, or is gathered over links."""
+    """Yields the rows of transfers between chips and the memory beside them, and of gathers over links."""
     counts: Counter[tuple[str, int, str, str, float]] = Counter()
     for section in plan.sections:
         for task in (task for step in section.steps for task in step.tasks):
@@ -328,7 +325,7 @@ def _memory(pipeline: TracedPipeline, passes: Passes, prices: Prices, ipu: int) 
 
 
 def _shared(passes: Passes, places: Sequence[Place], plan: Plan) -> int:
-    """The bytes of variables that several stages of an IPU share, as often as they count too much."""
+    """Returns the bytes that variables shared by stages of an IPU are counted too often."""
     if plan.phased:
         return 0
     found = {
@@ -362,7 +359,7 @@ def _timeline(plan: Plan, costs: StageCosts, system: machine.System) -> machine.
 
 
 def _shown(plan: Plan) -> Plan:
-    """The plan, with so few micro-batches that all its tasks can be shown; with one iteration at least."""
+    """Returns the plan with so few micro-batches that all its tasks can be shown, but one iteration at least."""
     steady = plan.section("steady")
     an_iteration = sum(len(step.tasks) for step in steady.steps)
     others = sum(len(step.tasks) for section in plan.sections if section is not steady for step in section.steps)

@@ -17,7 +17,7 @@ _READS = {"ReadVariableOp": ("dtype", "value"), "ResourceGather": ("dtype", "out
 def cast_graph(
     graph: tf.compat.v1.GraphDef, fetches: Sequence[str], source: tf.DType, target: tf.DType
 ) -> tf.compat.v1.GraphDef:
-    """What computes some operations of a graph, in another type."""
+    """Returns the graph that computes the `fetches` with `target` in the place of `source`."""
     made = type(graph)()
     made.CopyFrom(graph)
     for node in made.node:  # Order is for side effects, of which there will be none.
@@ -47,7 +47,7 @@ def cast_graph(
 
 
 def _needed(nodes: Any, fetches: Sequence[str]) -> set[str]:
-    """The names of nodes that compute some, with theirs."""
+    """Returns the names of nodes that the fetches depend on."""
     inputs = {node.name: [name.split(":")[0] for name in node.input] for node in nodes}
     needed: set[str] = set()
     waiting = list(fetches)
@@ -68,7 +68,7 @@ class _Types:
 
 
 def _retype(nodes: Any, types: _Types, names: dict[str, str], in_function: bool) -> dict[str, str]:
-    """Retypes nodes in place. Returns what outputs of functions are called that were called otherwise."""
+    """Retypes nodes in place, and returns the new names of outputs by their old ones."""
     renamed, casts = {}, []
     for node in nodes:
         op: str = node.op
@@ -99,7 +99,7 @@ def _retype(nodes: Any, types: _Types, names: dict[str, str], in_function: bool)
 
 
 def _cast_of(node: Any, output: str, types: _Types) -> Any:
-    """A cast under the name of a node that reads a variable, which gets another."""
+    """Returns a cast with the name of a node that reads a variable, and renames the node."""
     cast = type(node)()
     cast.name, cast.op = node.name, "Cast"
     node.name = f"{node.name}/read"
@@ -110,6 +110,6 @@ def _cast_of(node: Any, output: str, types: _Types) -> Any:
 
 
 def types_of(operations: Iterable[tf.Operation]) -> set[tf.DType]:
-    """The floating types of 16 and 32 bits that operations compute."""
+    """Returns the floating types of 16 and 32 bits that operations compute."""
     found = {output.dtype for operation in operations for output in operation.outputs}
     return found & {tf.float16, tf.float32}

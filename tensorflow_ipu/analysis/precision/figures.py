@@ -49,7 +49,6 @@ class Figures:
     exponents: tuple[int, ...]
 
     def __add__(self, other: Figures) -> Figures:
-        """The figures of both."""
         counts = ("elements", "zeros", "zeros_half", "subnormal", "beyond", "infinite", "lost")
         return Figures(
             **{name: getattr(self, name) + getattr(other, name) for name in counts},
@@ -92,14 +91,13 @@ class Figures:
 
 
 def exponent_of(magnitude: float) -> int | None:
-    """The exponent e of a magnitude from 2 ** e on and below 2 ** (e + 1); None of 0 and of what is infinite."""
+    """Returns the exponent e of a magnitude from 2 ** e on and below 2 ** (e + 1); None for 0 and infinity."""
     if not 0 < magnitude < float("inf"):
         return None
     return int(np.frexp(magnitude)[1]) - 1
 
 
 def figures_of(single: npt.NDArray[Any], half: npt.NDArray[Any]) -> Figures:
-    """Counts a tensor."""
     wide = np.abs(np.ravel(single).astype(np.float32))
     narrow = np.abs(np.ravel(half).astype(np.float32))
     # What float32 holds, such as the gradient of a variable, is beyond float16 and no overflow.
@@ -127,20 +125,20 @@ Values: TypeAlias = "dict[Key, np.ndarray[Any, Any]]"
 
 
 class Count:
-    """What was counted of the tensors of some steps."""
+    """The counts of the tensors of some steps."""
 
     def __init__(self) -> None:
         self._figures: dict[Key, list[Figures]] = {}
         self._stuck: dict[Key, list[float]] = {}
 
     def step(self, single: Values, half: Values) -> None:
-        """Counts a step by its tensors in float32 and float16; one that only one of them has is left out."""
+        """Counts the tensors of a step in float32 and float16; tensors of only one of them are left out."""
         for key, value in single.items():
             if key in half and half[key].shape == value.shape:
                 self._figures.setdefault(key, []).append(figures_of(value, half[key]))
 
     def updates(self, weights: Values, updates: Values, stuck: Mapping[Key, float]) -> None:
-        """Counts what float16 would make of weights and their updates."""
+        """Counts weights and their updates, rounded to float16."""
         for key, value in {**weights, **updates}.items():
             with np.errstate(over="ignore"):
                 self._figures.setdefault(key, []).append(figures_of(value, value.astype(np.float16)))
@@ -148,7 +146,6 @@ class Count:
             self._stuck.setdefault(key, []).append(share)
 
     def rows(self) -> list[TensorRow]:
-        """The tensors."""
         return [
             TensorRow(*key, tuple(figures), float(np.mean(self._stuck.get(key, [0.0]))))
             for key, figures in self._figures.items()

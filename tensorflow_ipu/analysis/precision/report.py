@@ -56,7 +56,6 @@ class Scales:
 
 
 def scales_for(gradients: Sequence[Figures]) -> Scales:
-    """The loss scales that fit."""
     known = [each for each in gradients if each.largest > 0]
     if not known:
         return Scales(1.0, 1.0, 1.0)
@@ -70,12 +69,12 @@ def scales_for(gradients: Sequence[Figures]) -> Scales:
 
 
 def saved_by(figures: Figures, scale: float) -> bool:
-    """Whether a tensor of gradients loses no more than a hundredth of its sum with this scale."""
+    """Returns True if a tensor of gradients loses at most a hundredth of its sum with this scale."""
     return _power_keeping(figures, SMALLEST - 1) <= math.log2(scale)
 
 
 def _power_keeping(figures: Figures, exponent: int) -> int:
-    """The least power of two that leaves at most a hundredth of the sum of magnitudes below an exponent."""
+    """Returns the least power of two that leaves at most a hundredth of the sum of magnitudes below an exponent."""
     power = _LEAST_POWER
     while power < _GREATEST_POWER and figures.weight_below(exponent - power) > _MOST:
         power += 1
@@ -89,7 +88,7 @@ _STUCK = 0.25
 
 
 def float32_layers(report: PrecisionReport) -> tuple[str, ...]:
-    """The layers that are to compute in float32 by what was counted, in their order."""
+    """Returns the layers that need float32 by the counts, in their order."""
     layers = [row.layer for row, _ in _origins(report)]
     layers += [row.layer for row in report.of([ACTIVATION]) if row.total.weight_below(SMALLEST - 1) > _FEW]
     layers += _unsaved(report)
@@ -98,7 +97,7 @@ def float32_layers(report: PrecisionReport) -> tuple[str, ...]:
 
 
 def sentences(report: PrecisionReport) -> Iterator[str]:
-    """The advice, the weightiest first."""
+    """Yields the advice, the most important first."""
     yield from _on_activations(report)
     yield from _on_scale(report)
     yield from _on_updates(report)
@@ -107,7 +106,7 @@ def sentences(report: PrecisionReport) -> Iterator[str]:
 
 
 def _origins(report: PrecisionReport) -> list[tuple[TensorRow, bool]]:
-    """The activations where overflows begin, and whether float32 has them beyond float16 too."""
+    """Returns the activations where overflows begin, and whether float32 has them beyond float16 too."""
     found, seen = [], False
     for row in report.of([ACTIVATION]):
         figures = row.total
@@ -148,7 +147,7 @@ def _on_activations(report: PrecisionReport) -> Iterator[str]:
 
 
 def _unsaved(report: PrecisionReport) -> set[str]:
-    """The layers whose gradients no loss scale saves together with the others."""
+    """Returns the layers whose gradients no loss scale keeps together with the others."""
     scales = report.scales
     if scales.fit:
         return set()
@@ -213,7 +212,6 @@ def _on_trial(report: PrecisionReport) -> str:
 
 
 def scale_text(scale: float) -> str:
-    """A loss scale as users write it."""
     return f"{scale:g}" if scale < 1 else f"{int(scale)}"
 
 
@@ -292,7 +290,6 @@ class PrecisionReport(SavedReport):
         return [row for row in self.rows if row.kind in kinds]
 
     def __str__(self) -> str:
-        """The report as text."""
         return report_text(self)
 
     def to_dict(self) -> dict[str, Any]:
@@ -322,7 +319,6 @@ _FROM, _TO = -40, 23
 
 
 def report_text(report: PrecisionReport) -> str:
-    """Writes a report as text, at most some 120 characters wide."""
     return "\n".join(_lines(report))
 
 
@@ -361,7 +357,7 @@ def _row_line(row: TensorRow) -> str:
 
 
 def span_text(figures: Figures) -> str:
-    """The exponents of the smallest and of the largest magnitude."""
+    """Returns the exponents of the smallest and of the largest magnitude."""
     if figures.smallest_exponent is None:
         return "all 0"
     return f"{figures.smallest_exponent} to {figures.largest_exponent}"
@@ -374,7 +370,7 @@ def _share(share: float) -> str:
 
 
 def _strip(figures: Figures) -> str:
-    """A letter for each two exponents, the darker the more numbers have one."""
+    """Returns a letter for each two exponents; more numbers have a darker one."""
     counts = [sum(figures.exponents[at - LOWEST : at - LOWEST + 2]) for at in range(_FROM, _TO, 2)]
     counts[0] += sum(figures.exponents[: _FROM - LOWEST])
     counts[-1] += sum(figures.exponents[_TO + 1 - LOWEST : HIGHEST + 1 - LOWEST])
@@ -389,7 +385,7 @@ _MOST_TRIALS = 8
 def trial_of(
     report: PrecisionReport, single: Values, compute: Callable[[float, Sequence[str]], Values]
 ) -> PrecisionReport:
-    """The report with its advice tried, where that is not what was run."""
+    """Returns the report after a trial of its advice, if that differs from the run."""
     scales, layers = report.scales, list(report.float32_layers)
     fits = scales.fit and scales.least <= report.loss_scale <= scales.greatest
     scale = report.loss_scale if fits and scales.advised <= report.loss_scale else scales.advised

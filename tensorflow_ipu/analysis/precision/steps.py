@@ -46,15 +46,14 @@ _NO_SCOPE = "(no scope)"
 
 
 class _FunctionSteps:
-    """Runs steps of a function: those that it would make, and beside each what it computes in float32 and in float16."""
+    """Runs steps of a function, and beside each the same step in float32 and in float16."""
 
     def __init__(self, function: Any, run: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> None:
-        """Runs steps of `function`."""
         self._function = function
         self._run = run
 
     def report(self, batches: Iterable[tuple[Nested, ...]], loss_scale: float, device: str) -> PrecisionReport:
-        """Runs a step for each tuple of arguments, and leaves variables as they were."""
+        """Runs a step for each tuple of arguments, and restores the variables."""
         count, cast, before = Count(), None, []
         for batch in batches:
             arguments = tf.nest.map_structure(tf.convert_to_tensor, batch)
@@ -76,7 +75,7 @@ class _FunctionSteps:
 
 
 class _CastFunctions:
-    """A function's graph in both types: the one that it was written in, and the other."""
+    """A function's graph in both types: its own, and the other."""
 
     def __init__(self, function: Any, arguments: Nested) -> None:
         self._concrete = function.get_concrete_function(*arguments)
@@ -94,7 +93,7 @@ class _CastFunctions:
         self.variables = list(graph.variables)
 
     def compute(self, dtype: tf.DType, arguments: Nested, run: Callable[..., Any]) -> Values:
-        """The tensors of a step in a type."""
+        """Returns the tensors of a step in a type."""
         if dtype not in self._made:
             self._made[dtype] = self._cast_to(dtype)
         flat = [each for each in tf.nest.flatten(arguments) if tf.is_tensor(each)]
@@ -117,18 +116,18 @@ class _CastFunctions:
         return tf.function(step, jit_compile=True, autograph=False)
 
     def in_order(self, rows: Sequence[TensorRow]) -> tuple[TensorRow, ...]:
-        """Scope by scope, in the order in which they begin to compute."""
+        """Returns the rows scope by scope, in the order in which scopes begin to compute."""
         return _in_order(rows, [(layer, kind) for layer, kind, _ in self._keys])
 
 
 def _in_order(rows: Sequence[TensorRow], computed: Sequence[tuple[str, str]]) -> tuple[TensorRow, ...]:
-    """The rows by the order of their layers' activations among the layers and kinds that are computed, then by kind."""
+    """Orders rows by the first activation of their layers, then by kind."""
     layers = [layer for layer, kind in computed if kind == ACTIVATION] + [layer for layer, _ in computed]
     return tuple(sorted(rows, key=lambda row: (layers.index(row.layer), KINDS.index(row.kind))))
 
 
 def _key(operation: tf.Operation) -> Key:
-    """The scope of an operation, what it is, and its name within."""
+    """Returns the scope of an operation, its kind, and its name in the scope."""
     name, kind = operation.name, ACTIVATION
     for prefix in (_OF_TAPES, _OF_GRADIENTS):
         if name.startswith(prefix):
@@ -144,13 +143,11 @@ class _ModelSteps:
     """Runs steps of a model: each in float32, which updates the weights, and beside it in float16, which does not."""
 
     def __init__(self, model: keras.Model, run: Callable[[Callable[..., Any], Sequence[Any]], Any]) -> None:
-        """Runs steps of `model`."""
         self._model = model
         self._run = run
         self._functions: dict[object, tuple[Any, list[Key]]] = {}
 
     def report(self, batches: Iterable[Nested], loss_scale: float, device: str) -> PrecisionReport:
-        """Runs a step for each batch, and leaves the model as it was."""
         before = state = self._state()
         count, losses = Count(), []
         batch: Nested = None
@@ -180,7 +177,7 @@ class _ModelSteps:
             self._assign(before)
 
     def _computed(self, batch: Nested, scale: float | None = None, single: Sequence[str] = ()) -> tuple[Any, Values]:
-        """The loss of a step and its tensors: in float16 with a scale, and without one in float32, with the update."""
+        """Returns the loss and the tensors of a step: in float16 with a scale; without one in float32, with the update."""
         key = (scale, tuple(single))
         if key not in self._functions:
             self._functions[key] = self._function(scale, single)
@@ -210,7 +207,7 @@ class _ModelSteps:
         return tf.function(step, jit_compile=True, autograph=False), keys
 
     def _update_since(self, state: Sequence[Any], single: Values) -> tuple[Values, Values, Mapping[Key, float]]:
-        """The weights of float32 before a step, its updates, and which share of them is stuck in float16."""
+        """Returns the weights before a step, its updates, and the share of each that is lost in float16."""
         weights: Values = {}
         updates: Values = {}
         stuck: dict[Key, float] = {}
