@@ -143,3 +143,10 @@ def test_what_needs_matplotlib_shows_its_line_without(monkeypatch):
     assert pipelining.pipeline_plan(2, 4)._repr_html_() is None
     with pytest.raises(ImportError, match="pip install"):
         pipelining.draw_plan(pipelining.pipeline_plan(2, 4), "plan.png")
+
+
+def test_a_plan_is_shown_before_any_other_picture(run_script):
+    run_script("""\
+        from tensorflow_ipu import pipelining
+        assert "data:image/png" in pipelining.pipeline_plan(2, 4)._repr_html_()
+    """)

@@ -173,7 +173,7 @@ class Report(SavedReport):
                 ):
                     again = self.again
                     found += recipe_of_reading(
-                        self, lambda setting: effect_of(self, again(**setting.reading()), setting.state, updates)
+                        self, lambda variant: effect_of(self, again(**variant.reading()), variant.state, updates)
                     )
             object.__setattr__(self, "given_advice", gathered(self, found))  # A cache, in a frozen class.
         return Suggestions() if self.given_advice is None else self.given_advice

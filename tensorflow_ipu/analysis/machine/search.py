@@ -1,7 +1,8 @@
 """The search for advice: changes of a program, each alone, and together until the program fits.
 
-A setting holds what differs from the program as it is. A move makes one change: it returns another setting, or None if the
-change is made already. The evaluation of a setting reads the program again, replans its pipeline or retraces its model.
+A variant holds what differs from the program as it is. A move makes one change: it returns another variant, or None if the
+change is made already. Each kind of program has its moves and its evaluation, which reads the program again, costs another
+plan of its pipeline, or cuts its model into other stages.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ TIGHT = 0.1
 
 
 @dataclass(frozen=True)
-class Setting:
+class Variant:
     """The changes of a program; the default has none.
 
     Attributes:
@@ -70,7 +71,7 @@ class Setting:
 
 
 class Effect(NamedTuple):
-    """The effect of a setting: samples a second as a multiple of before, the fullest IPU's memory, and the IPUs."""
+    """The effect of a variant: samples a second as a multiple of before, the fullest IPU's memory, and the IPUs."""
 
     speed: float
     memory: Memory
@@ -101,22 +102,22 @@ def changed(change: str, before: Report, after: Report, samples: float = 1.0) ->
 # Candidates.
 
 
-def changing(**changes: object) -> Callable[[Setting], Setting | None]:
+def changing(**changes: object) -> Callable[[Variant], Variant | None]:
     """Returns the move that makes changes, unless one of them is made already."""
 
-    def move(setting: Setting) -> Setting | None:
-        start = Setting()
-        made = any(getattr(setting, name) != getattr(start, name) for name in changes)
-        return None if made else replace(setting, **changes)  # pyright: ignore[reportArgumentType]
+    def move(variant: Variant) -> Variant | None:
+        start = Variant()
+        made = any(getattr(variant, name) != getattr(start, name) for name in changes)
+        return None if made else replace(variant, **changes)  # pyright: ignore[reportArgumentType]
 
     return move
 
 
-def half_moves(report: Report) -> Moves[Setting]:
+def half_moves(report: Report) -> Moves[Variant]:
     return {HALF: changing(halved=True)} if any("f32[" in row.shape for row in report.operations) else {}
 
 
-def state_moves(report: Report) -> Moves[Setting]:
+def state_moves(report: Report) -> Moves[Variant]:
     """Returns the moves of the optimizer's state off each chip, where the report knows its size."""
     if not any(memory.optimizer for memory in report.memories):
         return {}
@@ -124,10 +125,10 @@ def state_moves(report: Report) -> Moves[Setting]:
     words = f"optimizer state shared by the {report.replicas} replicas (`replicated_optimizer_state_sharding`)"
     shared = {words: changing(state=1 / report.replicas)} if report.replicas > 1 else {}
     # What is shared may also leave the chip.
-    return {**shared, STATE_OFF_CHIP: lambda setting: replace(setting, state=0.0) if setting.state else None}
+    return {**shared, STATE_OFF_CHIP: lambda variant: replace(variant, state=0.0) if variant.state else None}
 
 
-def tight_moves(report: Report) -> Moves[Setting]:
+def tight_moves(report: Report) -> Moves[Variant]:
     return (
         {words_of_proportion(TIGHT): changing(proportion=TIGHT)} if any(row.plan for row in report.operations) else {}
     )
@@ -142,8 +143,8 @@ def words_of_proportion(proportion: float | None) -> str:
 
 def each_alone(start: _S, moves: Moves[_S], evaluate: Callable[[_S], Effect | None]) -> Iterator[Suggestion]:
     for words, move in moves.items():
-        setting = move(start)
-        effect = None if setting is None else evaluate(setting)
+        variant = move(start)
+        effect = None if variant is None else evaluate(variant)
         if effect is not None:
             yield effect.as_suggestion(words)
 
@@ -151,10 +152,10 @@ def each_alone(start: _S, moves: Moves[_S], evaluate: Callable[[_S], Effect | No
 def advice_of_reading(report: Report, again: WhatIf, proportion: float | None) -> Iterator[Suggestion | NotAsked]:
     """Yields the effects of changes for which the program is only read again; `proportion` is that of today."""
 
-    def evaluate(setting: Setting) -> Effect:
-        return effect_of(report, again(**setting.reading()))
+    def evaluate(variant: Variant) -> Effect:
+        return effect_of(report, again(**variant.reading()))
 
-    yield from each_alone(Setting(), half_moves(report), evaluate)
+    yield from each_alone(Variant(), half_moves(report), evaluate)
     yield from _on_data(report, evaluate)
     if not tight_moves(report):
         return
@@ -164,18 +165,18 @@ def advice_of_reading(report: Report, again: WhatIf, proportion: float | None) -
         for share in _PROPORTIONS
         if share != proportion
     }
-    found = list(each_alone(Setting(), moves, evaluate))
+    found = list(each_alone(Variant(), moves, evaluate))
     fastest, leanest = max(found, key=lambda each: each.speed), min(found, key=lambda each: each.memory)
     yield from {fastest.change: fastest, leanest.change: leanest}.values()
 
 
-def _on_data(report: Report, evaluate: Callable[[Setting], Effect]) -> Iterator[Suggestion | NotAsked]:
+def _on_data(report: Report, evaluate: Callable[[Variant], Effect]) -> Iterator[Suggestion | NotAsked]:
     machine = report.system.machine
     if report.overlaps_host or not report.part_seconds("host"):
         return
     if machine.io_tiles:
         words = "`prefetch_depth` of 2 in place of 1: data pass beside the computation"
-        yield from each_alone(Setting(), {words: changing(prefetch=2)}, evaluate)
+        yield from each_alone(Variant(), {words: changing(prefetch=2)}, evaluate)
         return
     yield NotAsked(
         _MORE,
@@ -185,13 +186,13 @@ def _on_data(report: Report, evaluate: Callable[[Setting], Effect]) -> Iterator[
     if machine.tiles > 2 * _IO_TILES:
         system = replace(report.system, machine=replace(machine, io_tiles=_IO_TILES))
         words = f"`io_tiles.num_io_tiles` of {_IO_TILES}, and prefetching feeds: data pass beside the computation"
-        yield from each_alone(Setting(), {words: changing(system=system, prefetch=2)}, evaluate)
+        yield from each_alone(Variant(), {words: changing(system=system, prefetch=2)}, evaluate)
 
 
 def advice_on_state(report: Report, updates: int) -> Iterator[Suggestion]:
     """Yields the effects of moving the optimizer's state off each chip."""
     yield from each_alone(
-        Setting(), state_moves(report), lambda setting: effect_of(report, report, setting.state, updates)
+        Variant(), state_moves(report), lambda variant: effect_of(report, report, variant.state, updates)
     )
 
 
@@ -199,24 +200,24 @@ def advice_on_state(report: Report, updates: int) -> Iterator[Suggestion]:
 
 
 def searched(start: _S, moves: Moves[_S], evaluate: Callable[[_S], Effect | None]) -> list[tuple[str, _S]]:
-    """Returns the moves from a setting to one that fits, or as near as they lead, each with the setting it leads to.
+    """Returns the moves from a variant to one that fits, or as near as they lead, each with the variant it leads to.
 
     Each time, that move is made which saves the most memory for the time that it costs. At the end, moves are undone
     without which the program fits as well.
     """
     names: list[str] = []
-    setting, now = start, evaluate(start)
+    variant, now = start, evaluate(start)
     while now is not None and now.memory.verdict != FITS:
         helps = [
             (_worth(now, effect), name, there, effect)
             for name, move in moves.items()
-            if (there := move(setting)) is not None
+            if (there := move(variant)) is not None
             and (effect := evaluate(there)) is not None
             and effect.memory.high <= _LEANER * now.memory.high
         ]
         if not helps:
             break
-        _, name, setting, now = max(helps, key=lambda found: found[0])
+        _, name, variant, now = max(helps, key=lambda found: found[0])
         names.append(name)
     for name in list(names):
         fewer = [*names]
@@ -237,10 +238,10 @@ def _worth(before: Effect, after: Effect) -> float:
 
 
 def _reached(start: _S, names: Sequence[str], moves: Moves[_S]) -> _S | None:
-    setting: _S | None = start
+    variant: _S | None = start
     for name in names:
-        setting = None if setting is None else moves[name](setting)
-    return setting
+        variant = None if variant is None else moves[name](variant)
+    return variant
 
 
 def _is_better(without: Effect | None, with_it: Effect | None) -> bool:
@@ -248,14 +249,14 @@ def _is_better(without: Effect | None, with_it: Effect | None) -> bool:
 
 
 def recipe_of_reading(
-    report: Report, evaluate: Callable[[Setting], Effect], plans: Moves[Setting] | None = None
+    report: Report, evaluate: Callable[[Variant], Effect], plans: Moves[Variant] | None = None
 ) -> Iterable[Recipe]:
     """Returns the recipe of changes for which nothing is traced, with other plans of a pipeline; none if no change helps."""
     moves = {**half_moves(report), **state_moves(report), **(plans or {}), **tight_moves(report)}
-    made = searched(Setting(), moves, evaluate)
+    made = searched(Variant(), moves, evaluate)
     if not made:
         return []
-    effects = [(name, evaluate(setting)) for name, setting in made]
+    effects = [(name, evaluate(variant)) for name, variant in made]
     memory = effects[-1][1].memory
     code = "\n".join(configuration(made[-1][1].proportion))
     left = "" if memory.verdict == FITS else left_over(memory, report.ipus_per_replica)

@@ -12,8 +12,8 @@ import tensorflow as tf
 from tensorflow_ipu import pipelining
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.tensors import dtype_for, tf_variable
-from tensorflow_ipu.analysis import machine as machine_model
-from tensorflow_ipu.analysis.machine.search import Setting
+from tensorflow_ipu.analysis.machine import Kept, Recipe, advice_on_state
+from tensorflow_ipu.analysis.machine.search import Variant
 from tensorflow_ipu.analysis.models.search import Layout, ModelSearch
 from tensorflow_ipu.analysis.pipelines.comparison import Pieces, joined
 from tensorflow_ipu.analysis.pipelines.passes import costs_of_passes, passes_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu.analysis.machine import Machine, NotAsked, Recipe, Report, Suggestion, System
+    from tensorflow_ipu.analysis.machine import Machine, NotAsked, Report, Suggestion, System
     from tensorflow_ipu.keras.model.extension import Extension
 
 # Of a model of more layers, stretches of them are a piece: each piece is compiled by itself.
@@ -173,11 +173,11 @@ class _Request:
         with self.extension.with_options(group, gradient_accumulation_steps_per_replica=steps):
             return self._report(scale)
 
-    def _kept(self) -> machine_model.Kept:
+    def _kept(self) -> Kept:
         """Returns the sizes of the optimizer's state and sums, placed by the options of accumulation."""
         model, options = self.extension.model, self.extension.options.accumulation
         if self.mode != "train" or model.optimizer is None:
-            return machine_model.Kept()
+            return Kept()
         memory = update_memory(model.optimizer, ())
         state = memory.state_on_chip + memory.state_off_chip
         if options.offload_weight_update_variables and options.plan is not None:
@@ -189,7 +189,7 @@ class _Request:
             sums = sum(
                 (weight.shape.num_elements() or 0) * dtype_for(options.plan.dtype, weight).size for weight in weights
             )
-        return machine_model.Kept(
+        return Kept(
             state=state,
             on_chip=memory.state_on_chip,
             off_chip=memory.state_off_chip,
@@ -206,10 +206,10 @@ class _Request:
         def advise(report: Report, retrace: bool) -> Asked:
             if plain.asks is not None:
                 for one in plain.asks(report, retrace):  # The recipe of a model is its own.
-                    if not (isinstance(one, machine_model.Recipe) or getattr(one, "of_models", False)):
+                    if not (isinstance(one, Recipe) or getattr(one, "of_models", False)):
                         yield one
             if report.timeline is None:
-                yield from machine_model.advice_on_state(report, report.steps // steps)
+                yield from advice_on_state(report, report.steps // steps)
             yield from self._search(report, steps).advice(retrace)
 
         return advise
@@ -223,13 +223,13 @@ class _Request:
             name = "pipelining" if layout.pipelined else "accumulation"
             staged = extension.stages.staged(layout.stages) if layout.stages else contextlib.nullcontext()
             with extension.with_options(name, **layout.options()), staged:
-                made = self._report(layout.setting.samples / samples)
-            changes = layout.setting.reading()
+                made = self._report(layout.variant.samples / samples)
+            changes = layout.variant.reading()
             return made.again(**changes) if made.again and changes else made
 
         return ModelSearch(
             report,
-            Setting(
+            Variant(
                 samples=samples,
                 steps=steps,
                 stages=report.ipus_per_replica,

@@ -17,7 +17,7 @@ from tensorflow_ipu.analysis.machine.search import (
     TIGHT,
     Effect,
     Moves,
-    Setting,
+    Variant,
     changing,
     configuration,
     half_moves,
@@ -42,12 +42,12 @@ _SCALED = ("forward", "activation_bytes", "input_bytes", "temporary_bytes")
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """A setting as it is traced: the stage of each layer, where the model is cut anew, and the micro-batches of an update.
+    """A variant as it is traced: the stage of each layer, where the model is cut anew, and the micro-batches of an update.
 
     `kept` are those options that the model has already, of its pipeline or of accumulation.
     """
 
-    setting: Setting
+    variant: Variant
     stages: tuple[int, ...]
     steps: int
     pipelined: bool
@@ -55,7 +55,7 @@ class Layout:
 
     @property
     def ipus(self) -> int:
-        return programs.power_of_2(self.setting.stages)
+        return programs.power_of_2(self.variant.stages)
 
     def options(self) -> dict[str, object]:
         """Returns the options of pipelining, or those of accumulation."""
@@ -63,29 +63,29 @@ class Layout:
         if self.stages:
             for name in ("device_mapping", "pipeline_schedule"):  # They were for other stages.
                 found.pop(name, None)
-            mode = RecomputationMode.RecomputeThenBackpropagate if self.setting.recompute else None
-            if self.setting.stages == 1:
+            mode = RecomputationMode.RecomputeThenBackpropagate if self.variant.recompute else None
+            if self.variant.stages == 1:
                 found["device_mapping"] = [0] * (max(self.stages) + 1)
                 found["pipeline_schedule"] = pipelining.PipelineSchedule.Sequential
                 mode = RecomputationMode.RecomputeAndBackpropagateInterleaved
             found["recomputation_mode"] = mode
-        if not self.setting.state:
+        if not self.variant.state:
             found["offload_weight_update_variables"] = True
         return found
 
     def code(self) -> Iterator[str]:
         """Yields code to paste: lines before the strategy, and lines after `model.compile`."""
-        setting = self.setting
-        if setting.halved:
+        variant = self.variant
+        if variant.halved:
             yield "# Before the model is made:"
             yield 'tf.keras.mixed_precision.set_global_policy("float16")'
         several = f"config.auto_select_ipus = {self.ipus}  # Or so many times the number of replicas."
-        lines = configuration(setting.proportion, *[several] * (self.ipus > 1))
+        lines = configuration(variant.proportion, *[several] * (self.ipus > 1))
         if lines:
             yield from ("# Before the strategy is made:", *lines)
         if self.steps == 1 and not self.pipelined:
             return
-        yield f"# After `model.compile`; `fit` then takes batches of {setting.samples}:"
+        yield f"# After `model.compile`; `fit` then takes batches of {variant.samples}:"
         yield f"model.steps_per_execution = {self.steps}  # Or a multiple."
         if self.stages:
             yield "assignment = model.get_pipeline_stage_assignment()"
@@ -116,7 +116,7 @@ class ModelSearch:
     def __init__(
         self,
         report: Report,
-        start: Setting,
+        start: Variant,
         *,
         training: bool,
         cut: Callable[[], Pieces],
@@ -182,10 +182,10 @@ class ModelSearch:
 
     def _recomputation(self) -> Iterator[Suggestion]:
         """Yields the effect of stages that are all on one IPU, each recomputed before its backward pass."""
-        setting = dataclasses.replace(self.start, recompute=True)
-        effect = self._effect(setting)
+        variant = dataclasses.replace(self.start, recompute=True)
+        effect = self._effect(variant)
         if effect is not None:
-            count = max(self._cut(setting)[0]) + 1
+            count = max(self._cut(variant)[0]) + 1
             yield effect.as_suggestion(
                 f"recomputation: {count} stages, all on IPU 0 (`device_mapping=[0] * {count}`, `PipelineSchedule.Sequential`,"
                 " `RecomputationMode.RecomputeAndBackpropagateInterleaved`)"
@@ -203,15 +203,15 @@ class ModelSearch:
                 yield NotAsked(words, f"the model has {pieces} layers")
                 return
             steps = self.start.steps if self.start.stages > 1 else 0
-            setting = dataclasses.replace(self.start, stages=count, steps=steps, recompute=None)
+            variant = dataclasses.replace(self.start, stages=count, steps=steps, recompute=None)
             try:
-                plan = self._cut(setting)[1].plan
+                plan = self._cut(variant)[1].plan
             except Exception as exc:  # TensorFlow's, where a schedule takes other multiples.
                 yield NotAsked(words, str(exc).splitlines()[0])
                 return
             recomputed = " with recomputation" * (plan.recomputation is not None)
             words += f"{recomputed} ({plan.micro_batches} micro-batches; a replica then has {count} IPUs)"
-            effect = self._effect(setting)
+            effect = self._effect(variant)
             assert effect is not None
             verdict = effect.memory.verdict
             yield effect.as_suggestion(words)
@@ -257,38 +257,38 @@ class ModelSearch:
             return f"{text}; the model cannot be cut into stages"
         if self.pieces is None:
             return f"{text}. `report.advice(retrace=True)` also tries other micro-batches, recomputation and stages"
-        setting = layout.setting
-        for name, cost in zip(self.pieces.names, self._costs(setting), strict=True):
+        variant = layout.variant
+        for name, cost in zip(self.pieces.names, self._costs(variant), strict=True):
             alone = cost.weight_bytes + cost.sum_bytes + cost.state_bytes + cost.input_bytes + cost.temporary_bytes
             if alone > memory.capacity:
                 share = f"{alone / memory.capacity:.0%}"
                 return f"{text}; `{name}` alone takes {share} of an IPU, so no number of stages does: divide it"
-        return f"{text}; {self._enough(setting)}"
+        return f"{text}; {self._enough(variant)}"
 
-    def _enough(self, setting: Setting) -> str:
+    def _enough(self, variant: Variant) -> str:
         """How many IPUs would do, if there were as many as layers."""
         assert self.pieces is not None
-        stages = programs.power_of_2(setting.stages + 1)
+        stages = programs.power_of_2(variant.stages + 1)
         while stages <= len(self.pieces.costs):
-            found = self._effect(dataclasses.replace(setting, stages=stages, recompute=True))
+            found = self._effect(dataclasses.replace(variant, stages=stages, recompute=True))
             if found is not None and found.memory.verdict == FITS:
                 return f"{stages} IPUs would do, and the machine has {self.report.system.ipus}"
             stages *= 2
         return f"the model has {len(self.pieces.costs)} layers to make stages of: smaller ones could be divided among more IPUs"
 
-    def _words(self, name: str, setting: Setting) -> str:
-        update = f"{self._layout(setting).steps} micro-batches of {setting.samples} an update"
+    def _words(self, name: str, variant: Variant) -> str:
+        update = f"{self._layout(variant).steps} micro-batches of {variant.samples} an update"
         words = {
             "micro-batch": f"{update}, in place of micro-batches of {self.start.samples}",
-            "stages": f"{setting.stages} stages, one an IPU, with {update}",
+            "stages": f"{variant.stages} stages, one an IPU, with {update}",
             "state": f"{STATE_OFF_CHIP}, with {update}",
-            "proportion": words_of_proportion(setting.proportion),
+            "proportion": words_of_proportion(variant.proportion),
         }
         return words.get(name, name)
 
     # Moves.
 
-    def _moves(self) -> Moves[Setting]:
+    def _moves(self) -> Moves[Variant]:
         found = dict(half_moves(self.report))
         if self.report.memory.optimizer:
             found["state"] = self._offloaded
@@ -300,26 +300,26 @@ class ModelSearch:
             found["stages"] = self._with_more_stages
         return found
 
-    def _offloaded(self, setting: Setting) -> Setting | None:
+    def _offloaded(self, variant: Variant) -> Variant | None:
         """The state off the chip, and so many steps an update that moving it costs little."""
-        if not setting.state:
+        if not variant.state:
             return None
-        read = self._read(setting.halved, setting.proportion)
+        read = self._read(variant.halved, variant.proportion)
         seconds = _moving(read.memory) / self.report.system.streaming_bytes_per_second
         wanted = programs.power_of_2(math.ceil(seconds / (_MOVING * read.step_seconds)))
-        return dataclasses.replace(setting, state=0.0, steps=max(2, setting.steps, min(wanted, 1024)))
+        return dataclasses.replace(variant, state=0.0, steps=max(2, variant.steps, min(wanted, 1024)))
 
-    def _with_more_stages(self, setting: Setting) -> Setting | None:
+    def _with_more_stages(self, variant: Variant) -> Variant | None:
         assert self.pieces is not None
-        count = programs.power_of_2(setting.stages + 1)
+        count = programs.power_of_2(variant.stages + 1)
         most = min(MOST_STAGES, self.report.system.ipus, len(self.pieces.costs))
-        return dataclasses.replace(setting, stages=count) if count <= most else None
+        return dataclasses.replace(variant, stages=count) if count <= most else None
 
-    # What a setting comes to.
+    # What a variant comes to.
 
-    def _is_cut(self, setting: Setting) -> bool:
+    def _is_cut(self, variant: Variant) -> bool:
         """Whether it takes other stages than the report's."""
-        return (setting.stages, setting.recompute) != (self.start.stages, self.start.recompute)
+        return (variant.stages, variant.recompute) != (self.start.stages, self.start.recompute)
 
     def _read(self, halved: bool, proportion: float | None) -> Report:
         if not halved and proportion is None:
@@ -327,15 +327,15 @@ class ModelSearch:
         assert self.report.again is not None
         return self.report.again(halved=halved, proportion=proportion)
 
-    def _costs(self, setting: Setting) -> list[StageCost]:
+    def _costs(self, variant: Variant) -> list[StageCost]:
         """What the pieces take, of micro-batches of this size."""
         assert self.pieces is not None
-        scale = setting.samples / self.start.samples
+        scale = variant.samples / self.start.samples
         found = []
-        for cost in self._read_pieces(setting.halved, setting.proportion):
+        for cost in self._read_pieces(variant.halved, variant.proportion):
             given = {name: scale * getattr(cost, name) for name in _SCALED}
             given["temporary_bytes"] = max(given["temporary_bytes"], min(cost.temporary_bytes, cost.weight_bytes))
-            if not setting.state:
+            if not variant.state:
                 given.update(state_bytes=0.0, off_chip_bytes=cost.state_bytes + cost.off_chip_bytes)
             backward = None if cost.backward is None else scale * cost.backward
             found.append(dataclasses.replace(cost, backward=backward, **given))
@@ -348,74 +348,74 @@ class ModelSearch:
         assert self.pieces.read is not None
         return self.pieces.read(halved, proportion)
 
-    def _cut(self, setting: Setting) -> tuple[tuple[int, ...], pipelining.PlanCost]:
+    def _cut(self, variant: Variant) -> tuple[tuple[int, ...], pipelining.PlanCost]:
         """Returns the stage of each piece, and the cost of the plan of these stages; a schedule may refuse them."""
-        costs, system, steps = self._costs(setting), self.report.system, setting.steps
-        if setting.stages == 1:
+        costs, system, steps = self._costs(variant), self.report.system, variant.steps
+        if variant.stages == 1:
             return recomputed(costs, max(steps, 1), system)
-        given = steps if self.start.stages > 1 or (steps and steps % (2 * setting.stages) == 0) else None
-        found = pipelining.balance(costs, setting.stages, system, micro_batches=given, recompute=setting.recompute)
+        given = steps if self.start.stages > 1 or (steps and steps % (2 * variant.stages) == 0) else None
+        found = pipelining.balance(costs, variant.stages, system, micro_batches=given, recompute=variant.recompute)
         return found.stages, found.cost
 
-    def _cut_if_possible(self, setting: Setting) -> tuple[tuple[int, ...], pipelining.PlanCost] | None:
+    def _cut_if_possible(self, variant: Variant) -> tuple[tuple[int, ...], pipelining.PlanCost] | None:
         try:
-            return self._cut(setting)
+            return self._cut(variant)
         except Exception:  # TensorFlow's too, where a schedule takes other multiples.
             return None
 
-    def _effect(self, setting: Setting, excess: float = 1.0) -> Effect | None:
-        read = self._read(setting.halved, setting.proportion)
-        scale = setting.samples / self.start.samples
+    def _effect(self, variant: Variant, excess: float = 1.0) -> Effect | None:
+        read = self._read(variant.halved, variant.proportion)
+        scale = variant.samples / self.start.samples
         before = self.report.step_seconds / self.start.samples
-        if setting == dataclasses.replace(self.start, halved=setting.halved, proportion=setting.proportion):
-            return Effect(before * setting.samples / read.step_seconds, read.memory, setting.stages)
-        if not self._is_cut(setting):
-            memory = self._scaled(read.memory, setting, scale)
-            moved = _moving(read.memory) / self.report.system.streaming_bytes_per_second if not setting.state else 0.0
-            seconds = scale * read.step_seconds + moved / setting.steps
-            return Effect(before * setting.samples / seconds, _enlarged(memory, excess), setting.stages)
-        cut = self._cut_if_possible(setting)
+        if variant == dataclasses.replace(self.start, halved=variant.halved, proportion=variant.proportion):
+            return Effect(before * variant.samples / read.step_seconds, read.memory, variant.stages)
+        if not self._is_cut(variant):
+            memory = self._scaled(read.memory, variant, scale)
+            moved = _moving(read.memory) / self.report.system.streaming_bytes_per_second if not variant.state else 0.0
+            seconds = scale * read.step_seconds + moved / variant.steps
+            return Effect(before * variant.samples / seconds, _enlarged(memory, excess), variant.stages)
+        cut = self._cut_if_possible(variant)
         if cut is None:
             return None
         _, cost = cut
         host = scale * read.part_seconds("host") / read.steps
         step = cost.time_per_micro_batch
-        if setting.stages == 1:
-            one = joined(self._costs(setting))
+        if variant.stages == 1:
+            one = joined(self._costs(variant))
             once = one.forward + (one.backward or 0.0) + one.update / cost.plan.micro_batches
             step += scale * read.step_seconds - host - once  # What is not of layers.
         seconds = max(step, host) if self.report.overlaps_host else step + host
-        pieces = self._read_pieces(setting.halved, setting.proportion)
+        pieces = self._read_pieces(variant.halved, variant.proportion)
         memories = [plan_memory(read.memory, pieces, self.start.stages, ipu) for ipu in cost.ipus]
         fullest = _enlarged(max(memories, key=lambda one: one.high), excess)
-        return Effect(before * setting.samples / seconds, fullest, programs.power_of_2(setting.stages))
+        return Effect(before * variant.samples / seconds, fullest, programs.power_of_2(variant.stages))
 
-    def _scaled(self, memory: Memory, setting: Setting, scale: float) -> Memory:
+    def _scaled(self, memory: Memory, variant: Variant, scale: float) -> Memory:
         """The memory of the report's own stages, of micro-batches of another size, where gradients may accumulate."""
         activations = 0.0
         if self.pieces is not None:
-            activations = sum(cost.activation_bytes for cost in self._read_pieces(setting.halved, setting.proportion))
-        sums = memory.variables if setting.steps > 1 and self.start.steps == 1 else 0
+            activations = sum(cost.activation_bytes for cost in self._read_pieces(variant.halved, variant.proportion))
+        sums = memory.variables if variant.steps > 1 and self.start.steps == 1 else 0
         return dataclasses.replace(
             memory,
             data=round(memory.data - (1 - scale) * min(memory.data, activations)),
             stash=round(scale * memory.stash),
             accumulators=memory.accumulators + sums,
-            optimizer=round(setting.state * memory.optimizer),
+            optimizer=round(variant.state * memory.optimizer),
         )
 
-    def _layout(self, setting: Setting) -> Layout:
-        cut = self._cut_if_possible(setting) if self._is_cut(setting) else None
+    def _layout(self, variant: Variant) -> Layout:
+        cut = self._cut_if_possible(variant) if self._is_cut(variant) else None
         if cut is None or self.pieces is None or self.pieces.assigned is None:
-            return Layout(setting, (), setting.steps, self._pipelined, self._kept)
+            return Layout(variant, (), variant.steps, self._pipelined, self._kept)
         stages = tuple(each.pipeline_stage for each in self.pieces.assigned(cut[0]))
-        return Layout(setting, stages, cut[1].plan.micro_batches, True, self._kept if self._pipelined else {})
+        return Layout(variant, stages, cut[1].plan.micro_batches, True, self._kept if self._pipelined else {})
 
 
-def _with_smaller_batches(setting: Setting) -> Setting | None:
-    if setting.samples % 2:
+def _with_smaller_batches(variant: Variant) -> Variant | None:
+    if variant.samples % 2:
         return None
-    return dataclasses.replace(setting, samples=setting.samples // 2, steps=2 * setting.steps)
+    return dataclasses.replace(variant, samples=variant.samples // 2, steps=2 * variant.steps)
 
 
 def _moving(memory: Memory) -> int:

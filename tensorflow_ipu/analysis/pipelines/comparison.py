@@ -107,16 +107,7 @@ def compare_plans(
         raise ValueError(f"`ipus` must be 1 or more, but is {ipus!r}")
     weights = _weights(stages, stage_costs, training)
     candidates = [
-        _candidate(
-            micro_batches,
-            schedule,
-            mapping,
-            mode,
-            training=training,
-            stage_costs=stage_costs,
-            bytes_per_ipu=bytes_per_ipu,
-            machine=system,
-        )
+        _candidate(micro_batches, schedule, mapping, mode, training, stage_costs, bytes_per_ipu, system)
         for mapping in contiguous_mappings(weights, min(available, stages))
         for schedule in PipelineSchedule
         for mode in _modes(schedule, training, recompute)
@@ -181,7 +172,6 @@ def _candidate(
     schedule: PipelineSchedule,
     mapping: tuple[int, ...],
     mode: RecomputationMode | None,
-    *,
     training: bool,
     stage_costs: StageCosts,
     bytes_per_ipu: float | None,

@@ -12,8 +12,15 @@ import tensorflow as tf
 
 from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import is_int
-from tensorflow_ipu.analysis import machine
-from tensorflow_ipu.analysis import machine as machine_model
+from tensorflow_ipu.analysis.machine import (
+    Machine,
+    OperationTime,
+    Report,
+    System,
+    memory_of_parts,
+    report_of,
+    setting_of,
+)
 from tensorflow_ipu.analysis.pipelines.cost import StageCost
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.pipelining.options import PipelineOptions, PipelineStageOptions
@@ -36,12 +43,12 @@ _OPTION = "availableMemoryProportion"
 class Passes:
     """The reports of a pipeline's passes, each alone."""
 
-    system: machine.System
+    system: System
     replicas: int
     parts: Parts
     footprint: Footprint
-    reports: dict[Place, dict[str, machine.Report]]
-    update: machine.Report | None
+    reports: dict[Place, dict[str, Report]]
+    update: Report | None
     proportion: float | None
     overlaps: bool
     size: float = 1.0
@@ -49,14 +56,14 @@ class Passes:
     def again(
         self,
         *,
-        system: machine.System | None = None,
+        system: System | None = None,
         proportion: float | None = None,
         halved: bool = False,
         prefetch: int | None = None,
     ) -> Passes:
         system = system or self.system
 
-        def read(report: machine.Report) -> machine.Report:
+        def read(report: Report) -> Report:
             assert report.again is not None
             return report.again(system=system, proportion=proportion, halved=halved)
 
@@ -83,7 +90,7 @@ class Passes:
 
 def passes_of(
     pipeline: TracedPipeline,
-    target: machine.System | machine.Machine | str | None,
+    target: System | Machine | str | None,
     replica_count: int = 1,
     prefetch: int | None = None,
     trip_counts: Mapping[str, int] | None = None,
@@ -95,8 +102,8 @@ def passes_of(
     device = next((part.device for part in parts.values() if part.device), "/device:IPU:0")
     options = _state.options_of_device(tf.DeviceSpec.from_string(device).device_index or 0)
     counts = dict(trip_counts or {})
-    reader = _Reader(*machine.setting_of(target, options), device, replica_count, counts)
-    reports: dict[Place, dict[str, machine.Report]] = {}
+    reader = _Reader(*setting_of(target, options), device, replica_count, counts)
+    reports: dict[Place, dict[str, Report]] = {}
     proportions: set[float] = set()
     for place, part in parts.items():
         reports[place] = {}
@@ -127,7 +134,7 @@ def passes_of(
 class _Reader:
     """The arguments that are the same for all passes of a pipeline."""
 
-    system: machine.System
+    system: System
     proportion: float
     device: str
     replicas: int
@@ -140,7 +147,7 @@ class _Reader:
         specs: Sequence[tf.TensorSpec],
         proportion: float | None,
         lines: Mapping[str, str],
-    ) -> machine.Report:
+    ) -> Report:
         """Returns the report of a pass. `lines` are those of the user's code, by operations of its stage."""
         with tf.device(self.device):
             concrete = tf.function(function, autograph=False, jit_compile=True).get_concrete_function(*specs)
@@ -151,7 +158,7 @@ class _Reader:
             if key == "*" or key.startswith(f"{name}/")
         }
         try:
-            made = machine.report_of(
+            made = report_of(
                 programs.hlo(concrete, zeros, self.device),
                 self.system,
                 program=name,
@@ -164,11 +171,11 @@ class _Reader:
         return _with_names(made, name, lines)
 
 
-def _with_names(report: machine.Report, name: str, lines: Mapping[str, str]) -> machine.Report:
+def _with_names(report: Report, name: str, lines: Mapping[str, str]) -> Report:
     """Returns a report on a pass with its rows named as parts of the pipeline, also when it is read again."""
     plain = report.again
 
-    def again(**changes: Any) -> machine.Report:
+    def again(**changes: Any) -> Report:
         assert plain is not None
         return _with_names(plain(**changes), name, lines)
 
@@ -185,7 +192,7 @@ def _with_names(report: machine.Report, name: str, lines: Mapping[str, str]) -> 
     )
 
 
-def _named(row: machine.OperationTime, name: str, lines: Mapping[str, str]) -> machine.OperationTime:
+def _named(row: OperationTime, name: str, lines: Mapping[str, str]) -> OperationTime:
     """Returns a row named as a part of the pipeline, with the line of the stage's operation that it belongs to."""
     operation = row.name.rsplit(";", 1)[-1].replace(_CALL, "")
     of_gradient = _GRADIENT.match(operation)
@@ -289,7 +296,7 @@ def _fastest(
 
 def predicted_stage_costs(
     pipeline: TracedPipeline,
-    machine: machine_model.System | machine_model.Machine | str | None = None,
+    machine: System | Machine | str | None = None,
     *,
     replicas: int = 1,
 ) -> OfStages[StageCost]:
@@ -326,7 +333,7 @@ def _cost(pipeline: TracedPipeline, passes: Passes, place: Place, traced: StageC
     options = pipeline.options
     share = passes.share(place)
     state, away = state_of(pipeline, passes, place)
-    alone = machine_model.memory_of_parts([report.memory for report in reports.values()], passes.system.machine)
+    alone = memory_of_parts([report.memory for report in reports.values()], passes.system.machine)
     return replace(
         traced,
         activation_bytes=passes.size * traced.activation_bytes,

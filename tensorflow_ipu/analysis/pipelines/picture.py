@@ -46,6 +46,13 @@ _HATCHED = 0.06  # Inches; narrower boxes have no room for a hatch.
 _SMALLEST, _LARGEST = 4.5, 9.0  # Points of the letters; what would be smaller is left out.
 
 
+def _add_rectangle(axes: Axes, begin: float, end: float, top: float, bottom: float, **style: Any) -> None:
+    from matplotlib.patches import Rectangle
+
+    at = (begin, top + _MARGIN), end - begin, bottom - top - 2 * _MARGIN
+    axes.add_patch(Rectangle(*at, **style))
+
+
 def draw_box(
     axes: Axes,
     instruction: Instruction,
@@ -56,19 +63,17 @@ def draw_box(
     inches: float,
     label: str | None = None,
 ) -> None:
-    from matplotlib.patches import Rectangle
-
     face, ink = _colours(instruction)
-    at = (begin, row + _MARGIN), end - begin, 1 - 2 * _MARGIN
+    place = axes, begin, end, row, row + 1
     style = (0, (2.5, 1.5)) if isinstance(instruction, Load | Save) else "-"
     # Else the edges of many narrow boxes would be all that is seen.
     edge = min(0.8, 8 * inches)
-    axes.add_patch(Rectangle(*at, facecolor=face, edgecolor=INK, linewidth=edge, linestyle=style, zorder=2))
+    _add_rectangle(*place, facecolor=face, edgecolor=INK, linewidth=edge, linestyle=style, zorder=2)
     hatch = _HATCHES.get(type(instruction)) if inches > _HATCHED else None
     if hatch:
         # A hatch has the colour of the edge, so it is a box of its own.
         faint = (0.0, 0.0, 0.0, 0.38)
-        axes.add_patch(Rectangle(*at, facecolor="none", edgecolor=faint, linewidth=0, hatch=hatch, zorder=2.2))
+        _add_rectangle(*place, facecolor="none", edgecolor=faint, linewidth=0, hatch=hatch, zorder=2.2)
     text = _label(instruction) if label is None else label
     size = min(_LARGEST, 72 * inches / (0.82 * max(2, len(text))))
     if not text or size < _SMALLEST:
@@ -80,18 +85,12 @@ def draw_box(
 
 def draw_bubble(axes: Axes, begin: float, end: float, row: float) -> None:
     """Draws the background of a row, which is visible while its IPU waits."""
-    from matplotlib.patches import Rectangle
-
-    at = (begin, row + _MARGIN), end - begin, 1 - 2 * _MARGIN
-    axes.add_patch(Rectangle(*at, facecolor=BUBBLE, edgecolor="none", zorder=0))
+    _add_rectangle(axes, begin, end, row, row + 1, facecolor=BUBBLE, edgecolor="none", zorder=0)
 
 
 def draw_exchange(axes: Axes, begin: float, end: float, top: float, bottom: float) -> None:
     """Draws the time in which all IPUs exchange, between the tops of two rows."""
-    from matplotlib.patches import Rectangle
-
-    at = (begin, top + _MARGIN), end - begin, bottom - top - 2 * _MARGIN
-    axes.add_patch(Rectangle(*at, facecolor=EXCHANGE, edgecolor="none", zorder=2))
+    _add_rectangle(axes, begin, end, top, bottom, facecolor=EXCHANGE, edgecolor="none", zorder=2)
 
 
 def _label(instruction: Instruction) -> str:

@@ -8,9 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tensorflow_ipu.analysis import machine
-from tensorflow_ipu.analysis.machine import Memory, NotAsked, Recipe, Report, Suggestion, advice_of_reading
-from tensorflow_ipu.analysis.machine.search import Effect, Setting, changing, effect_of, recipe_of_reading
+from tensorflow_ipu.analysis.machine import (
+    Memory,
+    NotAsked,
+    OperationTime,
+    Recipe,
+    Report,
+    Suggestion,
+    System,
+    TaskTime,
+    Timeline,
+    advice_of_reading,
+    memory_of_parts,
+)
+from tensorflow_ipu.analysis.machine.search import Effect, Variant, changing, effect_of, recipe_of_reading
 from tensorflow_ipu.analysis.pipelines.cost import (
     PlanCost,
     Prices,
@@ -86,15 +97,15 @@ class Planned:
             of_models=True,
         )
 
-    def _moved(self, **changes: Any) -> Callable[[Setting], Setting | None]:
+    def _moved(self, **changes: Any) -> Callable[[Variant], Variant | None]:
         plan = self.plan
         return changing(plan=PlanChange(plan.schedule, plan.recomputation, plan.micro_batches)._replace(**changes))
 
-    def _evaluate(self, setting: Setting) -> Effect:
-        changes = setting.reading()
+    def _evaluate(self, variant: Variant) -> Effect:
+        changes = variant.reading()
         planned = self.read(**changes) if changes else self
-        read = planned.report if setting.plan is None else planned._changed(cast("PlanChange", setting.plan))
-        return effect_of(self.report, read, setting.state, self.plan.repeat_count)
+        read = planned.report if variant.plan is None else planned._changed(cast("PlanChange", variant.plan))
+        return effect_of(self.report, read, variant.state, self.plan.repeat_count)
 
     def _answer(self, words: str, **changes: Any) -> Suggestion | NotAsked:
         """Returns the effect of another plan, of the next number of micro-batches that its schedule takes."""
@@ -107,7 +118,7 @@ class Planned:
         count = -(-change.micro_batches // multiple) * multiple
         if count != change.micro_batches:
             words += f", and `gradient_accumulation_count` of {count}, a multiple of {multiple}"
-        return self._evaluate(Setting(plan=change._replace(micro_batches=count))).as_suggestion(words)
+        return self._evaluate(Variant(plan=change._replace(micro_batches=count))).as_suggestion(words)
 
     def _one_more_stage(self) -> Suggestion | NotAsked:
         """Returns the effect of cutting the slowest stage in two equal ones: a program does not tell where it can be cut."""
@@ -189,13 +200,13 @@ _SHOWN = 600
 
 def report_of_pipeline(
     pipeline: TracedPipeline,
-    system: machine.System,
+    system: System,
     *,
     program: str,
     replicas: int,
     prefetch: int | None = None,
     trip_counts: Mapping[str, int] | None = None,
-) -> machine.Report:
+) -> Report:
     """Predicts what a machine makes of a pipeline, whose program is still there, from its plan and its passes."""
     passes = passes_of(pipeline, system, replicas, prefetch, trip_counts)
 
@@ -212,12 +223,12 @@ def report_of_pipeline(
     return replace(read().report, asks=asks, again=lambda **changes: read(**changes).report)
 
 
-def _report(pipeline: TracedPipeline, passes: Passes, program: str) -> machine.Report:
+def _report(pipeline: TracedPipeline, passes: Passes, program: str) -> Report:
     plan = pipeline.plan
     notes = dict.fromkeys(note for report in _reports(passes) for note in report.assumptions)
     costs = costs_of_passes(pipeline, passes)
     prices = Prices(plan, costs, passes.system)
-    return machine.Report(
+    return Report(
         program=program,
         system=passes.system,
         replicas=passes.replicas,
@@ -229,14 +240,14 @@ def _report(pipeline: TracedPipeline, passes: Passes, program: str) -> machine.R
     )
 
 
-def _reports(passes: Passes) -> Iterator[machine.Report]:
+def _reports(passes: Passes) -> Iterator[Report]:
     for reports in passes.reports.values():
         yield from reports.values()
     if passes.update is not None:
         yield passes.update
 
 
-def _operations(pipeline: TracedPipeline, passes: Passes) -> Iterator[machine.OperationTime]:
+def _operations(pipeline: TracedPipeline, passes: Passes) -> Iterator[OperationTime]:
     """Yields the rows of all passes, for all their runs, and those of the queues."""
     plan = pipeline.plan
     last = plan.stages - 1
@@ -253,20 +264,18 @@ def _operations(pipeline: TracedPipeline, passes: Passes) -> Iterator[machine.Op
         yield from _rows(passes.update, runs_of(plan, "update"), -1)
 
 
-def _rows(report: machine.Report, count: int, ipu: int) -> Iterator[machine.OperationTime]:
+def _rows(report: Report, count: int, ipu: int) -> Iterator[OperationTime]:
     for row in report.operations:
         times = {name: count * getattr(row, name) for name in ("compute", "exchange", "sync", "links", "flops")}
         yield replace(row, count=count * row.count, ipu=ipu, **times)
 
 
-def _feed(kind: str, size: int, count: int, ipu: int, system: machine.System) -> machine.OperationTime:
+def _feed(kind: str, size: int, count: int, ipu: int, system: System) -> OperationTime:
     seconds = size / system.host_bytes_per_second
-    return machine.OperationTime(
-        kind, kind, f"{size} bytes", count, host=count * seconds, host_bytes=count * size, ipu=ipu
-    )
+    return OperationTime(kind, kind, f"{size} bytes", count, host=count * seconds, host_bytes=count * size, ipu=ipu)
 
 
-def _moves(prices: Prices, passes: Passes, plan: Plan) -> Iterator[machine.OperationTime]:
+def _moves(prices: Prices, passes: Passes, plan: Plan) -> Iterator[OperationTime]:
     """Yields the rows of transfers between chips and the memory beside them, and of gathers over links."""
     counts: Counter[tuple[str, int, str, str, float]] = Counter()
     for section in plan.sections:
@@ -283,11 +292,11 @@ def _moves(prices: Prices, passes: Passes, plan: Plan) -> Iterator[machine.Opera
                 if seconds:
                     counts[part, task.ipu, kind, label, seconds] += section.repeat * plan.repeat_count
     for (part, ipu, kind, label, seconds), count in counts.items():
-        row = machine.OperationTime(f"{part}/{label}", kind, "", count, links=count * seconds)
+        row = OperationTime(f"{part}/{label}", kind, "", count, links=count * seconds)
         yield replace(row, ipu=ipu, part=part)
 
 
-def _memory(pipeline: TracedPipeline, passes: Passes, prices: Prices, ipu: int) -> machine.Memory:
+def _memory(pipeline: TracedPipeline, passes: Passes, prices: Prices, ipu: int) -> Memory:
     plan, footprint, chip = pipeline.plan, passes.footprint, passes.system.machine
     places = [(stage, part) for stage, part, at in plan.places() if at == ipu]
 
@@ -298,7 +307,7 @@ def _memory(pipeline: TracedPipeline, passes: Passes, prices: Prices, ipu: int) 
     held = holdings_of(plan, ipu, prices.costs, size_of)
     doubled = 2 if passes.overlaps else 1  # One is passed while the other one is used.
     feeds = doubled * (footprint.element * (ipu in plan.mapping[0]) + footprint.result * (ipu in plan.mapping[-1]))
-    kept = machine.Memory(
+    kept = Memory(
         ipu=ipu,
         variables=round(held.weights - passes.size * _shared(passes, places, plan)),
         optimizer=round(held.state),
@@ -321,7 +330,7 @@ def _memory(pipeline: TracedPipeline, passes: Passes, prices: Prices, ipu: int) 
         largest = (("values of the weight update", data),) if data else ()
         liveness = tuple((at, round(share * size)) for at, size in whole.liveness)
         memories.append(replace(whole, data=data, largest=largest, liveness=liveness))
-    return machine.memory_of_parts(memories, chip, kept)
+    return memory_of_parts(memories, chip, kept)
 
 
 def _shared(passes: Passes, places: Sequence[Place], plan: Plan) -> int:
@@ -336,19 +345,19 @@ def _shared(passes: Passes, places: Sequence[Place], plan: Plan) -> int:
     return sum(passes.parts[place].weight_bytes for place in places) - sum(found.values())
 
 
-def _timeline(plan: Plan, costs: StageCosts, system: machine.System) -> machine.Timeline:
+def _timeline(plan: Plan, costs: StageCosts, system: System) -> Timeline:
     cost = plan_cost(plan, costs, machine=system)
     shown = _shown(plan)
-    tasks: list[machine.TaskTime] = []
+    tasks: list[TaskTime] = []
     for _, begin, end, spans in timeline(shown, costs, machine=system):
         for span in spans:
             kind = type(span.instruction).__name__.lower()
             stage, label = span.instruction.stage, str(span.instruction)
-            tasks.append(machine.TaskTime(span.ipu, span.begin, span.end, kind, stage, label))
+            tasks.append(TaskTime(span.ipu, span.begin, span.end, kind, stage, label))
         computed = max((span.end for span in spans), default=begin)
         if end > computed:
-            tasks += [machine.TaskTime(ipu, computed, end, "exchange", -1, "exchange") for ipu in plan.ipus]
-    return machine.Timeline(
+            tasks += [TaskTime(ipu, computed, end, "exchange", -1, "exchange") for ipu in plan.ipus]
+    return Timeline(
         seconds=cost.time,
         micro_batches=plan.micro_batches,
         passes=plan.repeat_count,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.analysis.machine.search import Setting
+from tensorflow_ipu.analysis.machine.search import Variant
 from tensorflow_ipu.analysis.models.search import ModelSearch
 from tensorflow_ipu.analysis.pipelines.comparison import Pieces, joined
 from tensorflow_ipu.machine import GC200, Memory, NotAsked, OperationTime, Report, Suggestion, system_of
@@ -40,7 +40,7 @@ def asked():
             "pipelined": False,
             "kept": {},
         }
-        start = Setting(
+        start = Variant(
             **{name: changes.pop(name, value) for name, value in (("samples", 16), ("steps", 4), ("stages", 1))}
         )
         search = ModelSearch(start=start, **{**given, **changes})
