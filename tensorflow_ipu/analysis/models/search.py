@@ -322,10 +322,11 @@ class ModelSearch:
         return (variant.stages, variant.recompute) != (self.start.stages, self.start.recompute)
 
     def _read(self, halved: bool, proportion: float | None) -> Report:
-        if not halved and proportion is None:
+        changes = Variant(halved=halved, proportion=proportion).reading()
+        if not changes:
             return self.report
         assert self.report.again is not None
-        return self.report.again(halved=halved, proportion=proportion)
+        return self.report.again(**changes)
 
     def _costs(self, variant: Variant) -> list[StageCost]:
         """What the pieces take, of micro-batches of this size."""
