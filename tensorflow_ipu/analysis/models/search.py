@@ -154,7 +154,7 @@ class ModelSearch:
             except (ValueError, NotImplementedError, RuntimeError) as exc:
                 yield NotAsked("recomputation, more stages", f"the model cannot be cut: {exc}")
             else:
-                if self.start.stages == 1:
+                if self.start.stages == 1 and not self.start.recompute:
                     yield from self._recomputation()
                 yield from self._more_stages()
         if self.report.fits is not True:
