@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tensorflow_ipu._base import tracepoints
 from tensorflow_ipu._base.checks import check_instance
-from tensorflow_ipu._base.page import TextView, small_page, table
+from tensorflow_ipu._base.notebook import Facts, NotebookText, Table
 from tensorflow_ipu._base.tracepoints import KEPT, Sample, Summary
 from tensorflow_ipu._native.library import native
 
@@ -122,16 +122,14 @@ def metrics_report() -> str:
             lines += [f"Trace: {trace.function}, {_text(trace.duration)}", f"  Reason: {trace.reason}"]
             traces.append((trace.function, trace.reason, _text(trace.duration)))
 
-    def made() -> str:
-        tables = (
-            (times, ("times", "count", "in all", "median", "99 %"), 4),
-            (counts, ("counters", ""), 1),
-            (traces, ("traces", "why", "time"), 1),
-        )
-        shown = (table(heads, rows, numbers) for rows, heads, numbers in tables if rows)
-        return small_page("Metrics", "" if lines else "Nothing was traced or run yet.", *shown)
-
-    return TextView("\n".join(lines) or "Nothing was traced or run yet.", made)
+    tables = (
+        Table(times, ("times", "count", "in all", "median", "99 %"), 4),
+        Table(counts, ("counters", ""), 1),
+        Table(traces, ("traces", "why", "time"), 1),
+    )
+    nothing = "" if lines else "Nothing was traced or run yet."
+    facts = Facts("Metrics", nothing, [table for table in tables if table.rows])
+    return NotebookText("\n".join(lines) or nothing, facts)
 
 
 def times_between(begin: int, end: int) -> dict[str, list[Sample]]:

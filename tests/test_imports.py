@@ -66,6 +66,14 @@ ROOMS = {
         ),
         *("model tensor_probes", "__init__"),
     ),
+    "analysis": layers(
+        "saved",
+        "machine",
+        "pipelines",
+        "models program_report precision predicted_trace",
+        "pages",
+        "__init__",
+    ),
 }
 
 

@@ -18,7 +18,7 @@ _DEEPEST = 4
 
 
 def kept_by(fn: object, arguments: Iterable[object], captured: Iterable[Any], replicas: int) -> machine.Kept:
-    """What the optimizers of a program keep in memory."""
+    """Returns the sizes of the state that the optimizers of a program keep."""
     handles = {id(tensor) for tensor in captured}
     kept = machine.Kept()
     for optimizer in filter(_is_optimizer, _reached((getattr(fn, "python_function", fn), *arguments))):
@@ -41,7 +41,7 @@ def kept_by(fn: object, arguments: Iterable[object], captured: Iterable[Any], re
 
 
 def prefetch_of(fn: object, arguments: Iterable[object]) -> int | None:
-    """The most `prefetch_depth` of the infeeds that a program may read; None where none is known."""
+    """Returns the largest `prefetch_depth` of the infeeds that a program may read; None if none is known."""
     found = _reached((getattr(fn, "python_function", fn), *arguments))
     queues = (each._infeed_queue if isinstance(each, IPUIterator) else each for each in found)
     depths = (queue.prefetch_depth for queue in queues if isinstance(queue, IPUInfeedQueue))
@@ -53,7 +53,7 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def _reached(roots: Iterable[object]) -> Iterator[Any]:
-    """All that can be reached from these, each once, except what optimizers wrap."""
+    """Yields all objects that can be reached from the roots, each once, without the optimizers that others wrap."""
     todo = [(root, 0) for root in roots]
     seen: set[int] = set()
     while todo:
@@ -72,7 +72,7 @@ def _reached(roots: Iterable[object]) -> Iterator[Any]:
 
 
 def _named(value: Any) -> list[Any]:
-    """What a function names, the items of a list, or the optimizer of a model."""
+    """Returns the objects that a function names, the items of a list, or the optimizer of a model."""
     if isinstance(value, list | tuple):
         return list(value)
     if isinstance(value, dict):

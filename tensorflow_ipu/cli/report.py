@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tensorflow_ipu._base import files
-from tensorflow_ipu._base.page import SavedReport
+from tensorflow_ipu.analysis.saved import SavedReport
 from tensorflow_ipu.cli.parsers import add_json, execute, kind_of, make_parser, program, show, show_json
 
 _EXAMPLES = """\
@@ -60,7 +60,7 @@ def load(kind: type[_Report], path: Path, command: str = "report") -> _Report:
 
 
 def _show(options: argparse.Namespace) -> None:
-    from tensorflow_ipu.analysis.machine._comparison import changed_figures, changed_operations
+    from tensorflow_ipu.analysis.machine.text import changed_figures, changed_operations
     from tensorflow_ipu.machine import Report, compare_reports
 
     check_page(options)
@@ -80,6 +80,6 @@ def _show(options: argparse.Namespace) -> None:
     else:
         show(compare_reports(before, after) if options.other else str(after))
     if options.html is not None:
-        from tensorflow_ipu.analysis.machine.page import page  # matplotlib, which takes a while.
+        from tensorflow_ipu.analysis.pages import report_page
 
-        files.write(options.html, page(after, before if options.other else None))
+        files.write(options.html, report_page(after, before if options.other else None))

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, get_args, get_origin, overload
 
 from tensorflow_ipu._base.checks import Faults, check_instance
-from tensorflow_ipu._base.page import PageView, folded, small_page, table
+from tensorflow_ipu._base.notebook import Facts, NotebookView, Table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -240,7 +240,7 @@ class Subcategory(Attribute[C]):
         return AttributeMetadata(prefix + self.name, self.__doc__ or "", prefix.count(".") + 1)
 
 
-class Category(PageView):
+class Category(NotebookView):
     """A node of the tree: its `Option`s and `Subcategory`s are its attributes, and it takes no others."""
 
     __hash__ = None  # type: ignore[assignment]  # Mutable, so what is equal now need not be equal later.
@@ -359,16 +359,14 @@ class Category(PageView):
             if (option.canonical(value) != option.canonical(option.default)) == changed:
                 yield name, show(value), show(option.default), option.__doc__ or ""
 
-    def _page(self) -> str:
-        found, rest = list(self._told(changed=True)), list(self._told(changed=False))
-        rows = [(f"`{name}`", f"`{value}`", f"`{default}`", doc) for name, value, default, doc in found]
-        others = [(f"`{name}`", f"`{value}`", doc) for name, value, _, doc in rest]
-        return small_page(
-            type(self).__name__,
-            "" if found else "All is as by default.",
-            table(("differs from the default", "value", "default", ""), rows) if found else "",
-            folded(f"{len(rest)} as by default", table(("", "value", ""), others)),
-        )
+    def _facts(self) -> Facts:
+        rows = [
+            (f"`{name}`", f"`{value}`", f"`{default}`", doc) for name, value, default, doc in self._told(changed=True)
+        ]
+        others = [(f"`{name}`", f"`{value}`", doc) for name, value, _, doc in self._told(changed=False)]
+        changed = [Table(rows, ("differs from the default", "value", "default", ""))] if rows else []
+        rest = Table(others, ("", "value", ""), summary=f"{len(others)} as by default")
+        return Facts(type(self).__name__, "" if rows else "All is as by default.", [*changed, rest])
 
     def _refuse(self, name: str) -> NoReturn:
         raise UnknownAttributeError(f"`{name}` is not an attribute of {_title(self)}{did_you_mean(name, _names(self))}")

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import metrics
 from tensorflow_ipu._base.checks import is_number
-from tensorflow_ipu._base.page import PageView, small_page, table
+from tensorflow_ipu._base.notebook import Facts, NotebookView, Table
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu.feeds._native_object import NativeObject
 from tensorflow_ipu.programs import in_function, in_plain_graph
@@ -70,7 +70,7 @@ class QueueSpec(tf.TypeSpec):
         return queue
 
 
-class Queue(PageView):
+class Queue(NotebookView):
     """An infeed or outfeed: the feed that it owns, or as an argument of a traced program, the state that it stands for."""
 
     _device: str
@@ -92,7 +92,7 @@ class Queue(PageView):
     def _described(self) -> dict[str, object]:
         raise NotImplementedError
 
-    def _page(self) -> str:
+    def _facts(self) -> Facts:
         kind = self._name.partition("_")[0].capitalize()
         counters = {"Elements": "elements so far", "Bytes": "bytes so far", "Ready": "elements that are ready"}
         counts = {what: metrics.counter_value(f"{kind}{name}:{self._name}") for name, what in counters.items()}
@@ -101,7 +101,7 @@ class Queue(PageView):
             **self._described(),
             **{what: f"{n:,}" for what, n in counts.items() if n},
         }
-        return small_page(f"{type(self).__name__} {self._name}", "", table(("", ""), list(described.items())))
+        return Facts(f"{type(self).__name__} {self._name}", "", [Table(list(described.items()))])
 
     def _state(self) -> tf.Tensor:
         """Returns the resource that names the queue to the program being traced."""

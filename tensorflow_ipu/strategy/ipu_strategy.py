@@ -13,7 +13,7 @@ import tensorflow as tf
 from tensorflow_ipu import _upcalls, programs
 from tensorflow_ipu._base import environment, progress
 from tensorflow_ipu._base.checks import check_bool
-from tensorflow_ipu._base.page import PageView, small_page, table
+from tensorflow_ipu._base.notebook import Facts, NotebookView, Table
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
@@ -69,7 +69,7 @@ class PreparedProgram:
             return programs.run(self._prepared, extended.ipu_device, extended.ordinal)
 
 
-class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, PageView):
+class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, NotebookView):
     """Places variables on an IPU device and runs whole functions on it.
 
     Inside `scope()`, variables (and with them Keras models and optimizers) are made on the IPU device, with initial values
@@ -301,7 +301,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         name = type(self).__name__.removesuffix("V1")
         return f"<{name} on {self.extended.ipu_device[-len('/device:IPU:0') :]}: {ipus} IPU{'s' * (ipus > 1)}>"
 
-    def _page(self) -> str:
+    def _facts(self) -> Facts:
         extended = self.extended
         configured = _state.options_of_device(extended.ordinal) is not None
         rows = (
@@ -314,7 +314,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
             ("`iter(dataset)` is for programs", "yes" if self._enable_dataset_iterators else "no"),
             ("`fit` and the like run on the device", "yes" if self._enable_keras_extensions else "no"),
         )
-        return small_page(repr(self)[1:-1], "", table(("", ""), rows))
+        return Facts(repr(self)[1:-1], "", [Table(rows)])
 
     @property
     def supports_loss_scaling(self) -> bool:

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.analysis.precision._figures import figures_of
-from tensorflow_ipu.analysis.precision._report import scales_for
+from tensorflow_ipu.analysis.precision.figures import figures_of
+from tensorflow_ipu.analysis.precision.report import scales_for
 from tensorflow_ipu.cli import precision as command
 from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.precision import PrecisionReport, TensorRow

@@ -30,6 +30,7 @@ def test_the_tests_run_against_the_installed_package_not_the_source_tree():
 def test_wheel_has_the_package_with_its_library_record_and_type_marker_and_no_sources(distribution):
     files = [str(path) for path in distribution.files or () if "__pycache__" not in path.parts]
     of_package = ("__init__.py", "kernels/libtensorflow_ipu.so", "kernels/build_info.json", "py.typed")
+    of_package += ("analysis/pages/page.html.jinja", "analysis/pages/page.css", "analysis/pages/page.js")
     assert {f"tensorflow_ipu/{name}" for name in of_package} <= set(files)
     beside = [file for file in files if not file.startswith("tensorflow_ipu/") and ".dist-info/" not in file]
     assert {Path(file).parts[-2:] for file in beside} <= {("bin", "tensorflow-ipu")}

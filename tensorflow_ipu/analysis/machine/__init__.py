@@ -1,6 +1,6 @@
 """What a machine would make of a program: whether it fits, how long a step takes, and what takes the time."""
 
-from tensorflow_ipu.analysis.machine._advice import (
+from tensorflow_ipu.analysis.machine.advice import (
     NotAsked,
     Recipe,
     Suggestion,
@@ -8,13 +8,9 @@ from tensorflow_ipu.analysis.machine._advice import (
     SupplyAndDemand,
     TaskTime,
     Timeline,
-    advice_of_reading,
-    advice_on_state,
-    changed,
 )
-from tensorflow_ipu.analysis.machine._comparison import compare_reports
-from tensorflow_ipu.analysis.machine._costs import gather_seconds
-from tensorflow_ipu.analysis.machine._machine import (
+from tensorflow_ipu.analysis.machine.costs import gather_seconds
+from tensorflow_ipu.analysis.machine.machine import (
     BOW,
     GC2,
     GC200,
@@ -26,9 +22,11 @@ from tensorflow_ipu.analysis.machine._machine import (
     system_of,
     systems,
 )
-from tensorflow_ipu.analysis.machine._memory import Kept, Memory, memory_of_parts, told_apart
-from tensorflow_ipu.analysis.machine._report import Report, report_of
-from tensorflow_ipu.analysis.machine._walk import OperationTime
+from tensorflow_ipu.analysis.machine.memory import Kept, Memory, memory_of_parts, told_apart
+from tensorflow_ipu.analysis.machine.report import Report, report_of
+from tensorflow_ipu.analysis.machine.search import advice_of_reading, advice_on_state, changed
+from tensorflow_ipu.analysis.machine.text import compare_reports
+from tensorflow_ipu.analysis.machine.walk import OperationTime
 
 __all__ = [
     "BOW",

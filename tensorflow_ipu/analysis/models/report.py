@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import pipelining, programs
+from tensorflow_ipu import pipelining
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.tensors import dtype_for, tf_variable
-from tensorflow_ipu.analysis import machine
-from tensorflow_ipu.analysis import machine as machine_model
-from tensorflow_ipu.analysis.models.recipes import MOST_STAGES, Layout, Recipes, Setting, plan_memory, recomputed
+from tensorflow_ipu.analysis.machine import Kept, Recipe, advice_on_state
+from tensorflow_ipu.analysis.machine.search import Variant
+from tensorflow_ipu.analysis.models.search import Layout, ModelSearch
 from tensorflow_ipu.analysis.pipelines.comparison import Pieces, joined
 from tensorflow_ipu.analysis.pipelines.passes import costs_of_passes, passes_of
 from tensorflow_ipu.feeds import IPUInfeedQueue
@@ -25,123 +25,14 @@ from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.optimizers import update_memory
 from tensorflow_ipu.optimizers.accumulation import accumulators_of, bytes_of
 
+Asked = Iterator["Suggestion | NotAsked | Recipe"]
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu.analysis.machine import Machine, NotAsked, Recipe, Report, Suggestion, System
+    from tensorflow_ipu.analysis.machine import Machine, NotAsked, Report, Suggestion, System
     from tensorflow_ipu.keras.model.extension import Extension
-
-Asked = Iterator["Suggestion | NotAsked | Recipe"]
-_OPTION = "`gradient_accumulation_steps_per_replica`"
-
-
-@dataclasses.dataclass(frozen=True)
-class Retracing:
-    """How a model can be asked again."""
-
-    report: Report
-    samples: int
-    steps: int
-    training: bool
-    stages: int
-    other: Callable[[float, int], Report]
-    pieces: Callable[[], Pieces]
-    recipe: Callable[[Pieces | None, bool], Recipe | None]
-
-    def advice(self, retrace: bool) -> Asked:
-        """All that takes another trace, or that it does."""
-        if not retrace:
-            words = "other micro-batches" + (", recomputation, more stages" if self.training else "")
-            yield machine.NotAsked(words, "they take another trace of the model: `report.advice(retrace=True)` asks")
-            if self.training and self.report.fits is not True:
-                yield from filter(None, [self.recipe(None, retrace)])
-            return
-        yield from self._micro_batches()
-        if not self.training:
-            return
-        try:
-            pieces = self.pieces()
-        except (ValueError, NotImplementedError, RuntimeError) as exc:
-            yield machine.NotAsked("recomputation, more stages", f"the model cannot be cut: {exc}")
-            if self.report.fits is not True:
-                yield from filter(None, [self.recipe(None, retrace)])
-            return
-        if self.stages == 1:
-            yield from self._recomputation(pieces)
-        yield from self._more_stages(pieces)
-        if self.report.fits is not True:
-            yield from filter(None, [self.recipe(pieces, retrace)])
-
-    def _micro_batches(self) -> Asked:
-        """Half the micro-batch, or twice where the model fits, for an update of as many samples where that can be."""
-        size, steps = self.samples, self.steps
-        if self.report.fits:
-            samples, count = 2 * size, max(1, steps // 2)
-        else:
-            samples, count = size // 2, 2 * steps
-        words = f"micro-batches of {samples} in place of {size}"
-        if not samples or (samples < size and size % 2):
-            yield machine.NotAsked(words, "a micro-batch is of whole samples")
-            return
-        memory = self.report.memory
-        if samples < size and memory.always > memory.capacity:
-            yield machine.NotAsked(words, "what is there all the time is too large at any size")
-            return
-        if self.training and count != steps:
-            words += f", and {_OPTION} of {count}"
-        try:
-            made = self.other(samples / size, count if self.training else steps)
-        except Exception as exc:  # TensorFlow's too, where a schedule takes other multiples.
-            yield machine.NotAsked(words, str(exc).splitlines()[0])
-            return
-        yield machine.changed(words, self.report, made, samples / size)
-
-    def _recomputation(self, pieces: Pieces) -> Asked:
-        """The model as stages that are all on one IPU, each recomputed from its input before its backward pass."""
-        stages, cost = recomputed(pieces.costs, self.steps, self.report.system)
-        count = max(stages) + 1
-        whole = joined(pieces.costs)
-        once = self.steps * (whole.forward + (whole.backward or 0.0)) + whole.update
-        words = (
-            f"recomputation: {count} stages, all on IPU 0 (`device_mapping=[0] * {count}`, `PipelineSchedule.Sequential`,"
-            " `RecomputationMode.RecomputeAndBackpropagateInterleaved`)"
-        )
-        yield self._planned(words, pieces, cost, more=(cost.time - once) / self.steps)
-
-    def _more_stages(self, pieces: Pieces) -> Asked:
-        """As many stages as the next number of IPUs that a replica can have, and where these do not fit, twice as many."""
-        count = programs.power_of_2(self.stages + 1)
-        while True:
-            words = f"{count} stages, one an IPU, as `pipelining.balance` cuts them"
-            if len(pieces.costs) < count:
-                yield machine.NotAsked(words, f"the model has {len(pieces.costs)} layers")
-                return
-            steps = self.steps if self.stages > 1 else None
-            try:
-                found = pipelining.balance(list(pieces.costs), count, self.report.system, micro_batches=steps)
-            except Exception as exc:  # TensorFlow's, where a schedule takes other multiples.
-                yield machine.NotAsked(words, str(exc).splitlines()[0])
-                return
-            recomputed = " with recomputation" * found.recompute
-            words += f"{recomputed} ({found.cost.plan.micro_batches} micro-batches; a replica then has {count} IPUs)"
-            planned = self._planned(words, pieces, found.cost)
-            yield planned
-            if planned.verdict == "fits" or count >= MOST_STAGES:
-                return
-            count *= 2
-
-    def _planned(self, words: str, pieces: Pieces, cost: pipelining.PlanCost, more: float | None = None) -> Suggestion:
-        """What a plan does: to the time of a step, which takes so much more, or that of the plan; and to the memory."""
-        report = self.report
-        step = cost.time_per_micro_batch
-        host = report.part_seconds("host") / report.steps
-        alone = max(step, host) if report.overlaps_host else step + host
-        seconds = alone if more is None else report.step_seconds + more
-        memories = (plan_memory(report.memory, pieces.costs, self.stages, ipu) for ipu in cost.ipus)
-        fullest = max(memories, key=lambda memory: memory.high)
-        return machine.Suggestion(words, report.step_seconds / seconds, fullest.high, fullest.verdict)
-
 
 # Of a model of more layers, stretches of them are a piece: each piece is compiled by itself.
 _MOST = 96
@@ -150,7 +41,7 @@ _MOST = 96
 def pieces_of(
     extension: Extension, machine: System | Machine | str | None, described: Callable[[], Callable[[], None]]
 ) -> Pieces:
-    """The pieces of a model, read from a trace of it as a pipeline on one IPU; its stages and options stay."""
+    """Returns the pieces of a model, from a trace of it as a pipeline on one IPU. Its stages and options stay."""
     stages, options = extension.stages, extension.options
     names = stages.leaf_names()
     if len(names) < 2:
@@ -207,7 +98,6 @@ def report_of_model(
     spec: Nested,
     trip_counts: Mapping[str, int] | None,
 ) -> Report:
-    """Predicts what a mode of a model takes, as `ipu_report` describes."""
     if mode not in _MODES:
         raise ValueError(f"`mode` must be one of {', '.join(f'`{each}`' for each in _MODES)}, but is {mode!r}")
     if batch_size is not None and (not is_int(batch_size) or batch_size < 1):
@@ -233,7 +123,7 @@ def pieces_of_model(extension: Extension, machine: System | Machine | str | None
 
 @dataclasses.dataclass(frozen=True)
 class _Request:
-    """What a report was asked for, so that more like it can be made for its advice."""
+    """The arguments of a report, from which its advice makes others."""
 
     extension: Extension
     mode: str
@@ -242,7 +132,7 @@ class _Request:
     trip_counts: Mapping[str, int] | None
 
     def program(self, scale: float = 1.0) -> Callable[[], None]:
-        """The program, of so many times the micro-batch; the model is built."""
+        """Returns the program, of `scale` times the micro-batch, and builds the model."""
         extension, kind = self.extension, _MODES[self.mode]
 
         def zeros(leaf: tf.TensorSpec | None) -> tf.Tensor | None:
@@ -264,7 +154,6 @@ class _Request:
         return extension.loop(kind).described(elements, infeed, extension.outfeed(kind), steps)
 
     def report(self) -> Report:
-        """Its report."""
         made = self._report()
         return dataclasses.replace(made, asks=self._advising(made))
 
@@ -276,19 +165,19 @@ class _Request:
                 program, machine=self.machine, trip_counts=self.trip_counts, kept=self._kept()
             )
 
-    def _other(self, scale: float, steps: int) -> Report:
-        """The report of so many times the micro-batch, with so many steps an update."""
+    def _rescaled(self, scale: float, steps: int) -> Report:
+        """Returns the report of `scale` times the micro-batch, with another number of micro-batches an update."""
         if self.mode != "train":
             return self._report(scale)
         group = "pipelining" if self.extension.stages.is_pipelined else "accumulation"
         with self.extension.with_options(group, gradient_accumulation_steps_per_replica=steps):
             return self._report(scale)
 
-    def _kept(self) -> machine_model.Kept:
-        """What the model's optimizer keeps, where the options of accumulation place it."""
+    def _kept(self) -> Kept:
+        """Returns the sizes of the optimizer's state and sums, placed by the options of accumulation."""
         model, options = self.extension.model, self.extension.options.accumulation
         if self.mode != "train" or model.optimizer is None:
-            return machine_model.Kept()
+            return Kept()
         memory = update_memory(model.optimizer, ())
         state = memory.state_on_chip + memory.state_off_chip
         if options.offload_weight_update_variables and options.plan is not None:
@@ -300,7 +189,7 @@ class _Request:
             sums = sum(
                 (weight.shape.num_elements() or 0) * dtype_for(options.plan.dtype, weight).size for weight in weights
             )
-        return machine_model.Kept(
+        return Kept(
             state=state,
             on_chip=memory.state_on_chip,
             off_chip=memory.state_off_chip,
@@ -310,49 +199,49 @@ class _Request:
         )
 
     def _advising(self, plain: Report) -> Callable[[Report, bool], Asked]:
-        """Gives advice on the report, some of which takes another trace of the model."""
+        """Returns a function that gives advice on the report, some of which takes another trace of the model."""
         extension, training = self.extension, self.mode == "train"
         steps = extension.steps_per_update if training else 1
 
         def advise(report: Report, retrace: bool) -> Asked:
             if plain.asks is not None:
-                found = plain.asks(report, retrace)
-                for one in found:  # The recipe of a model is its own.
-                    if not (isinstance(one, machine_model.Recipe) or getattr(one, "of_models", False)):
+                for one in plain.asks(report, retrace):  # The recipe of a model is its own.
+                    if not (isinstance(one, Recipe) or getattr(one, "of_models", False)):
                         yield one
             if report.timeline is None:
-                yield from machine_model.advice_on_state(report, report.steps // steps)
-            yield from Retracing(
-                report=report,
-                samples=_parts(self.batch)[0].shape[0],
-                steps=steps,
-                training=training,
-                stages=extension.stages.check() if extension.stages.is_pipelined else 1,
-                other=self._other,
-                pieces=lambda: pieces_of(extension, self.machine, self.program),
-                recipe=lambda pieces, retrace: self._recipes(report, pieces, steps, retrace).recipe(),
-            ).advice(retrace)
+                yield from advice_on_state(report, report.steps // steps)
+            yield from self._search(report, steps).advice(retrace)
 
         return advise
 
-    def _recipes(self, report: Report, pieces: Pieces | None, steps: int, retrace: bool) -> Recipes:
-        """Combines changes of a model in training."""
+    def _search(self, report: Report, steps: int) -> ModelSearch:
         extension = self.extension
         pipelined, options = extension.stages.is_pipelined, extension.options
-        group = options.pipelining if pipelined else options.accumulation
-        recomputes = pipelined and options.pipelining.recomputation_mode is not None
-        samples, stages = _parts(self.batch)[0].shape[0], report.ipus_per_replica
-        start = Setting(samples, steps, stages, recomputes)
+        samples = _parts(self.batch)[0].shape[0]
 
         def traced(layout: Layout) -> Report:
             name = "pipelining" if layout.pipelined else "accumulation"
             staged = extension.stages.staged(layout.stages) if layout.stages else contextlib.nullcontext()
             with extension.with_options(name, **layout.options()), staged:
-                made = self._report(layout.setting.samples / samples)
-            halved, proportion = layout.setting.halved, layout.setting.proportion
-            return made.again(halved=halved, proportion=proportion) if made.again and (halved or proportion) else made
+                made = self._report(layout.variant.samples / samples)
+            changes = layout.variant.reading()
+            return made.again(**changes) if made.again and changes else made
 
-        return Recipes(report, start, pieces, traced if retrace else None, pipelined, group.changed())
+        return ModelSearch(
+            report,
+            Variant(
+                samples=samples,
+                steps=steps,
+                stages=report.ipus_per_replica,
+                recompute=pipelined and options.pipelining.recomputation_mode is not None,
+            ),
+            training=self.mode == "train",
+            cut=lambda: pieces_of(extension, self.machine, self.program),
+            rescaled=self._rescaled,
+            traced=traced,
+            pipelined=pipelined,
+            kept=(options.pipelining if pipelined else options.accumulation).changed(),
+        )
 
 
 def _parts(batch: Nested) -> list[Any]:
@@ -360,7 +249,7 @@ def _parts(batch: Nested) -> list[Any]:
 
 
 def _batch(extension: Extension, batch_size: int | None, mode: str, spec: Nested) -> Nested:
-    """A batch of the data: a structure of `tf.TensorSpec` of known shapes, and None where data is missing."""
+    """Returns a batch of the data: a structure of `tf.TensorSpec` of known shapes, and None for missing data."""
     model = extension.model
     if spec is not None:
         given: Any = batches.given_batch(spec, batch_size)

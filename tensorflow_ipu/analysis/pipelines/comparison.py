@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tensorflow_ipu._base import progress
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
-from tensorflow_ipu._base.page import PageView, folded, small_page, table
+from tensorflow_ipu._base.notebook import NotebookView
 from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.analysis.pipelines.cost import PlanCost, StageCost, StageCosts, backward_time, plan_cost
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
@@ -20,7 +20,6 @@ from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES, o
 if TYPE_CHECKING:
     from tensorflow_ipu.analysis.machine import Machine, System
 
-_SHOWN = 12  # So many candidates in a notebook.
 _ALL_MAPPINGS = 64  # Of more contiguous mappings than that, only the most even ones are tried.
 
 
@@ -42,7 +41,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Comparison(PageView):
+class Comparison(NotebookView):
     """What `compare_plans` found: the candidates, the best first, and why it is the best, or why none can be run."""
 
     candidates: tuple[Candidate, ...]
@@ -62,32 +61,6 @@ class Comparison(PageView):
 
     def __repr__(self) -> str:
         return f"<Comparison of {len(self.candidates)} candidates: {self.reason.partition(';')[0]}>"
-
-    def _page(self) -> str:
-        from tensorflow_ipu.analysis.pipelines.picture import picture_of
-
-        run = [one for one in self.candidates if not one.refused]
-        sized = any(one.cost and one.cost.peak_bytes for one in run)  # Else nobody said how large anything is.
-        rows = [
-            (
-                one.label,
-                f"{cost.time:.4g}" if self._machine is None else format_seconds(cost.time),
-                f"{cost.bubble_share:.0%}",
-                *([format_bytes(cost.peak_bytes)] if sized else []),
-            )
-            for one in run[:_SHOWN]
-            if (cost := one.cost)
-        ]
-        heads = ("", "a pass", "bubble", "memory")[: 3 + sized]
-        content = [table(heads, rows, numbers=2 + sized)] if rows else []
-        best = [found.cost.plan for each in PipelineSchedule if (found := self.best_of(each)) and found.cost]
-        if best:
-            content.append(picture_of(best, self._stage_costs, machine=self._machine))
-        refused = [(one.label, one.refused) for one in self.candidates if one.refused]
-        more = f" Of {len(run)} candidates, the {_SHOWN} fastest:" if len(run) > _SHOWN else ""
-        if refused:
-            content.append(folded(f"{len(refused)} that cannot be run", table(("", "why"), refused)))
-        return small_page("Comparison of plans", f"{self.reason}.{more}", *content)
 
 
 def compare_plans(
@@ -134,16 +107,7 @@ def compare_plans(
         raise ValueError(f"`ipus` must be 1 or more, but is {ipus!r}")
     weights = _weights(stages, stage_costs, training)
     candidates = [
-        _candidate(
-            micro_batches,
-            schedule,
-            mapping,
-            mode,
-            training=training,
-            stage_costs=stage_costs,
-            bytes_per_ipu=bytes_per_ipu,
-            machine=system,
-        )
+        _candidate(micro_batches, schedule, mapping, mode, training, stage_costs, bytes_per_ipu, system)
         for mapping in contiguous_mappings(weights, min(available, stages))
         for schedule in PipelineSchedule
         for mode in _modes(schedule, training, recompute)
@@ -164,7 +128,7 @@ def contiguous_mappings(weights: Sequence[float], ipus: int) -> list[tuple[int, 
 
 
 def _most_even(weights: Sequence[float], used: int) -> tuple[int, ...]:
-    """The contiguous mapping to so many IPUs whose busiest IPU has the least to do."""
+    """Returns the contiguous mapping to `used` IPUs whose busiest IPU has the least work."""
     stages = len(weights)
     total = [0.0, *itertools.accumulate(weights)]
     # least[end]: the busiest IPU's work for the first `end` stages; `begins[n][end]`: where the last of them begins.
@@ -187,7 +151,6 @@ def _most_even(weights: Sequence[float], used: int) -> tuple[int, ...]:
 
 
 def _weights(stages: int, stage_costs: StageCosts, training: bool) -> list[float]:
-    """The time of each stage for one micro-batch."""
     costs = stage_costs if isinstance(stage_costs, list | tuple) else [stage_costs or StageCost()] * stages
     found = []
     for stage, cost in enumerate(costs):
@@ -209,7 +172,6 @@ def _candidate(
     schedule: PipelineSchedule,
     mapping: tuple[int, ...],
     mode: RecomputationMode | None,
-    *,
     training: bool,
     stage_costs: StageCosts,
     bytes_per_ipu: float | None,
@@ -291,7 +253,7 @@ _ROUNDS = 8
 
 @dataclass(frozen=True)
 class Pieces:
-    """What a model can be cut between, in the order in which it runs."""
+    """The parts of a model between which it can be cut, in the order in which they run."""
 
     names: tuple[str, ...]
     costs: tuple[StageCost, ...]
@@ -303,15 +265,15 @@ class Pieces:
 
 @runtime_checkable
 class Divisible(Protocol):
-    """A model that tells its pieces, such as a Keras model of a strategy's scope."""
+    """A model that can be cut into pieces, such as a Keras model of a strategy's scope."""
 
     def ipu_pieces(self, machine: System | Machine | str | None, batch_size: int | None) -> Pieces:
-        """Its pieces, for micro-batches of `batch_size` samples where that is not known."""
+        """Returns its pieces, for micro-batches of `batch_size` samples if their size is not known."""
         ...
 
 
 @dataclass(frozen=True)
-class Balance(PageView):
+class Balance(NotebookView):
     """A proposal for the stages of a pipeline, with costs, and the `assignment` for `set_pipeline_stage_assignment`."""
 
     names: tuple[str, ...]
@@ -329,7 +291,7 @@ class Balance(PageView):
         return self.cost.peak_bytes <= self.capacity
 
     @property
-    def _said(self) -> str:
+    def _summary(self) -> str:
         plan = self.cost.plan
         return (
             f"{plan.stages} stages, one an IPU, {plan.micro_batches} micro-batches"
@@ -338,7 +300,7 @@ class Balance(PageView):
         )
 
     def _rows(self) -> Iterator[tuple[int, str, str, str, str]]:
-        """Of each stage: its number, time, memory, the share of it, and what it has."""
+        """Yields each stage: its number, time, memory, the share of it, and its pieces."""
         for stage, (cost, ipu) in enumerate(zip(self.costs, self.cost.ipus, strict=True)):
             names = [name for name, of in zip(self.names, self.stages, strict=True) if of == stage]
             what = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}, {len(names)} pieces"
@@ -347,24 +309,15 @@ class Balance(PageView):
             yield stage, time, format_bytes(ipu.on_chip_bytes), f"{ipu.on_chip_bytes / self.capacity:.0%}", what
 
     def __repr__(self) -> str:
-        return f"<Balance: {self._said}{'' if self.fits else '; it does not fit'}>"
+        return f"<Balance: {self._summary}{'' if self.fits else '; it does not fit'}>"
 
     def __str__(self) -> str:
-        lines = [self._said]
+        lines = [self._summary]
         lines += [
             f"  stage {at}: {time}, {size}, {share} of the memory: {what}"
             for at, time, size, share, what in self._rows()
         ]
         return "\n".join(lines if self.fits else [*lines, "  it does not fit: no split that was tried does"])
-
-    def _page(self) -> str:
-        from tensorflow_ipu.analysis.pipelines.picture import picture_of
-
-        heads = ("layers", "stage", "a micro-batch", "memory", "of an IPU")
-        rows = [(what, *figures) for *figures, what in self._rows()]
-        said = self._said if self.fits else f"{self._said}; it does not fit: no split that was tried does"
-        picture = picture_of([self.cost.plan], self.costs, machine=self._machine)
-        return small_page("Balance of a pipeline", f"{said}.", table(heads, rows, numbers=4), picture)
 
 
 def balance(
@@ -446,7 +399,6 @@ def _pieces(given: object, machine: System | Machine | str | None, batch_size: i
 
 
 def joined(costs: Sequence[StageCost]) -> StageCost:
-    """The cost of a stage that runs these one after the other."""
     first = costs[0]
 
     def total(name: str) -> float:
@@ -469,12 +421,11 @@ def joined(costs: Sequence[StageCost]) -> StageCost:
 
 
 def _time(cost: StageCost, again: bool) -> float:
-    """The time of a stage for one micro-batch."""
     return cost.forward + backward_time(cost) + again * cost.forward * cost.recompute_factor
 
 
 def _split(costs: Sequence[StageCost], depths: Sequence[int], again: bool, capacity: int) -> tuple[int, ...]:
-    """The stage of each piece: of splits that fit, one whose longest stage is the shortest."""
+    """Returns the stage of each piece: of splits that fit, one whose longest stage is the shortest."""
     pieces, stages = len(costs), len(depths)
 
     @functools.cache
@@ -482,7 +433,7 @@ def _split(costs: Sequence[StageCost], depths: Sequence[int], again: bool, capac
         return joined(costs[begin:end])
 
     def price(stage: int, begin: int, end: int) -> tuple[float, float]:
-        """By how much a stage of these pieces is too large, and its time."""
+        """Returns by how much a stage of these pieces is too large, and its time."""
         cost = stretch(begin, end)
         recomputed = again and stage < stages - 1
         stash = depths[stage] * (cost.input_bytes if recomputed else cost.activation_bytes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, NamedTuple
 
 from tensorflow_ipu._base.checks import Faults, is_int, is_number, note_bool
-from tensorflow_ipu._base.page import PageView, small_page, table
+from tensorflow_ipu._base.notebook import NotebookView
 from tensorflow_ipu._base.units import format_bytes
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.plan import (
@@ -69,7 +69,6 @@ class StageCost:
     weights_off_chip: bool = False
 
     def __post_init__(self) -> None:
-        """Checks the values."""
         faults = Faults()
         note_bool("weights_off_chip", self.weights_off_chip, faults)
         if not is_int(self.weight_shards) or self.weight_shards < 1:
@@ -124,7 +123,6 @@ Costs = dict[tuple[int, int | None], StageCost]
 
 
 def by_place(plan: Plan, stage_costs: StageCosts) -> Costs:
-    """The cost of each part of each stage."""
     if stage_costs is None or isinstance(stage_costs, StageCost):
         stage_costs = [stage_costs or StageCost()] * plan.stages
     if not isinstance(stage_costs, list | tuple):
@@ -147,8 +145,6 @@ def by_place(plan: Plan, stage_costs: StageCosts) -> Costs:
 
 
 class Price(NamedTuple):
-    """The time of an instruction."""
-
     time: float
     computed: float
     streamed: float
@@ -157,10 +153,7 @@ class Price(NamedTuple):
 
 
 class Prices:
-    """The times of a plan."""
-
     def __init__(self, plan: Plan, stage_costs: StageCosts, machine: System | Machine | str | None) -> None:
-        """Checks what stages cost."""
         self._plan = plan
         self.costs = by_place(plan, stage_costs)
         self.system: System | None = None
@@ -171,7 +164,7 @@ class Prices:
         self._known: dict[tuple[object, ...], Price] = {}
 
     def of(self, instruction: Instruction) -> Price:
-        """What an instruction takes; its micro-batch does not matter, so few of a plan's are worked out."""
+        """Returns the price of an instruction. Its micro-batch does not matter, so few of a plan's are computed."""
         of_transfer = type(instruction.computation) if isinstance(instruction, Load | Save) else None
         key = (type(instruction), of_transfer, instruction.stage, instruction.part)
         known = self._known.get(key)
@@ -199,7 +192,7 @@ class Prices:
         return gather_seconds(cost.weight_bytes, cost.weight_shards, self.system)
 
     def exchange(self, step: Step) -> float:
-        """The time of the exchange between IPUs at the end of a step: that of the IPU that sends or receives most."""
+        """Returns the time of the exchange at the end of a step: that of the IPU that sends or receives most."""
         if self.system is None:
             return 0.0
         passed: dict[tuple[str, int], float] = defaultdict(float)
@@ -213,7 +206,6 @@ class Prices:
         return max(passed.values()) / self.system.link_bytes_per_second + self.system.link_latency_seconds
 
     def bytes_in(self, kind: BufferKind, stage: int, part: int | None) -> float:
-        """The bytes of one micro-batch in a buffer of a stage."""
         cost = self.costs[stage, part]
         if kind in (BufferKind.ACTIVATIONS, BufferKind.RECOMPUTED):
             return cost.activation_bytes
@@ -222,11 +214,11 @@ class Prices:
         return cost.sum_bytes if kind is BufferKind.ACCUMULATOR else cost.input_bytes
 
     def _between(self, stage: int) -> float:
-        """What a stage hands to the next one: as large as that one's inputs, of which all parts have the same."""
+        """Returns the size of a stage's output, which is that of the next one's inputs; all its parts have the same."""
         return max(self.costs[stage + 1, part].input_bytes for part, _ in self._plan.parts(stage + 1))
 
     def _handed(self, instruction: Instruction) -> Sequence[tuple[int, float]]:
-        """To which IPUs an instruction hands how many bytes: outputs to the next stage, gradients to the one before."""
+        """Returns the IPUs to which an instruction sends outputs or gradients, with bytes."""
         plan, stage = self._plan, instruction.stage
         if isinstance(instruction, Forward) and stage + 1 < plan.stages:
             size = self._between(stage) / len(plan.parts(stage))
@@ -237,7 +229,7 @@ class Prices:
         return ()
 
     def _brought(self, instruction: Instruction, cost: StageCost) -> float:
-        """The bytes that a computation brings from off the chip and takes there; none in phases, which load and save."""
+        """Returns the bytes that a computation moves from and to the memory off the chip; 0 in phases, which load and save."""
         if self._plan.phased:
             return 0.0
         weights = cost.shard_bytes if cost.weights_off_chip else 0.0
@@ -255,7 +247,7 @@ class Prices:
         return moved
 
     def _moved(self, instruction: Load | Save, cost: StageCost) -> float:
-        """The bytes of a transfer between the chip and the memory beside it: what `Load` and `Save` say they move."""
+        """Returns the bytes that a `Load` or `Save` moves."""
         computation, loads = instruction.computation, isinstance(instruction, Load)
         if isinstance(computation, Update):
             state = cost.state_bytes + cost.off_chip_bytes
@@ -268,7 +260,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Holdings:
-    """Bytes, the most that there is at a time."""
+    """The largest sizes at a time, in bytes."""
 
     weights: float
     accumulators: float
@@ -279,14 +271,14 @@ class Holdings:
 
 
 class _Amount:
-    """One kind of data of the stages of an IPU: what stays, and what is there while its stage runs alone."""
+    """One kind of data of the stages of an IPU: the part that stays, and the part that is there while its stage runs."""
 
     def __init__(self) -> None:
         self._staying = 0.0
         self._coming = 0.0
 
     def add(self, size: float, *, stays: bool) -> None:
-        """Adds what a stage has. As one stage runs at a time, of what comes and goes the largest counts."""
+        """Adds data of a stage. One stage runs at a time, so only the largest of the data that come and go counts."""
         if stays:
             self._staying += size
         else:
@@ -294,12 +286,10 @@ class _Amount:
 
     @property
     def most(self) -> float:
-        """The most on the chip."""
         return self._staying + self._coming
 
 
 def holdings_of(plan: Plan, ipu: int, costs: Costs, size_of: Callable[[Buffer], float]) -> Holdings:
-    """What an IPU has of a plan."""
     weights, accumulators, state, stash = (_Amount() for _ in range(4))
     links = resting = 0.0
     within = plan.recomputation is RecomputationMode.RecomputeAndBackpropagateInterleaved
@@ -368,7 +358,7 @@ class IpuCost:
 
 
 @dataclass(frozen=True)
-class PlanCost(PageView):
+class PlanCost(NotebookView):
     """What a plan costs; shares are of the time of all IPUs together, and sum to 1.
 
     Attributes:
@@ -411,25 +401,12 @@ class PlanCost(PageView):
         return max(ipu.stash_bytes for ipu in self.ipus)
 
     @property
-    def _said(self) -> str:
+    def _summary(self) -> str:
         memory = f", at most {format_bytes(self.peak_bytes)} on an IPU" if self.peak_bytes else ""
         return f"time {self.time:.4g}, {self.bubble_share:.0%} bubble{memory}"
 
     def __repr__(self) -> str:
-        return f"<PlanCost of {self.plan.heading}: {self._said}>"
-
-    def _page(self) -> str:
-        rows = [
-            (
-                ipu.ipu,
-                ", ".join(name for name, _ in ipu.depths),
-                f"{ipu.busy / self.time if self.time else 0:.0%}",
-                *map(format_bytes, (ipu.stash_bytes, ipu.weight_bytes, ipu.on_chip_bytes, ipu.off_chip_bytes)),
-            )
-            for ipu in self.ipus
-        ]
-        heads = ("IPU", "stages", "busy", "stash", "weights", "on the chip", "off it")
-        return small_page(f"Cost of {self.plan.heading}", f"{self._said}.", table(heads, rows, numbers=5))
+        return f"<PlanCost of {self.plan.heading}: {self._summary}>"
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,15 @@ import tensorflow as tf
 
 from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import is_int
-from tensorflow_ipu.analysis import machine
-from tensorflow_ipu.analysis import machine as machine_model
+from tensorflow_ipu.analysis.machine import (
+    Machine,
+    OperationTime,
+    Report,
+    System,
+    memory_of_parts,
+    report_of,
+    setting_of,
+)
 from tensorflow_ipu.analysis.pipelines.cost import StageCost
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.pipelining.options import PipelineOptions, PipelineStageOptions
@@ -34,14 +41,14 @@ _OPTION = "availableMemoryProportion"
 
 @dataclass(frozen=True)
 class Passes:
-    """What a machine would make of a pipeline's passes, each alone."""
+    """The reports of a pipeline's passes, each alone."""
 
-    system: machine.System
+    system: System
     replicas: int
     parts: Parts
     footprint: Footprint
-    reports: dict[Place, dict[str, machine.Report]]
-    update: machine.Report | None
+    reports: dict[Place, dict[str, Report]]
+    update: Report | None
     proportion: float | None
     overlaps: bool
     size: float = 1.0
@@ -49,15 +56,14 @@ class Passes:
     def again(
         self,
         *,
-        system: machine.System | None = None,
+        system: System | None = None,
         proportion: float | None = None,
         halved: bool = False,
         prefetch: int | None = None,
     ) -> Passes:
-        """Reads all passes again, as `Report.again` does."""
         system = system or self.system
 
-        def read(report: machine.Report) -> machine.Report:
+        def read(report: Report) -> Report:
             assert report.again is not None
             return report.again(system=system, proportion=proportion, halved=halved)
 
@@ -76,7 +82,7 @@ class Passes:
         return replace(made, size=size, footprint=self.footprint.scaled(size))
 
     def share(self, place: Place) -> float:
-        """The share of the update that is a part's: that of the gradients that it gives."""
+        """Returns a part's share of the update: that of its gradients."""
         sizes = {each: _elements(specs) for each, specs in self.footprint.accumulators.items()}
         whole = sum(sizes.values())
         return sizes[place] / whole if whole else 0.0
@@ -84,12 +90,11 @@ class Passes:
 
 def passes_of(
     pipeline: TracedPipeline,
-    target: machine.System | machine.Machine | str | None,
+    target: System | Machine | str | None,
     replica_count: int = 1,
     prefetch: int | None = None,
     trip_counts: Mapping[str, int] | None = None,
 ) -> Passes:
-    """Reads each pass of a pipeline; nothing is run."""
     parts = pipeline.parts()
     footprint = parts.footprint
     if footprint is None:
@@ -97,8 +102,8 @@ def passes_of(
     device = next((part.device for part in parts.values() if part.device), "/device:IPU:0")
     options = _state.options_of_device(tf.DeviceSpec.from_string(device).device_index or 0)
     counts = dict(trip_counts or {})
-    reader = _Reader(*machine.setting_of(target, options), device, replica_count, counts)
-    reports: dict[Place, dict[str, machine.Report]] = {}
+    reader = _Reader(*setting_of(target, options), device, replica_count, counts)
+    reports: dict[Place, dict[str, Report]] = {}
     proportions: set[float] = set()
     for place, part in parts.items():
         reports[place] = {}
@@ -127,9 +132,9 @@ def passes_of(
 
 @dataclass(frozen=True)
 class _Reader:
-    """What is the same for all passes of a pipeline."""
+    """The arguments that are the same for all passes of a pipeline."""
 
-    system: machine.System
+    system: System
     proportion: float
     device: str
     replicas: int
@@ -142,8 +147,8 @@ class _Reader:
         specs: Sequence[tf.TensorSpec],
         proportion: float | None,
         lines: Mapping[str, str],
-    ) -> machine.Report:
-        """The report of a pass that is called so; `lines` are those of the user's code, by operations of its stage."""
+    ) -> Report:
+        """Returns the report of a pass. `lines` are those of the user's code, by operations of its stage."""
         with tf.device(self.device):
             concrete = tf.function(function, autograph=False, jit_compile=True).get_concrete_function(*specs)
             zeros = [tf.zeros(one.shape, one.dtype) for one in specs]
@@ -153,7 +158,7 @@ class _Reader:
             if key == "*" or key.startswith(f"{name}/")
         }
         try:
-            made = machine.report_of(
+            made = report_of(
                 programs.hlo(concrete, zeros, self.device),
                 self.system,
                 program=name,
@@ -166,11 +171,11 @@ class _Reader:
         return _with_names(made, name, lines)
 
 
-def _with_names(report: machine.Report, name: str, lines: Mapping[str, str]) -> machine.Report:
-    """A report on a pass, with its rows as ones of the pipeline; also of what is read again."""
+def _with_names(report: Report, name: str, lines: Mapping[str, str]) -> Report:
+    """Returns a report on a pass with its rows named as parts of the pipeline, also when it is read again."""
     plain = report.again
 
-    def again(**changes: Any) -> machine.Report:
+    def again(**changes: Any) -> Report:
         assert plain is not None
         return _with_names(plain(**changes), name, lines)
 
@@ -187,8 +192,8 @@ def _with_names(report: machine.Report, name: str, lines: Mapping[str, str]) -> 
     )
 
 
-def _named(row: machine.OperationTime, name: str, lines: Mapping[str, str]) -> machine.OperationTime:
-    """A row as one of the pipeline: with the line of the stage's operation that it is, or that it is a gradient of."""
+def _named(row: OperationTime, name: str, lines: Mapping[str, str]) -> OperationTime:
+    """Returns a row named as a part of the pipeline, with the line of the stage's operation that it belongs to."""
     operation = row.name.rsplit(";", 1)[-1].replace(_CALL, "")
     of_gradient = _GRADIENT.match(operation)
     line = lines.get(of_gradient[1] if of_gradient else operation, "")
@@ -198,7 +203,7 @@ def _named(row: machine.OperationTime, name: str, lines: Mapping[str, str]) -> m
 def _accumulating(
     part: StagePart, function: _Function, specs: list[tf.TensorSpec], sums: list[tf.TensorSpec]
 ) -> tuple[_Function, list[tf.TensorSpec]]:
-    """A backward pass that adds the gradients of variables to what it is given besides."""
+    """Returns a backward pass that adds the gradients of variables to sums, which are its first arguments."""
     begin, count = len(part.input_gradients), len(sums)
 
     def accumulating(*values: tf.Tensor) -> list[tf.Tensor]:
@@ -211,14 +216,14 @@ def _accumulating(
 
 
 def _proportion(options: PipelineOptions, stage: int, name: str) -> float | None:
-    """How much memory products of a pass may take, where the options of its stage say so."""
+    """Returns the share of memory for products of a pass, if the options of its stage set one."""
     lists = options.forward_propagation_stages_poplar_options, options.backward_propagation_stages_poplar_options
     of_stages = lists[name == "backward"]
     return None if of_stages is None else _of_options(of_stages[stage])
 
 
 def _of_options(options: object) -> float | None:
-    """The least proportion that options name; those of parts are a list."""
+    """Returns the least proportion of options; those of parts are a list."""
     return min(_proportions(options), default=None)
 
 
@@ -276,7 +281,6 @@ def _measured_cost(part: StagePart, idle: float, runs: int) -> StageCost:
 def _fastest(
     function: Callable[..., Sequence[tf.Tensor]], specs: Sequence[tf.TensorSpec], device: str, runs: int
 ) -> float:
-    """The fastest of so many calls, in milliseconds."""
     compiled = tf.function(function, jit_compile=True, autograph=False)
     with tf.device(device or None):
         values = [tf.zeros(one.shape, one.dtype) for one in specs]
@@ -292,7 +296,7 @@ def _fastest(
 
 def predicted_stage_costs(
     pipeline: TracedPipeline,
-    machine: machine_model.System | machine_model.Machine | str | None = None,
+    machine: System | Machine | str | None = None,
     *,
     replicas: int = 1,
 ) -> OfStages[StageCost]:
@@ -317,7 +321,6 @@ def predicted_stage_costs(
 
 
 def costs_of_passes(pipeline: TracedPipeline, passes: Passes) -> OfStages[StageCost]:
-    """The costs of stages whose passes were read."""
     places = {id(part): place for place, part in passes.parts.items()}
     return of_stages(
         pipeline.plan, passes.parts, lambda part: _cost(pipeline, passes, places[id(part)], _traced_cost(part))
@@ -330,7 +333,7 @@ def _cost(pipeline: TracedPipeline, passes: Passes, place: Place, traced: StageC
     options = pipeline.options
     share = passes.share(place)
     state, away = state_of(pipeline, passes, place)
-    alone = machine_model.memory_of_parts([report.memory for report in reports.values()], passes.system.machine)
+    alone = memory_of_parts([report.memory for report in reports.values()], passes.system.machine)
     return replace(
         traced,
         activation_bytes=passes.size * traced.activation_bytes,
@@ -353,7 +356,7 @@ def _cost(pipeline: TracedPipeline, passes: Passes, place: Place, traced: StageC
 
 
 def state_of(pipeline: TracedPipeline, passes: Passes, place: Place) -> tuple[int, int]:
-    """What the optimizer keeps of a part's weights: bytes on the chip, and beside it."""
+    """Returns the bytes of the optimizer's state for a part's weights: on the chip, and beside it."""
     state = round(passes.footprint.state * passes.share(place))
     options = pipeline.options
     if options.offload_weight_update_variables is not True:
@@ -362,5 +365,5 @@ def state_of(pipeline: TracedPipeline, passes: Passes, place: Place) -> tuple[in
 
 
 def runs_of(plan: Plan, name: str) -> int:
-    """How often a pass of each stage is run: once a micro-batch, in all passes of the plan."""
+    """Returns the number of runs of a pass: one a micro-batch, in all passes of the plan."""
     return plan.repeat_count * (1 if name == "update" else plan.micro_batches)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import json
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu._base import files
 from tensorflow_ipu._base.chrome import Chrome
-from tensorflow_ipu._base.page import page_of, small_page
 from tensorflow_ipu._base.units import format_bytes, format_seconds, round_ticks, tick_label
 from tensorflow_ipu.analysis.pipelines.cost import PlanCost, Span, StageCosts, plan_cost, timeline
 from tensorflow_ipu.pipelining.schedule.plan import (
@@ -49,6 +46,13 @@ _HATCHED = 0.06  # Inches; narrower boxes have no room for a hatch.
 _SMALLEST, _LARGEST = 4.5, 9.0  # Points of the letters; what would be smaller is left out.
 
 
+def _add_rectangle(axes: Axes, begin: float, end: float, top: float, bottom: float, **style: Any) -> None:
+    from matplotlib.patches import Rectangle
+
+    at = (begin, top + _MARGIN), end - begin, bottom - top - 2 * _MARGIN
+    axes.add_patch(Rectangle(*at, **style))
+
+
 def draw_box(
     axes: Axes,
     instruction: Instruction,
@@ -59,20 +63,17 @@ def draw_box(
     inches: float,
     label: str | None = None,
 ) -> None:
-    """Draws a task."""
-    from matplotlib.patches import Rectangle
-
     face, ink = _colours(instruction)
-    at = (begin, row + _MARGIN), end - begin, 1 - 2 * _MARGIN
+    place = axes, begin, end, row, row + 1
     style = (0, (2.5, 1.5)) if isinstance(instruction, Load | Save) else "-"
     # Else the edges of many narrow boxes would be all that is seen.
     edge = min(0.8, 8 * inches)
-    axes.add_patch(Rectangle(*at, facecolor=face, edgecolor=INK, linewidth=edge, linestyle=style, zorder=2))
+    _add_rectangle(*place, facecolor=face, edgecolor=INK, linewidth=edge, linestyle=style, zorder=2)
     hatch = _HATCHES.get(type(instruction)) if inches > _HATCHED else None
     if hatch:
         # A hatch has the colour of the edge, so it is a box of its own.
         faint = (0.0, 0.0, 0.0, 0.38)
-        axes.add_patch(Rectangle(*at, facecolor="none", edgecolor=faint, linewidth=0, hatch=hatch, zorder=2.2))
+        _add_rectangle(*place, facecolor="none", edgecolor=faint, linewidth=0, hatch=hatch, zorder=2.2)
     text = _label(instruction) if label is None else label
     size = min(_LARGEST, 72 * inches / (0.82 * max(2, len(text))))
     if not text or size < _SMALLEST:
@@ -83,19 +84,13 @@ def draw_box(
 
 
 def draw_bubble(axes: Axes, begin: float, end: float, row: float) -> None:
-    """Draws the ground of a row, which is seen where its IPU waits."""
-    from matplotlib.patches import Rectangle
-
-    at = (begin, row + _MARGIN), end - begin, 1 - 2 * _MARGIN
-    axes.add_patch(Rectangle(*at, facecolor=BUBBLE, edgecolor="none", zorder=0))
+    """Draws the background of a row, which is visible while its IPU waits."""
+    _add_rectangle(axes, begin, end, row, row + 1, facecolor=BUBBLE, edgecolor="none", zorder=0)
 
 
 def draw_exchange(axes: Axes, begin: float, end: float, top: float, bottom: float) -> None:
-    """Draws the time in which IPUs exchange, all of them, between the tops of two rows."""
-    from matplotlib.patches import Rectangle
-
-    at = (begin, top + _MARGIN), end - begin, bottom - top - 2 * _MARGIN
-    axes.add_patch(Rectangle(*at, facecolor=EXCHANGE, edgecolor="none", zorder=2))
+    """Draws the time in which all IPUs exchange, between the tops of two rows."""
+    _add_rectangle(axes, begin, end, top, bottom, facecolor=EXCHANGE, edgecolor="none", zorder=2)
 
 
 def _label(instruction: Instruction) -> str:
@@ -109,7 +104,6 @@ def _label(instruction: Instruction) -> str:
 
 
 def _colours(instruction: Instruction) -> tuple[str, str]:
-    """The colours of a box and of its letters."""
     if isinstance(instruction, Load | Save):
         return "white", INK
     micro_batch = micro_batch_of(instruction)
@@ -221,24 +215,15 @@ def _figure(
 
 def picture_of(
     plans: Sequence[Plan], stage_costs: StageCosts = None, *, machine: System | Machine | str | None = None
-) -> str:
-    """The picture of `draw_plans` as an element of a page."""
+) -> bytes:
+    """Returns the picture of `draw_plans` as PNG."""
     written = io.BytesIO()
     _figure(plans, stage_costs, None, machine).savefig(written, format="png")
-    words = escape("; ".join(plan.heading for plan in plans))
-    source = base64.b64encode(written.getvalue()).decode()
-    return f'<img alt="{words}" style="max-width: 100%" src="data:image/png;base64,{source}">'
-
-
-@page_of.register
-def _(plan: Plan) -> str:
-    return small_page(
-        f"Plan {plan.name}", f"{plan.heading}. Boxes are as long as `plan_cost` has it by default.", picture_of([plan])
-    )
+    return written.getvalue()
 
 
 def _matplotlib() -> tuple[type[Figure], type[FigureCanvasAgg]]:
-    """The classes of matplotlib that need no screen and no global state."""
+    """Returns the classes of matplotlib that need no screen and no global state."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -252,7 +237,7 @@ def _matplotlib() -> tuple[type[Figure], type[FigureCanvasAgg]]:
 def _shortened(
     costs: Sequence[PlanCost], stage_costs: StageCosts, machine: System | Machine | str | None
 ) -> list[Plan]:
-    """The plans, with so few micro-batches that their boxes can be read; all with the same number, if it can be."""
+    """Returns the plans with so few micro-batches that boxes are readable, all with the same number if possible."""
     fewest, counts = [], []
     for cost in costs:
         plan, steady = cost.plan, cost.plan.section("steady")
@@ -316,7 +301,7 @@ def _draw(axes: Axes, plan: Plan, steps: _Steps, longest: float, scale: float) -
 
 
 def _sections(axes: Axes, steps: _Steps, scale: float, repeat: int) -> None:
-    """Names the sections above the rows, where there is room; the steady one is repeated so often."""
+    """Writes the names of the sections above the rows, where there is room."""
     begin = 0.0
     for number, (section, start, end, _) in enumerate(steps):
         if number == 0 or section is not steps[number - 1][0]:
@@ -331,7 +316,7 @@ def _sections(axes: Axes, steps: _Steps, scale: float, repeat: int) -> None:
 
 
 def _stashes(cost: PlanCost) -> list[str]:
-    """What stands beside the row of each IPU."""
+    """Returns the texts beside the rows of the IPUs."""
     if cost.plan.phased:
         each = [(ipu, "  ".join(letters for letters, _ in ipu.depths)) for ipu in cost.ipus]
         sizes = [f"  ({format_bytes(ipu.on_chip_bytes)}, {format_bytes(ipu.off_chip_bytes)})" for ipu, _ in each]
@@ -349,7 +334,7 @@ def _stashes(cost: PlanCost) -> list[str]:
 
 
 def _caption(axes: Axes, heading: str, cost: PlanCost, drawn: Plan, end: float, seconds: bool) -> None:
-    """Writes what stands above, beside and below the rows, which end at `end`."""
+    """Writes the texts above, beside and below the rows, which end at `end`."""
     plan = cost.plan
     time = f"{cost.time:.4g}"
     if seconds:
@@ -373,7 +358,7 @@ def _caption(axes: Axes, heading: str, cost: PlanCost, drawn: Plan, end: float, 
 
 
 class _Legend:
-    """Explains the boxes that there are, on as many lines as it takes."""
+    """Explains the kinds of boxes of a picture, on as many lines as it takes."""
 
     def __init__(self, figure: Figure, renderer: RendererBase, steps: _Steps) -> None:
         kinds = {type(span.instruction) for *_, spans in steps for span in spans}
@@ -398,7 +383,7 @@ class _Legend:
             drawn.remove()
 
     def lines(self, width: float) -> int:
-        """How many lines it takes, given the inches there are."""
+        """Returns the number of lines in a width of inches."""
         return self._places(width)[-1][1] + 1
 
     def _places(self, width: float) -> list[tuple[float, int]]:
@@ -412,7 +397,6 @@ class _Legend:
         return places
 
     def draw(self, width: float, height: float) -> None:
-        """Draws it at the foot of a picture of that size, in inches."""
         lines = self.lines(width - _LEFT)
         axes = self._figure.add_axes((_LEFT / width, 0.12 / height, 1 - _LEFT / width, lines * _LEGEND / height))
         axes.set_xlim(0, width - _LEFT)
@@ -508,7 +492,7 @@ def write_trace(
 
 
 def _name(instruction: Instruction) -> str:
-    """For instance `B backward 3`."""
+    """Returns a name, for instance `B backward 3`."""
     letters = stage_letters(instruction.stage, instruction.part)
     micro_batch = micro_batch_of(instruction)
     number = "" if micro_batch is None else f" {micro_batch}"
@@ -519,7 +503,7 @@ def _name(instruction: Instruction) -> str:
 
 
 def _stashed(plan: Plan, instruction: Instruction) -> int:
-    """By how many micro-batches an instruction changes what its IPU's stashes hold."""
+    """Returns by how many micro-batches an instruction changes its IPU's stashes."""
     if not plan.training:
         return 0
     if isinstance(instruction, Forward):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from tensorflow_ipu._base.page import PageView
+from tensorflow_ipu._base.notebook import NotebookView
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PipelineSchedule, RecomputationMode
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Plan(PageView):
+class Plan(NotebookView):
     """One pass of a pipeline, from the first micro-batch to the update: what is checked, drawn, costed and executed.
 
     Attributes:

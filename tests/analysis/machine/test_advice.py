@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.analysis.machine._advice import gathered
-from tensorflow_ipu.analysis.machine.recipe import Effect, searched
+from tensorflow_ipu.analysis.machine.advice import gathered
+from tensorflow_ipu.analysis.machine.search import Effect, searched
 from tensorflow_ipu.machine import (
     GC200,
     Kept,

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tensorflow_ipu import IPUConfig, IPUStrategy, scopes
-from tensorflow_ipu.analysis.machine._costs import best_grid
-from tensorflow_ipu.analysis.machine._hlo import Product
+from tensorflow_ipu.analysis.machine.costs import best_grid
+from tensorflow_ipu.analysis.machine.hlo import Product
 from tensorflow_ipu.machine import BOW, GC2, GC200, system_of, systems
 
 HZ = GC200.clock_hz

@@ -4,7 +4,7 @@ import pytest
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._base.units import format_bytes, format_seconds, round_ticks, tick_label
-from tensorflow_ipu.analysis.machine._layers import Layers, grouped, shortened
+from tensorflow_ipu.analysis.machine.layers import Layers, grouped, shortened
 
 MODEL = "while/functional_1"
 NAMES = {

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
-from tensorflow_ipu.analysis.machine._hlo import read
-from tensorflow_ipu.analysis.machine._liveness import frugal_order, peak_of
-from tensorflow_ipu.analysis.machine._memory import _thinned
+from tensorflow_ipu.analysis.machine.hlo import read
+from tensorflow_ipu.analysis.machine.liveness import frugal_order, peak_of
+from tensorflow_ipu.analysis.machine.memory import _thinned
 from tensorflow_ipu.machine import GC200
 
 KIB = tf.zeros([256])  # 1 KiB of float32.

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu import machine
-from tensorflow_ipu.analysis.machine._hlo import read
-from tensorflow_ipu.analysis.machine._sharding import Placement
+from tensorflow_ipu.analysis.machine.hlo import read
+from tensorflow_ipu.analysis.machine.sharding import Placement
 from tensorflow_ipu.programs import placed_by_name
 from tensorflow_ipu.scopes import ipu_shard
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tensorflow_ipu import pipelining
-from tensorflow_ipu.analysis.models.report import Retracing
+from tensorflow_ipu.analysis.machine.search import Variant
+from tensorflow_ipu.analysis.models.search import ModelSearch
 from tensorflow_ipu.analysis.pipelines.comparison import Pieces, joined
 from tensorflow_ipu.machine import GC200, Memory, NotAsked, OperationTime, Report, Suggestion, system_of
 from tensorflow_ipu.pipelining import StageCost
@@ -32,15 +33,19 @@ def asked():
         pieces = Pieces(tuple(f"layer_{number}" for number in range(10)), (PIECE,) * 10)
         given = {
             "report": reported(30e-3, 1200 * MIB),
-            "samples": 16,
-            "steps": 4,
             "training": True,
-            "stages": 1,
-            "other": lambda scale, steps: reported(scale * 30e-3, round(scale * 1200 * MIB)),
-            "pieces": lambda: pieces,
-            "recipe": lambda pieces, retrace: None,
+            "rescaled": lambda scale, steps: reported(scale * 30e-3, round(scale * 1200 * MIB)),
+            "cut": lambda: pieces,
+            "traced": None,
+            "pipelined": False,
+            "kept": {},
         }
-        answers: list[Any] = list(Retracing(**{**given, **changes}).advice(retrace))
+        start = Variant(
+            **{name: changes.pop(name, value) for name, value in (("samples", 16), ("steps", 4), ("stages", 1))}
+        )
+        search = ModelSearch(start=start, **{**given, **changes})
+        search.recipe = lambda retrace: None
+        answers: list[Any] = list(search.advice(retrace))
         return {each.change.split(":")[0].split(",")[0]: each for each in answers}
 
     return ask
@@ -50,10 +55,10 @@ def test_nothing_is_traced_before_it_is_asked_for(asked):
     def never(*_):
         raise AssertionError
 
-    (told,) = asked(False, other=never, pieces=never).values()
+    (told,) = asked(False, rescaled=never, cut=never).values()
     assert told.change == "other micro-batches, recomputation, more stages"
     assert "`report.advice(retrace=True)` asks" in told.why
-    (told,) = asked(False, training=False, other=never, pieces=never).values()
+    (told,) = asked(False, training=False, rescaled=never, cut=never).values()
     assert told.change == "other micro-batches"
 
 
@@ -66,7 +71,10 @@ def test_other_micro_batches_are_for_as_many_samples_an_update(asked):
             raise ValueError("that is too large")
         return reported(0.6 * 30e-3, 600 * MIB)
 
-    answers = {**asked(other=other), **asked(other=other, report=reported(30e-3, MIB))}  # Larger ones of what fits.
+    answers = {
+        **asked(rescaled=other),
+        **asked(rescaled=other, report=reported(30e-3, MIB)),
+    }  # Larger ones of what fits.
     half = answers["micro-batches of 8 in place of 16"]
     assert half.change.endswith("and `gradient_accumulation_steps_per_replica` of 8")
     assert half.speed == pytest.approx(0.5 * 31e-3 / 19e-3)
@@ -114,5 +122,5 @@ def test_a_model_that_cannot_be_cut_says_why(asked):
     def pieces():
         raise ValueError("model `m` has 1 layers, and a pipeline has 2 stages at least")
 
-    assert asked(pieces=pieces)["recomputation"].why.endswith("a pipeline has 2 stages at least")
+    assert asked(cut=pieces)["recomputation"].why.endswith("a pipeline has 2 stages at least")
     assert "recomputation" not in asked(training=False)

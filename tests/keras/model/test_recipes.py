@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu.analysis.machine.recipe import FITS
+from tensorflow_ipu.analysis.machine.search import FITS
 from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.machine import GC200, Report, system_of
 

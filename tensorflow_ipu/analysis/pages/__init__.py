@@ -1,0 +1,7 @@
+"""Pages for browsers and notebooks, each in one file that needs nothing beside itself."""
+
+from tensorflow_ipu.analysis.pages import objects, precision, report
+from tensorflow_ipu.analysis.pages.report import report_page
+from tensorflow_ipu.analysis.pages.templates import frame_of, page_of
+
+__all__ = ["frame_of", "objects", "page_of", "precision", "report", "report_page"]
