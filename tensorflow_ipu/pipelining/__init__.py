@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu.analysis.pipelines.report import report_of_pipeline
     from tensorflow_ipu.pipelining._pipeline import pipeline, recomputation_checkpoint
     from tensorflow_ipu.pipelining.options import PipelineOptions, PipelineStageOptions
-    from tensorflow_ipu.pipelining.program.build import TracedPipeline, last_pipeline, pipelines_of
+    from tensorflow_ipu.pipelining.program import TracedPipeline, last_pipeline, pipelines_of
     from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 
 # Plans need neither TensorFlow nor a model of the machine: what does is imported when it is used.
@@ -56,7 +56,7 @@ _HOLDERS = {
         "analysis.pipelines.report": "report_of_pipeline",
         "pipelining._pipeline": "pipeline recomputation_checkpoint",
         "pipelining.options": "PipelineOptions PipelineStageOptions",
-        "pipelining.program.build": "TracedPipeline last_pipeline pipelines_of",
+        "pipelining.program": "TracedPipeline last_pipeline pipelines_of",
         "pipelining.weight_update": "OptimizerFunctionOutput",
     }.items()
     for name in names.split()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -16,9 +16,8 @@ from tensorflow_ipu._tensorflow.old_keras import take_over_slots
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, accumulation, update_memory
-from tensorflow_ipu.pipelining.stages.part import GraphFunction, StagePart, distinct
-from tensorflow_ipu.pipelining.stages.splitting import LossCaptureGraph
-from tensorflow_ipu.pipelining.stages.tracing import spec_of
+from tensorflow_ipu.pipelining.stage_graphs import LossCaptureGraph, StageGraph, spec_of
+from tensorflow_ipu.pipelining.traced_stage import Captured, GraphFunction, Pairs, TracedStage, distinct
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeOf, Number, Optimizer, Variable
@@ -28,19 +27,9 @@ _Set = TypeVar("_Set")  # What an attribute may be set to.
 _Kept = TypeVar("_Kept")
 
 
-class OptimizerKind(enum.Enum):
-    """Whose an optimizer is: of `tf.compat.v1.train`, or of a Keras."""
-
-    V1 = enum.auto()
-    KERAS = enum.auto()
-
-    @classmethod
-    def of(cls, optimizer: object) -> OptimizerKind | None:
-        """The kind of an optimizer; None for what is none."""
-        keras_optimizer: Any = tf.keras.optimizers.Optimizer
-        if isinstance(optimizer, (keras_optimizer, *old_keras.keras_2_optimizers())):
-            return cls.KERAS
-        return cls.V1 if isinstance(optimizer, tf.compat.v1.train.Optimizer) else None
+def _is_keras(optimizer: object) -> bool:
+    keras_optimizer: Any = tf.keras.optimizers.Optimizer
+    return isinstance(optimizer, (keras_optimizer, *old_keras.keras_2_optimizers()))
 
 
 class _Checked(Generic[_Set, _Kept]):
@@ -114,21 +103,14 @@ class OptimizerFunctionOutput:
         self.captured_gradient_outfeed = captured_gradient_outfeed
 
     @property
-    def kind(self) -> OptimizerKind:
-        """Whose the optimizer is."""
-        kind = OptimizerKind.of(self.opt)
-        assert kind is not None
-        return kind
-
-    @property
     def is_keras(self) -> bool:
         """Whether the optimizer is one of Keras."""
-        return self.kind is not OptimizerKind.V1
+        return _is_keras(self.opt)
 
     @_checked("an optimizer", object)
     def opt(self, value: Optimizer) -> Optimizer:
         """The optimizer."""
-        if OptimizerKind.of(value) is None:
+        if not isinstance(value, tf.compat.v1.train.Optimizer) and not _is_keras(value):
             kinds = "a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`"
             raise TypeError(f"`{_NAME}.opt` must be {kinds}, but is {value!r}")
         return value
@@ -229,7 +211,7 @@ class OptimizerFunctionOutput:
 _ATTRIBUTE = "_ipu_slots_of_pipelines"
 
 
-def take_over(
+def _take_over(
     optimizer: tf.compat.v1.train.Optimizer,
     function: Callable[..., object],
     stage: tf.Graph,
@@ -258,11 +240,17 @@ def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.tra
 
 
 class Training:
-    """What a pipeline's optimizer function said, applied to the variables of its stages."""
+    """Applies what a pipeline's optimizer function returned to the variables of its stages."""
 
-    def __init__(self, output: OptimizerFunctionOutput, stages: Sequence[StagePart]) -> None:
+    def __init__(
+        self,
+        output: OptimizerFunctionOutput,
+        function: Callable[..., OptimizerFunctionOutput],
+        stages: Sequence[TracedStage],
+    ) -> None:
         """Finds the variables to train."""
         self._output = output
+        self._function = function
         self._args, self._kwargs, chosen = _without_var_list(output)
         used = distinct([variable for stage in stages for variable in stage.used_variables])
         if chosen is None:
@@ -281,45 +269,46 @@ class Training:
                 + ". Use weights in the stages, or leave `optimizer_function` out to infer alone"
             )
 
-    def mapped(self, pairs: list[tuple[tf.Tensor, tf.Variable]]) -> Sequence[tuple[tf.Tensor | None, tf.Variable]]:
-        """Passes the gradients of one micro-batch through the optimizer's `compute_gradients`."""
+    def mapped(self, pairs: list[tuple[tf.Tensor, tf.Variable]]) -> tuple[Pairs, Captured]:
+        """Passes the gradients of one micro-batch through the optimizer's `compute_gradients`.
+
+        Returns the gradients to accumulate, and by their tags those that were captured last.
+        """
+        capturing = self._output.capturing
+        captured = {} if capturing is None else capturing.captured_gradients
         # TensorFlow's own `compute_gradients` changes nothing, and takes 10 ms a stage.
-        if self._output.kind is not OptimizerKind.V1 or not pairs or self._only_differentiates():
-            return pairs
+        if self._output.is_keras or not pairs or self._only_differentiates():
+            return pairs, captured
         # It takes a loss, so it is given one whose gradients are these, which are constants in it.
         products = [tf.reduce_sum(variable * tf.stop_gradient(gradient)) for gradient, variable in pairs]
         loss = tf.add_n([tf.cast(product, products[0].dtype) for product in products])
         variables = [variable for _, variable in pairs]
-        found = self._output.opt.compute_gradients(loss, *self._args, var_list=variables, **self._kwargs)
-        return [(None if one is None else tf.convert_to_tensor(one), variable) for one, variable in found]
+        mapped = self._output.opt.compute_gradients(loss, *self._args, var_list=variables, **self._kwargs)
+        gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient, _ in mapped]
+        return list(zip(gradients, (variable for _, variable in mapped), strict=True)), captured
 
     def _only_differentiates(self) -> bool:
-        """Whether the optimizer's `compute_gradients` is the one that TensorFlow has for all, called without options."""
+        """Returns True if the optimizer has TensorFlow's own `compute_gradients`, and it is called without options."""
         method = getattr(self._output.opt.compute_gradients, "__func__", None)
         plain = tf.compat.v1.train.Optimizer.compute_gradients
         return method is plain and not self._args and not self._kwargs
 
-    def captured(self) -> dict[str, list[tf.Tensor]]:
-        """The gradients that were captured last, by their tags; none where nothing captures."""
-        capturing = self._output.capturing
-        return {} if capturing is None else capturing.captured_gradients
-
-    def finish(self, captured: dict[str, list[tf.Tensor]]) -> None:
-        """Hands on the captured gradients of a pass."""
+    def enqueue_captured(self, captured: Captured) -> None:
+        """Enqueues the captured gradients of a pass."""
         queue = self._output.captured_gradient_outfeed
         if queue is not None and captured:
             queue.enqueue(captured)
 
-    def prepare(self, function: Callable[..., OptimizerFunctionOutput], stage: tf.Graph) -> None:
-        """Has the optimizer have its variables, ahead of any loop."""
+    def prepare(self, stage: tf.Graph) -> None:
+        """Creates the optimizer's variables, ahead of any loop; `stage` computes the loss."""
         optimizer, variables = self._output.opt, self.variables
-        if self._output.kind is OptimizerKind.V1:
-            take_over(optimizer, function, stage, variables)
+        if not self._output.is_keras:
+            _take_over(optimizer, self._function, stage, variables)
         elif hasattr(optimizer, "build") and not getattr(optimizer, "built", False):  # Those of 2021 have none.
-            optimizer.build([self._given.get(id(each.handle), each) for each in variables])
+            optimizer.build([self._given.get(id(variable.handle), variable) for variable in variables])
 
     def state_bytes(self) -> int:
-        """What the optimizer keeps beside the weights, in bytes; 0 where it does not tell."""
+        """Returns the bytes that the optimizer keeps beside the weights; 0 if they are unknown."""
         try:
             memory = update_memory(self._output.opt, ())
         except TypeError:
@@ -359,63 +348,49 @@ def _without_var_list(
     return (), kwargs, kwargs.pop("var_list", None)
 
 
+@dataclass(frozen=True)
 class Accumulation:
-    """Adds the gradients of a pass's micro-batches up, each variable's in a type of its own."""
+    """How the gradients of a pass's micro-batches are added up."""
 
-    def __init__(
-        self,
-        method: GradientAccumulationReductionMethod,
-        count: int | tf.Tensor,
-        dtype: DTypeOf = None,
-        *,
-        sum_captured: bool = True,
-    ) -> None:
-        """Says how."""
-        self._method = method
-        self._count = count
-        self._dtype = dtype
-        self._sum_captured = sum_captured
-
-    def zeros(self, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-        """The accumulators before the first micro-batch."""
-        return [tf.zeros(one.shape, one.dtype) for one in self.specs(variables)]
+    method: GradientAccumulationReductionMethod
+    count: int | tf.Tensor
+    dtype: DTypeOf = None
+    sum_captured: bool = True
 
     def specs(self, variables: Sequence[tf.Variable]) -> list[tf.TensorSpec]:
-        """Shapes and types of the accumulators."""
-        return [tf.TensorSpec(variable.shape, dtype_for(self._dtype, variable)) for variable in variables]
+        """Returns shapes and types of the accumulators."""
+        return [tf.TensorSpec(variable.shape, dtype_for(self.dtype, variable)) for variable in variables]
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], micro_batch: Number) -> list[tf.Tensor]:
-        """The accumulators after one more micro-batch."""
+        """Returns the accumulators after one more micro-batch."""
         return [
-            accumulation.accumulated(total, gradient, micro_batch, self._count, self._method)
+            accumulation.accumulated(total, gradient, micro_batch, self.count, self.method)
             for total, gradient in zip(sums, gradients, strict=True)
         ]
 
     def captured(self, before: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The captured gradients after one more micro-batch, whose `gradients` they are."""
-        if not self._sum_captured:
+        """Returns the captured gradients after one more micro-batch."""
+        if not self.sum_captured:
             return list(gradients)
         return [total + gradient for total, gradient in zip(before, gradients, strict=True)]
 
 
 class WeightUpdate:
-    """An update that was traced."""
+    """An update of the weights that was traced; `loss` is the graph of the stage that computes the loss."""
 
     def __init__(
-        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], stage: StagePart
+        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], loss: StageGraph
     ) -> None:
-        """Traces an update."""
-        graph = LossCaptureGraph("pipeline_update", stage)
+        graph = LossCaptureGraph("pipeline_update", loss)
         graphs.trace_into(graph, lambda *given: apply(given), gradients)
         self.handed = [tensor for tensor, _ in graph.carried]
         self._placeholders = [*graph.inputs[: len(gradients)], *(here for _, here in graph.carried)]
         self._function = GraphFunction(graph, self._placeholders, [])
 
     def alone(self) -> tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]:
-        """The update as a function of gradients and of what is handed to it, to be read and not run; its arguments."""
-        specs = [spec_of(one) for one in self._placeholders]
-        return lambda *values: self._function.elsewhere(values), specs
+        """Returns the update as a function of gradients and of `handed` values, to be read and not run; its arguments."""
+        return self._function.elsewhere, list(map(spec_of, self._placeholders))
 
     def __call__(self, gradients: Sequence[tf.Tensor], handed: Sequence[tf.Tensor]) -> None:
-        """Updates the weights by gradients, with the values that `handed` has."""
+        """Updates the weights by gradients; `handed` has values of the tensors of that name."""
         self._function([*gradients, *handed])

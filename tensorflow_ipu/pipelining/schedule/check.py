@@ -177,7 +177,7 @@ def _row(plan: Plan, table: Table, row: SupportsIndex) -> str:
 def _is_run(plan: Plan, kind: str, stage: int) -> bool:
     """Whether a stage has that kind of pass."""
     if kind == "R":
-        return plan.recomputation is not None and stage < plan.stages - 1
+        return plan.recomputes(stage)
     return kind == "F" or plan.training
 
 

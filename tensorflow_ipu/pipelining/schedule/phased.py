@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tensorflow_ipu._base.checks import Faults, note_bool
 from tensorflow_ipu.pipelining.schedule import plan_arguments
-from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule
+from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.plan import (
     Backward,
     Buffer,
@@ -23,7 +24,7 @@ from tensorflow_ipu.pipelining.schedule.plan import (
     Task,
     Update,
 )
-from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping
+from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping
 
 
 def serial_phases_plan(
@@ -91,17 +92,12 @@ def _checked_plan(
     full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
     if full and not full[0]:
         faults.add(ValueError, "`device_mapping` is empty; name the IPUs of each phase")
+    phased = Phased(execution, liveness)
     if full:
-        check_groups(execution, full[0], faults)
+        phased.check(full[0], training, 1, faults)
     faults.raise_any()
     assert full is not None
-    return planned_phases(execution, full, micro_batches, training, repeat_count, liveness)
-
-
-def check_groups(execution: PhasedExecution, mapping: Mapping, faults: Faults) -> None:
-    """Records a fault where phases are mapped to other IPUs than one group, or two in turns."""
-    for fault in _serial_faults(mapping) if execution is PhasedExecution.Serial else _parallel_faults(mapping):
-        faults.add(ValueError, fault)
+    return phased.plan(full, micro_batches, training=training, repeat_count=repeat_count)
 
 
 def _serial_faults(mapping: Mapping) -> Iterator[str]:
@@ -142,49 +138,95 @@ class _Point:
 _SAVE_BEFORE, _LOAD, _COMPUTE, _SAVE = range(4)
 
 
-def planned_phases(
-    execution: PhasedExecution,
-    full: tuple[Mapping, tuple[bool, ...]],
-    micro_batches: int,
-    training: bool,
-    repeat_count: int,
-    liveness: Liveness,
-) -> Plan:
-    """Plans phases of numbers that were checked."""
-    mapping, concurrent = full
-    phases = range(len(mapping))
-    way = [_Point(Forward, stage) for stage in phases]
-    if training:
-        way += [_Point(Backward, stage) for stage in reversed(phases)]
-    updates = [_Point(Update, stage) for stage in phases] if training else []
-    laid = _PhaseSteps(mapping, concurrent, training, liveness)
-    following = _Point(way[0].kind, way[0].stage, 1)
-    opening = laid.opening(way[0], way[-1])
-    # The last micro-batch loads nothing for a next one. Where no pass would notice, the loop makes it too.
-    body = laid.steps(way, way[-1], following)
-    end = laid.steps(way, way[-1], updates[0] if updates else None)
-    same = body == end
-    sections = (
-        Section("ramp up", opening),
-        Section("steady", body, micro_batches - (not same), 0, 1),
-        Section("ramp down", () if same else end, 1, micro_batches - (not same)),
-    )
-    if training:
-        sections += (Section("update", laid.steps(updates, way[-1], None)),)
-    return Plan(
-        name=execution.value,
-        mapping=mapping,
-        concurrent=concurrent,
-        micro_batches=micro_batches,
-        training=training,
-        schedule=PipelineSchedule.Sequential,
-        recomputation=None,
-        repeat_count=repeat_count,
-        batch_serialization_iterations=1,
-        sections=sections,
-        buffers=tuple(_buffers(mapping, concurrent, training, liveness)),
-        liveness=liveness,
-    )
+@dataclass(frozen=True)
+class Phased:
+    """Schedules stages as phases, each of which has its IPUs for itself."""
+
+    enough: ClassVar[int] = 2  # So many micro-batches have a steady section.
+
+    value: PhasedExecution
+    liveness: Liveness = Liveness.OffChipAfterEachPhase
+
+    @property
+    def name(self) -> str:
+        return self.value.name
+
+    def default_mapping(self, parts: Sequence[int], batch_serialization_iterations: int) -> Mapping:
+        """Returns the IPUs of phases of so many parts: one group of IPUs, or two in turns."""
+        del batch_serialization_iterations
+        return self.value.default_mapping(parts)
+
+    def multiple(self, mapping: Mapping, training: bool) -> int:
+        """Returns what the number of micro-batches must be a multiple of: 1, so any number will do."""
+        del mapping, training
+        return 1
+
+    def check(
+        self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str = "schedule"
+    ) -> None:
+        """Records faults if phases do not support the other arguments; `name` is the schedule's argument."""
+        del training
+        find_faults = _serial_faults if self.value is PhasedExecution.Serial else _parallel_faults
+        for fault in find_faults(mapping or ()):
+            faults.add(ValueError, fault)
+        plan_arguments.check_serialization(self.value, batch, faults, name)
+
+    def checked_mode(self, mode: RecomputationMode | None, training: bool, faults: Faults) -> None:
+        """Records a fault of any recomputation mode."""
+        del training
+        if mode is not None:
+            faults.add(
+                NotImplementedError,
+                f"`recomputation_mode` is {mode} and `pipeline_schedule` is {self.value}: a phase keeps its activations off"
+                " the chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
+            )
+
+    def plan(
+        self,
+        full: FullMapping,
+        micro_batches: int,
+        *,
+        training: bool,
+        mode: RecomputationMode | None = None,
+        repeat_count: int,
+        batch: int = 1,
+    ) -> Plan:
+        """Plans phases of arguments that were checked."""
+        del mode, batch
+        mapping, concurrent = full
+        phases = range(len(mapping))
+        way = [_Point(Forward, stage) for stage in phases]
+        if training:
+            way += [_Point(Backward, stage) for stage in reversed(phases)]
+        updates = [_Point(Update, stage) for stage in phases] if training else []
+        laid = _PhaseSteps(mapping, concurrent, training, self.liveness)
+        following = _Point(way[0].kind, way[0].stage, 1)
+        opening = laid.opening(way[0], way[-1])
+        # The last micro-batch loads nothing for a next one. Where no pass would notice, the loop makes it too.
+        body = laid.steps(way, way[-1], following)
+        end = laid.steps(way, way[-1], updates[0] if updates else None)
+        same = body == end
+        sections = (
+            Section("ramp up", opening),
+            Section("steady", body, micro_batches - (not same), 0, 1),
+            Section("ramp down", () if same else end, 1, micro_batches - (not same)),
+        )
+        if training:
+            sections += (Section("update", laid.steps(updates, way[-1], None)),)
+        return Plan(
+            name=self.value.value,
+            mapping=mapping,
+            concurrent=concurrent,
+            micro_batches=micro_batches,
+            training=training,
+            schedule=PipelineSchedule.Sequential,
+            recomputation=None,
+            repeat_count=repeat_count,
+            batch_serialization_iterations=1,
+            sections=sections,
+            buffers=tuple(_buffers(mapping, concurrent, training, self.liveness)),
+            liveness=self.liveness,
+        )
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu.pipelining.schedule import plan_arguments
@@ -21,7 +22,7 @@ from tensorflow_ipu.pipelining.schedule.plan import (
     Task,
     Update,
 )
-from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping, Order, order_of
+from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping, Order, order_of
 
 _Pass = type[Forward | Recompute | Backward]
 # A pass in a step: its group of slots, its IPU, itself.
@@ -72,7 +73,7 @@ def pipeline_plan(
     plan_arguments.checked_product(counts, faults)
     note_bool("training", training, faults)
     if device_mapping is None and is_int(stages) and stages <= plan_arguments.MOST_STAGES:
-        serialized = is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
+        serialized = plan_arguments.is_serialized(batch_serialization_iterations)
         device_mapping = [0] * stages if serialized else list(range(stages))
     full = None
     if device_mapping is not None:
@@ -82,16 +83,23 @@ def pipeline_plan(
             ValueError,
             f"`device_mapping` has {len(full[0])} items and `stages` is {stages}; each stage needs its IPU",
         )
-    plan_arguments.checked_schedule(schedule, full and full[0], training, batch_serialization_iterations, faults)
-    mode = plan_arguments.checked_recomputation(recomputation_mode, schedule, training, faults)
+    pipelined = None
+    if isinstance(schedule, PipelineSchedule):
+        pipelined = Pipelined(schedule)
+        pipelined.check(full and full[0], training, batch_serialization_iterations, faults, "schedule")
+    else:
+        faults.add(TypeError, f"`schedule` must be a `PipelineSchedule`, but is {schedule!r}")
+    mode = recomputation_mode if plan_arguments.is_mode(recomputation_mode, faults) else None
+    if pipelined is not None:
+        mode = pipelined.checked_mode(mode, training, faults)
     faults.raise_any()
     assert full is not None
-    plan_arguments.check_multiple(micro_batches, schedule, full[0], training)
-    return planned(
-        schedule.name,
+    assert pipelined is not None
+    multiple = pipelined.multiple(full[0], training)
+    plan_arguments.check_multiple(micro_batches, multiple, pipelined.name, stages, training)
+    return pipelined.plan(
         full,
         micro_batches * batch_serialization_iterations,
-        schedule,
         training=training,
         mode=mode,
         repeat_count=repeat_count,
@@ -123,42 +131,97 @@ def sharded_plan(
     full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
     if full and not full[0]:
         faults.add(ValueError, "`device_mapping` is empty; name the IPU of each shard")
-    schedule = PipelineSchedule.Sequential
-    mode = plan_arguments.checked_recomputation(recomputation_mode, schedule, training, faults)
+    pipelined = Pipelined(PipelineSchedule.Sequential)
+    mode = recomputation_mode if plan_arguments.is_mode(recomputation_mode, faults) else None
+    mode = pipelined.checked_mode(mode, training, faults)
     faults.raise_any()
     assert full is not None
-    return planned(
-        "Sharded", full, micro_batches, schedule, training=training, mode=mode, repeat_count=repeat_count, batch=1
-    )
+    plan = pipelined.plan(full, micro_batches, training=training, mode=mode, repeat_count=repeat_count)
+    return replace(plan, name="Sharded")
 
 
-def planned(
-    name: str,
-    full: tuple[Mapping, tuple[bool, ...]],
-    micro_batches: int,
-    schedule: PipelineSchedule,
-    *,
-    training: bool,
-    mode: RecomputationMode | None,
-    repeat_count: int,
-    batch: int,
-) -> Plan:
-    """Plans a pipeline of numbers that were checked."""
-    mapping, concurrent = full
-    work = _Work(schedule, order_of(schedule, mapping, training, batch), mapping, concurrent, training, mode)
-    return Plan(
-        name=name,
-        mapping=mapping,
-        concurrent=concurrent,
-        micro_batches=micro_batches,
-        training=training,
-        schedule=schedule,
-        recomputation=mode,
-        repeat_count=repeat_count,
-        batch_serialization_iterations=batch,
-        sections=work.sections(micro_batches),
-        buffers=tuple(work.buffers()),
-    )
+@dataclass(frozen=True)
+class Pipelined:
+    """Schedules stages that stay on their IPUs, by a `PipelineSchedule`."""
+
+    enough: ClassVar[int] = 4  # So many times `multiple` micro-batches have a steady section.
+
+    value: PipelineSchedule
+
+    @property
+    def name(self) -> str:
+        return self.value.name
+
+    def default_mapping(self, parts: Sequence[int], batch_serialization_iterations: int) -> Mapping:
+        """Returns the IPUs of stages of so many parts: one after the other, or IPU 0 if batches are serialized."""
+        if plan_arguments.is_serialized(batch_serialization_iterations):
+            return tuple((0,) * width for width in parts)
+        ends = itertools.accumulate(parts)
+        return tuple(tuple(range(end - width, end)) for end, width in zip(ends, parts, strict=True))
+
+    def multiple(self, mapping: Mapping, training: bool) -> int:
+        """Returns what the number of micro-batches must be a multiple of."""
+        return order_of(self.value, mapping, training).multiple
+
+    def check(self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str) -> None:
+        """Records faults if the schedule, the argument `name`, does not support the other arguments."""
+        plan_arguments.check_serialization(self.value, batch, faults, name)
+        ipus = [ipu for parts in mapping or () for ipu in parts]
+        plain = [parts[0] if len(parts) == 1 else list(parts) for parts in mapping or ()]
+        if plan_arguments.is_serialized(batch) and len(set(ipus)) > 1:
+            faults.add(
+                NotImplementedError,
+                f"`batch_serialization_iterations` is {batch}, so all stages must be on one IPU;"
+                f" `device_mapping` is {plain}",
+            )
+        shared = sorted({ipu for ipu in ipus if ipus.count(ipu) > 1})
+        if self.value is PipelineSchedule.Interleaved and training and shared:
+            faults.add(
+                NotImplementedError,
+                f"`{name}` is Interleaved and `device_mapping` is {plain}: in training an IPU has one stage"
+                f" only, but IPU {shared[0]} has several; use `PipelineSchedule.Grouped`, or an IPU a stage",
+            )
+
+    def checked_mode(self, mode: RecomputationMode | None, training: bool, faults: Faults) -> RecomputationMode | None:
+        """Returns the mode that is used, never `Auto`; records a fault if the schedule does not support it."""
+        supported = plan_arguments.SUPPORTED_MODES[self.value]
+        if mode is RecomputationMode.Auto:
+            mode = supported[0]
+        elif mode is not None and mode not in supported:
+            faults.add(
+                NotImplementedError,
+                f"`recomputation_mode` is {mode.name}, which {self.name} does not support; use"
+                f" {' or '.join(f'`{choice.name}`' for choice in (RecomputationMode.Auto, *supported))}",
+            )
+        return mode if training else None
+
+    def plan(
+        self,
+        full: FullMapping,
+        micro_batches: int,
+        *,
+        training: bool,
+        mode: RecomputationMode | None,
+        repeat_count: int,
+        batch: int = 1,
+    ) -> Plan:
+        """Plans a pipeline of arguments that were checked."""
+        mapping, concurrent = full
+        order = order_of(self.value, mapping, training, batch)
+        work = _Work(self.value, order, mapping, concurrent, training, mode)
+        return Plan(
+            name=self.name,
+            mapping=mapping,
+            concurrent=concurrent,
+            micro_batches=micro_batches,
+            training=training,
+            schedule=self.value,
+            recomputation=mode,
+            repeat_count=repeat_count,
+            batch_serialization_iterations=batch,
+            sections=work.sections(micro_batches),
+            buffers=tuple(work.buffers()),
+        )
 
 
 @dataclass(frozen=True)

@@ -4,22 +4,13 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from tensorflow_ipu._base.checks import Faults, is_int
 from tensorflow_ipu._base.environment import MOST_IPUS
 from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining.schedule.plan import (
-    Instruction,
-    Load,
-    Plan,
-    Save,
-    Step,
-    micro_batch_of,
-    shifted,
-)
 
 # The modes that a schedule supports; the first one is its `Auto`.
 SUPPORTED_MODES: dict[PipelineSchedule, tuple[RecomputationMode, ...]] = {
@@ -37,6 +28,7 @@ MOST_STAGES = 1024  # The steps of a plan are as many, and each has as many task
 ALL_IPUS = -1  # In the place of an IPU's number.
 
 Mapping = tuple[tuple[int, ...], ...]
+FullMapping = tuple[Mapping, tuple[bool, ...]]  # The IPUs of each stage, and whether it was passed as a list of parts.
 
 
 def checked_count(name: str, value: object, faults: Faults, most: int = LARGEST_COUNT) -> None:
@@ -57,7 +49,7 @@ def checked_product(counts: dict[str, Any], faults: Faults) -> None:
         faults.add(ValueError, f"{named}: {total} micro-batches in all, and at most {LARGEST_COUNT} are possible")
 
 
-def checked_mapping(name: str, mapping: object, faults: Faults) -> tuple[Mapping, tuple[bool, ...]] | None:
+def checked_mapping(name: str, mapping: object, faults: Faults) -> FullMapping | None:
     """Brings a device mapping into its full form."""
     if not isinstance(mapping, list | tuple):
         faults.add(TypeError, f"`{name}` must be a list or a tuple, but is {mapping!r}")
@@ -90,80 +82,37 @@ def _mapping_fault(name: str, item: object, ipus: tuple[Any, ...]) -> tuple[type
     return None
 
 
-def checked_schedule(
-    schedule: object,
-    mapping: Mapping | None,
-    training: bool,
-    batch_serialization_iterations: int,
-    faults: Faults,
-    name: str = "schedule",
+def is_serialized(batch_serialization_iterations: object) -> bool:
+    """Returns True if several elements of the infeed take the place of a micro-batch."""
+    return is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
+
+
+def check_serialization(
+    schedule: PipelineSchedule | PhasedExecution, batch_serialization_iterations: int, faults: Faults, name: str
 ) -> None:
-    """Records a fault where a schedule, the argument `name`, is none, or cannot do what it is asked for."""
-    kinds = (PipelineSchedule, PhasedExecution) if name == "pipeline_schedule" else (PipelineSchedule,)
-    if not isinstance(schedule, kinds):
-        others = " or a `PhasedExecution`" if name == "pipeline_schedule" else ""
-        faults.add(TypeError, f"`{name}` must be a `PipelineSchedule`{others}, but is {schedule!r}")
-        return
-    serialized = is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
-    if serialized and schedule is not PipelineSchedule.Sequential:
+    """Records a fault if batches are serialized and the schedule, the argument `name`, is not Sequential."""
+    if is_serialized(batch_serialization_iterations) and schedule is not PipelineSchedule.Sequential:
         faults.add(
             NotImplementedError,
             f"`batch_serialization_iterations` is {batch_serialization_iterations} and `{name}` is {schedule.name};"
             " batches can be serialised with `PipelineSchedule.Sequential` only",
         )
-    if mapping is None or isinstance(schedule, PhasedExecution):
-        return
-    if serialized and len({ipu for ipus in mapping for ipu in ipus}) > 1:
-        faults.add(
-            NotImplementedError,
-            f"`batch_serialization_iterations` is {batch_serialization_iterations}, so all stages must be on one IPU;"
-            f" `device_mapping` is {_plain(mapping)}",
-        )
-    ipus = [ipu for parts in mapping for ipu in parts]
-    shared = sorted({ipu for ipu in ipus if ipus.count(ipu) > 1})
-    if schedule is PipelineSchedule.Interleaved and training and shared:
-        faults.add(
-            NotImplementedError,
-            f"`{name}` is Interleaved and `device_mapping` is {_plain(mapping)}: in training an IPU has one stage"
-            f" only, but IPU {shared[0]} has several; use `PipelineSchedule.Grouped`, or an IPU a stage",
-        )
 
 
-def checked_recomputation(mode: object, schedule: object, training: bool, faults: Faults) -> RecomputationMode | None:
-    """Records a fault where a recomputation mode is none or does not go with the schedule."""
-    if mode is None:
-        return None
-    if not isinstance(mode, RecomputationMode):
+def is_mode(mode: object, faults: Faults) -> TypeGuard[RecomputationMode]:
+    """Returns True for a recomputation mode, and False for None; records a fault of anything else."""
+    if mode is not None and not isinstance(mode, RecomputationMode):
         faults.add(TypeError, f"`recomputation_mode` must be a `RecomputationMode` or None, but is {mode!r}")
-        return None
-    if isinstance(schedule, PhasedExecution):
-        faults.add(
-            NotImplementedError,
-            f"`recomputation_mode` is {mode} and `pipeline_schedule` is {schedule}: a phase keeps its activations off the"
-            " chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
-        )
-    if not isinstance(schedule, PipelineSchedule):
-        return None
-    supported = SUPPORTED_MODES[schedule]
-    if mode is RecomputationMode.Auto:
-        mode = supported[0]
-    elif mode not in supported:
-        faults.add(
-            NotImplementedError,
-            f"`recomputation_mode` is {mode.name}, which {schedule.name} does not support; use"
-            f" {' or '.join(f'`{one.name}`' for one in (RecomputationMode.Auto, *supported))}",
-        )
-    return mode if training else None
+    return isinstance(mode, RecomputationMode)
 
 
-def check_multiple(micro_batches: int, schedule: PipelineSchedule, mapping: Mapping, training: bool) -> None:
-    """Refuses a number of micro-batches that would leave the last cycle of a pipeline unfinished."""
-    multiple = order_of(schedule, mapping, training).multiple
+def check_multiple(micro_batches: int, multiple: int, schedule: str, stages: int, training: bool) -> None:
+    """Raises an error if a number of micro-batches would leave the last cycle of a pipeline unfinished."""
     if micro_batches % multiple == 0:
         return
     below = micro_batches // multiple * multiple
     nearest = [str(count) for count in (below, below + multiple) if count]
-    before, after = words_of_multiple(schedule.name, len(mapping), training, multiple)
+    before, after = words_of_multiple(schedule, stages, training, multiple)
     message = f"{before}{micro_batches}; use {' or '.join(nearest)}{after}"
     if "tensorflow" not in sys.modules:  # Then nobody can name its kind of error, and its import would take seconds.
         raise ValueError(message)
@@ -183,10 +132,6 @@ def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int 
         ". It is called `micro_batches`, `gradient_accumulation_count`, `gradient_accumulation_steps_per_replica` or"
         " `steps_per_execution`, depending on what you call"
     )
-
-
-def _plain(mapping: Mapping) -> list[int | list[int]]:
-    return [ipus[0] if len(ipus) == 1 else list(ipus) for ipus in mapping]
 
 
 @dataclass(frozen=True)
@@ -264,39 +209,3 @@ def _rotations(way: Sequence[frozenset[int]]) -> tuple[int, ...]:
         if all(apart[rotation - other] for other in chosen):
             chosen.append(rotation)
     return tuple(chosen)
-
-
-def folded_ramps(plan: Plan) -> tuple[int, int] | None:
-    """How many iterations of the steady loop the ramps are."""
-    steady = plan.section("steady")
-    up, down = _contents(plan.section("ramp up").steps), _contents(plan.section("ramp down").steps)
-    length = len(_contents(steady.steps))
-    if not length or len(up) % length:
-        return None
-    before, after = len(up) // length, -(-len(down) // length)
-    total = plan.unlooped_micro_batches
-    rising = _iterations(steady.steps, range(-before, 0), steady.advance, total)
-    falling = _iterations(steady.steps, range(after), steady.advance, total)
-    missing = [frozenset[Instruction]()] * (after * length - len(down))
-    if list(rising) != up or list(falling) != [*down, *missing]:
-        return None
-    return before, after
-
-
-def _contents(steps: Sequence[Step]) -> list[frozenset[Instruction]]:
-    """What each step computes; steps that only transfer are left out."""
-    found = (
-        frozenset(task.instruction for task in step.tasks if not isinstance(task.instruction, Load | Save))
-        for step in steps
-    )
-    return [computed for computed, step in zip(found, steps, strict=True) if computed or not step.tasks]
-
-
-def _iterations(
-    steps: Sequence[Step], iterations: range, advance: int, micro_batches: int
-) -> Iterator[frozenset[Instruction]]:
-    """What the steps of these iterations do for the micro-batches that there are."""
-    for iteration in iterations:
-        for content in _contents(steps):
-            moved = (shifted(instruction, iteration * advance) for instruction in content)
-            yield frozenset(one for one in moved if 0 <= (micro_batch_of(one) or 0) < micro_batches)
