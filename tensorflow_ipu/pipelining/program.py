@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu._base.tensors import dtype_for
 from tensorflow_ipu._native import library
 from tensorflow_ipu._tensorflow import functions, gradients, graphs
 from tensorflow_ipu.feeds import program_order
-from tensorflow_ipu.feeds.infeed import take
 from tensorflow_ipu.pipelining import execution
-from tensorflow_ipu.pipelining.instructions import CAPTURED, HANDED, SUMS, InstructionTable
+from tensorflow_ipu.pipelining.instructions import CAPTURED, HANDED, SUMS, InstructionTable, PipelineFeeds
 from tensorflow_ipu.pipelining.options import Arguments, PipelineOptions
 from tensorflow_ipu.pipelining.schedule import plan_arguments
-from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, Results
+from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule
 from tensorflow_ipu.pipelining.schedule.plan import Buffer, BufferKind, Plan
-from tensorflow_ipu.pipelining.stage_graphs import flat_tensors
-from tensorflow_ipu.pipelining.stages import OfStages, Stages
-from tensorflow_ipu.pipelining.traced_stage import GraphFunction, Place, StageBytes, size_of
+from tensorflow_ipu.pipelining.stages import Footprint, OfStages, Stages
+from tensorflow_ipu.pipelining.traced_stage import StageBytes, size_of
 from tensorflow_ipu.pipelining.weight_update import Accumulation
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.analysis.pipelines.cost import StageCost
-    from tensorflow_ipu.feeds import IPUOutfeedQueue
 
 # Of the graph of a function: the pipelines that were traced in it, with their stages.
 _ATTRIBUTE = "_ipu_pipelines"
@@ -206,111 +202,3 @@ def _run(arguments: Arguments, stages: Stages) -> None:
         (tf.constant(0), zero),
         parallel_iterations=1,
     )
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """What a program keeps in memory: bytes, and the accumulators of each part."""
-
-    buffers: Mapping[Buffer, int]
-    accumulators: Mapping[Place, list[tf.TensorSpec]]
-    state: int
-    element: int
-    result: int
-    once: bool
-
-    def scaled(self, share: float) -> Footprint:
-        """Returns the footprint with so many times the bytes."""
-        return replace(
-            self,
-            buffers={buffer: round(share * size) for buffer, size in self.buffers.items()},
-            state=round(share * self.state),
-            element=round(share * self.element),
-            result=round(share * self.result),
-        )
-
-
-class PipelineFeeds:
-    """The queues of a pipeline, with the enqueue as a function, since a program may have only one of a queue."""
-
-    def __init__(self, arguments: Arguments, stages: Stages) -> None:
-        """Checks that the queues fit the last stage's outputs."""
-        self._arguments = arguments
-        self._outputs = stages.outputs
-        flat = flat_tensors(self._outputs)
-        mask = arguments.outfeed_mask
-        if flat and arguments.outfeed_queue is None:
-            raise ValueError(
-                f"The last computational stage has tensor outputs: {', '.join(map(str, flat))}, but no outfeed_queue has been"
-                " provided. Give one, or return nothing"
-            )
-        if mask is not None and len(mask) != len(flat):
-            raise ValueError(
-                f"The last computational stage has {len(flat)} outputs, but the `outfeed_mask` has {len(mask)} items; give"
-                " one for each output"
-            )
-        self._masked = mask or (False,) * len(flat)
-        self._structure = self._result(flat, stages.loss_spec)
-        self.specs: list[tf.TensorSpec] = tf.nest.flatten(self._structure)  # What is enqueued at a time.
-        outfeed = arguments.outfeed_queue if flat_tensors(self._structure) else None
-        self.enqueues = outfeed is not None
-        self._results = Results.EACH if outfeed is None else arguments.results
-        if self.once:
-            dtype = arguments.accumulate_outfeed_dtype
-            self.specs = [tf.TensorSpec(spec.shape, dtype_for(dtype, spec)) for spec in self.specs]
-        self._enqueue = None if outfeed is None else self._enqueuing(outfeed)
-
-    def _result(self, values: Sequence[tf.Tensor], loss: tf.Tensor | tf.TensorSpec | None) -> Nested:
-        """Returns what is enqueued of the last stage's outputs, and the loss."""
-        if self._arguments.outfeed_loss:
-            return loss
-        if self._arguments.training:
-            return [value for value, left_out in zip(values, self._masked, strict=True) if not left_out]
-        remaining = iter(values)
-        with_nones = [None if output is None else next(remaining) for output in tf.nest.flatten(self._outputs)]
-        packed = tf.nest.pack_sequence_as(self._outputs, with_nones)
-        if self._arguments.results is Results.SUM and not tf.nest.is_nested(packed):
-            return flat_tensors(packed)  # A sum alone comes in a list, as several do.
-        return list(packed) if isinstance(packed, tuple) else packed
-
-    def _enqueuing(self, outfeed: IPUOutfeedQueue) -> GraphFunction:
-        graph = graphs.FunctionGraph("pipeline_outfeed")
-
-        def enqueue(*tensors: tf.Tensor) -> None:
-            outfeed.enqueue(tf.nest.pack_sequence_as(self._structure, tensors))
-
-        graphs.trace_into(graph, enqueue, self.specs)
-        return GraphFunction(graph, graph.inputs[: len(self.specs)], [])
-
-    @property
-    def once(self) -> bool:
-        """Whether a pass enqueues once, at its end."""
-        return self._results is not Results.EACH
-
-    def take(self) -> list[tf.Tensor]:
-        """Dequeues the next element, as the flat arguments of a stage."""
-        if self._arguments.infeed is None:
-            return []
-        positional, named = take(self._arguments.infeed)
-        return tf.nest.flatten((positional, {name: named[name] for name in sorted(named)}))
-
-    def give(self, outputs: Sequence[tf.Tensor], loss: tf.Tensor | None, sums: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Enqueues the result of a micro-batch, or returns it for the end of the pass."""
-        if self._enqueue is None:
-            return list(sums)
-        tensors = flat_tensors(self._result(outputs, loss))
-        if not self.once:
-            return self._enqueue(tensors)
-        kept = [tf.cast(tensor, total.dtype) for total, tensor in zip(sums, tensors, strict=True)]
-        if self._results is Results.LAST:
-            return kept
-        return [total + tensor for total, tensor in zip(sums, kept, strict=True)]
-
-    def empty_sums(self) -> list[tf.Tensor]:
-        """Returns the sums before the first micro-batch; none if each result is enqueued."""
-        return [tf.zeros(spec.shape, spec.dtype) for spec in self.specs] if self.once else []
-
-    def finish(self, sums: Sequence[tf.Tensor]) -> None:
-        """Ends a pass: enqueues the sums, if there are any."""
-        if self.once and self._enqueue is not None:
-            self._enqueue(sums)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import tensorflow as tf
@@ -18,11 +19,32 @@ from tensorflow_ipu.pipelining.weight_update import Accumulation, OptimizerFunct
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.pipelining.options import Arguments
-    from tensorflow_ipu.pipelining.program import Footprint
-    from tensorflow_ipu.pipelining.schedule.plan import Plan
+    from tensorflow_ipu.pipelining.schedule.plan import Buffer, Plan
 
 T = TypeVar("T")
 OfStages = tuple[T | tuple[T, ...], ...]  # By stage; of each part if it has several.
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a program keeps in memory: bytes, and the accumulators of each part."""
+
+    buffers: Mapping[Buffer, int]
+    accumulators: Mapping[Place, list[tf.TensorSpec]]
+    state: int
+    element: int
+    result: int
+    once: bool
+
+    def scaled(self, share: float) -> Footprint:
+        """Returns the footprint with so many times the bytes."""
+        return replace(
+            self,
+            buffers={buffer: round(share * size) for buffer, size in self.buffers.items()},
+            state=round(share * self.state),
+            element=round(share * self.element),
+            result=round(share * self.result),
+        )
 
 
 class Stages(dict[Place, TracedStage]):

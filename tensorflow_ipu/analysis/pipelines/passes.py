@@ -20,9 +20,9 @@ from tensorflow_ipu.pipelining.options import PipelineOptions, PipelineStageOpti
 from tensorflow_ipu.pipelining.traced_stage import size_of
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.pipelining.program import Footprint, TracedPipeline
+    from tensorflow_ipu.pipelining.program import TracedPipeline
     from tensorflow_ipu.pipelining.schedule.plan import Plan
-    from tensorflow_ipu.pipelining.stages import OfStages, Stages
+    from tensorflow_ipu.pipelining.stages import Footprint, OfStages, Stages
     from tensorflow_ipu.pipelining.traced_stage import Place, TracedStage
 
 _Function = Callable[..., list[tf.Tensor]]
