@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflow_ipu.pipelining.schedule.check import PlanError, check_plan
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
-from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan, sharded_plan
+from tensorflow_ipu.pipelining.schedule.pipelined import overlap_length, pipeline_plan, sharded_plan
 from tensorflow_ipu.pipelining.schedule.plan import (
     Backward,
     Buffer,
@@ -24,7 +24,6 @@ from tensorflow_ipu.pipelining.schedule.plan import (
     Update,
     parse_instruction,
 )
-from tensorflow_ipu.pipelining.schedule.plan_arguments import overlap_length
 from tensorflow_ipu.pipelining.schedule.text import Table, plan_text
 
 if TYPE_CHECKING:

@@ -146,7 +146,6 @@ class InstructionTable:
         return rows if ended is None else [*rows, self._end_of_last_stage(ended)]
 
     def _buffer(self, kind: BufferKind, stage: int, part: int | None) -> Buffer:
-        """Returns a buffer that the plan has."""
         buffer = self._plan.buffer(kind, stage, part)
         assert buffer is not None
         return buffer

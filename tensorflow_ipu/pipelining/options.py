@@ -44,7 +44,7 @@ class PoplarOption(NamedTuple):
 
 
 class StageOptionsRecord(NamedTuple):
-    """What a `PipelineStageOptions` recorded, in the order in which it was given."""
+    """The options that a `PipelineStageOptions` recorded, in their order."""
 
     convolution_options: tuple[PoplarOption, ...]
     matmul_options: tuple[PoplarOption, ...]
@@ -213,7 +213,6 @@ class Arguments(SharedOptions):
     method: GradientAccumulationReductionMethod = field(init=False)
 
     def __post_init__(self) -> None:
-        """Checks the arguments, and raises all faults at once."""
         faults = Faults()
         serialization = self.batch_serialization_iterations
         source = self.infeed_queue
@@ -309,8 +308,9 @@ class Arguments(SharedOptions):
     ) -> plan_arguments.Mapping | None:
         value: object = self.device_mapping
         if value is None:
-            widths = [len(parts) for parts in stages or ()]
-            value = schedule.default_mapping(widths, self.batch_serialization_iterations) if schedule else ()
+            if schedule is None or stages is None:
+                return None
+            value = schedule.default_mapping(list(map(len, stages)), self.batch_serialization_iterations)
         elif not isinstance(value, (list, tuple)):
             faults.add(TypeError, f"device_mapping argument needs to be a list or a tuple, but is {value!r}")
             return None
@@ -335,7 +335,6 @@ class Arguments(SharedOptions):
         return full[0]
 
     def _check_queues(self, faults: Faults) -> None:
-        """Records what is wrong with the queues, and with what is to go into the outfeed."""
         outfeed, mask = self.outfeed_queue, self.outfeed_mask
         queues = (("infeed_queue", self.infeed, IPUInfeedQueue), ("outfeed_queue", outfeed, IPUOutfeedQueue))
         for name, queue, kind in queues:

@@ -149,7 +149,6 @@ def _order(arguments: Arguments) -> contextlib.AbstractContextManager[None]:
 
 
 def _run(arguments: Arguments, stages: Stages) -> None:
-    """Executes the passes."""
     plan, training = stages.plan, stages.training
     feeds = PipelineFeeds(arguments, stages)
     total = _count(arguments) * arguments.batch_serialization_iterations

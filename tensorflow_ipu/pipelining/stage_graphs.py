@@ -297,7 +297,6 @@ class DerivedGraph(LossCaptureGraph):
         return stashed
 
     def _copy(self, op: tf.Operation) -> None:
-        """Copies an operation whose inputs are here."""
         for function in _functions_of(op):
             graphs.hold_function(self, function)
         with self.as_default(), tf.control_dependencies(None), tf.device(None):

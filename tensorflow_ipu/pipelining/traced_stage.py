@@ -331,7 +331,7 @@ def trace_stage(
 
 
 def _without_operations(returned: Nested) -> Nested:
-    """What a function returned, less the operations: those run by themselves."""
+    """Removes operations from what a function returned: those run by themselves."""
     if isinstance(returned, tf.Operation):
         return None
     if isinstance(returned, (list, tuple)) and any(isinstance(one, tf.Operation) for one in returned):
@@ -356,7 +356,7 @@ def _check_call(
 
 
 def _described(positional: Sequence[Nested], named: Mapping[str, Nested]) -> str:
-    """The tensors that a stage gets, by type and shape: `float32[2, 3], int32[], mask: bool[2]`."""
+    """Describes the tensors that a stage gets: `float32[2, 3], int32[], mask: bool[2]`."""
     parts = [*(("", one) for one in positional), *((f"{key}: ", one) for key, one in named.items())]
     specs = [(key, spec) for key, part in parts for spec in tf.nest.flatten(part) if isinstance(spec, tf.TensorSpec)]
     texts = [f"{key}{spec.dtype.name}{spec.shape}".replace("(", "[").replace(")", "]") for key, spec in specs]

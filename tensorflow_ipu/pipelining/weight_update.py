@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeOf, Number, Optimizer, Variable
 
 _NAME = "OptimizerFunctionOutput"
-_Set = TypeVar("_Set")  # What an attribute may be set to.
-_Kept = TypeVar("_Kept")
 
 
 def _is_keras(optimizer: object) -> bool:
@@ -32,30 +30,42 @@ def _is_keras(optimizer: object) -> bool:
     return isinstance(optimizer, (keras_optimizer, *old_keras.keras_2_optimizers()))
 
 
-class _Checked(Generic[_Set, _Kept]):
-    """An attribute of one of the `kinds`. `check` checks values as they are set, and returns what is kept."""
-
-    def __init__(self, check: Callable[[Any, _Set], _Kept], words: str, kinds: tuple[type, ...]) -> None:
-        self._check, self._words, self._kinds = check, words, kinds
-        self.__doc__ = check.__doc__
-
-    def __get__(self, owner: object, kind: object = None) -> _Kept:
-        found: Any = self if owner is None else vars(owner)[self._check.__name__]
-        return found
-
-    def __set__(self, owner: object, value: _Set) -> None:
-        name = self._check.__name__
-        if not isinstance(value, self._kinds):
-            raise TypeError(f"`{_NAME}.{name}` must be {self._words}, but is {value!r}")
-        vars(owner)[name] = self._check(owner, value)
-
-
-def _checked(words: str, *kinds: type) -> Callable[[Callable[[Any, _Set], _Kept]], _Checked[_Set, _Kept]]:
-    return lambda check: _Checked(check, words, kinds)
+# What the attributes of an `OptimizerFunctionOutput` must be.
+_ATTRIBUTES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "opt": ("an optimizer", (object,)),
+    "loss": ("a `tf.Tensor`", (tf.Tensor,)),
+    "compute_gradients_args": ("a tuple", (tuple, NoneType)),
+    "compute_gradients_kwargs": ("a dict", (Mapping, NoneType)),
+    "apply_gradients_args": ("a tuple", (tuple, NoneType)),
+    "apply_gradients_kwargs": ("a dict", (Mapping, NoneType)),
+    "variables": ("a tuple or a list", (tuple, list, NoneType)),
+    "tape": ("a `tf.GradientTape`", (tf.GradientTape, NoneType)),
+    "gradient_capture_context": ("a `GradientCaptureContext`", (GradientCaptureContext, NoneType)),
+    "captured_gradient_outfeed": ("an `IPUOutfeedQueue`", (IPUOutfeedQueue, NoneType)),
+}
+# Of attributes that say the same: those that may not be set beside one.
+_EXCLUDED = {
+    "variables": ("tape",),
+    "tape": ("variables", "gradient_capture_context"),
+    "gradient_capture_context": ("tape",),
+}
 
 
 class OptimizerFunctionOutput:
     """An optimizer, and the loss that it is to minimise; each attribute is checked when it is set."""
+
+    __slots__ = tuple(_ATTRIBUTES)
+
+    opt: Optimizer
+    loss: tf.Tensor
+    compute_gradients_args: tuple[Any, ...]
+    compute_gradients_kwargs: dict[str, Any]
+    apply_gradients_args: tuple[Any, ...]
+    apply_gradients_kwargs: dict[str, Any]
+    variables: tuple[Variable, ...]
+    tape: tf.GradientTape | None
+    gradient_capture_context: GradientCaptureContext | None
+    captured_gradient_outfeed: IPUOutfeedQueue | None
 
     def __init__(
         self,
@@ -89,39 +99,32 @@ class OptimizerFunctionOutput:
           TypeError: A value is of a wrong kind.
           ValueError: Two values do not go together.
         """
-        # They are checked against each other.
-        vars(self).update(variables=(), tape=None, gradient_capture_context=None)
-        self.opt = opt
-        self.loss = loss
-        self.compute_gradients_args = compute_gradients_args
-        self.compute_gradients_kwargs = compute_gradients_kwargs
-        self.apply_gradients_args = apply_gradients_args
-        self.apply_gradients_kwargs = apply_gradients_kwargs
-        self.variables = variables
-        self.tape = tape
-        self.gradient_capture_context = gradient_capture_context
-        self.captured_gradient_outfeed = captured_gradient_outfeed
+        given = locals()
+        for name in _ATTRIBUTES:
+            setattr(self, name, given[name])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        words, kinds = _ATTRIBUTES[name]
+        if name == "opt" and not isinstance(value, tf.compat.v1.train.Optimizer) and not _is_keras(value):
+            words, kinds = "a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`", ()
+        if not isinstance(value, kinds):
+            raise TypeError(f"`{_NAME}.{name}` must be {words}, but is {value!r}")
+        if name.endswith("kwargs"):
+            value = dict(value or {})
+        elif name.endswith(("args", "variables")):
+            value = tuple(value or ())
+        fault = self._fault(name) if name not in ("opt", "loss") and value else None
+        if fault:
+            raise ValueError(f"`{_NAME}.{name}` {fault}")
+        super().__setattr__(name, value)
 
     @property
     def is_keras(self) -> bool:
         """Whether the optimizer is one of Keras."""
         return _is_keras(self.opt)
 
-    @_checked("an optimizer", object)
-    def opt(self, value: Optimizer) -> Optimizer:
-        """The optimizer."""
-        if not isinstance(value, tf.compat.v1.train.Optimizer) and not _is_keras(value):
-            kinds = "a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`"
-            raise TypeError(f"`{_NAME}.opt` must be {kinds}, but is {value!r}")
-        return value
-
-    @_checked("a `tf.Tensor`", tf.Tensor)
-    def loss(self, value: tf.Tensor) -> tf.Tensor:
-        """The loss."""
-        return value
-
     def differentiated(self) -> tf.Tensor:
-        """The loss, from which gradients come as large as an optimizer wants that scales losses, and divides them itself."""
+        """Returns the loss, with gradients scaled for an optimizer that scales losses, and divides gradients itself."""
         loss, optimizer = self.loss, self.opt
         if hasattr(optimizer, "get_unscaled_gradients"):
             scale = optimizer.get_scaled_loss(tf.ones((), loss.dtype))
@@ -131,80 +134,32 @@ class OptimizerFunctionOutput:
             return loss
         return tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: upstream * scale))(loss)
 
-    @_checked("a tuple", tuple, NoneType)
-    def compute_gradients_args(self, value: tuple[Any, ...] | None) -> tuple[Any, ...]:
-        """Positional arguments of `compute_gradients`."""
-        self._check_not_keras("compute_gradients_args", value)
-        return value or ()
-
-    @_checked("a dict", Mapping, NoneType)
-    def compute_gradients_kwargs(self, value: dict[str, Any] | None) -> dict[str, Any]:
-        """Keyword arguments of `compute_gradients`."""
-        self._check_not_keras("compute_gradients_kwargs", value)
-        return dict(value or {})
-
-    @_checked("a tuple", tuple, NoneType)
-    def apply_gradients_args(self, value: tuple[Any, ...] | None) -> tuple[Any, ...]:
-        """Positional arguments of `apply_gradients`."""
-        return value or ()
-
-    @_checked("a dict", Mapping, NoneType)
-    def apply_gradients_kwargs(self, value: dict[str, Any] | None) -> dict[str, Any]:
-        """Keyword arguments of `apply_gradients`."""
-        return dict(value or {})
-
-    @_checked("a tuple or a list", tuple, list, NoneType)
-    def variables(self, value: Sequence[Variable] | None) -> tuple[Variable, ...]:
-        """The variables to train; empty where the tape says, or nothing does."""
-        if value and not self.is_keras:
-            raise ValueError(
-                f"`{_NAME}.variables` goes with a Keras optimizer alone. For {self.opt!r}, write"
-                ' `compute_gradients_kwargs={"var_list": variables}`'
-            )
-        if value and self.tape is not None:
-            raise ValueError(f"`{_NAME}.variables` must be empty where `tape` is used, which says the same: give one")
-        return tuple(value or ())
-
-    @_checked("a `tf.GradientTape`", tf.GradientTape, NoneType)
-    def tape(self, value: tf.GradientTape | None) -> tf.GradientTape | None:
-        """The tape."""
-        if value is not None and not self.is_keras:
-            raise ValueError(f"`{_NAME}.tape` goes with a Keras optimizer alone, and `opt` is {self.opt!r}")
-        if value is not None and self.variables:
-            raise ValueError(f"`{_NAME}.tape` may not be used where `variables` is, which says the same: give one")
-        if value is not None and self.gradient_capture_context is not None:
-            raise ValueError(f"`{_NAME}.tape` may not be used where `gradient_capture_context` is: give one")
-        return value
-
-    @_checked("a `GradientCaptureContext`", GradientCaptureContext, NoneType)
-    def gradient_capture_context(self, value: GradientCaptureContext | None) -> GradientCaptureContext | None:
-        """The context that captures gradients."""
-        if value is not None and self.tape is not None:
-            raise ValueError(f"`{_NAME}.gradient_capture_context` may not be used where `tape` is: give one")
-        return value
-
-    @_checked("an `IPUOutfeedQueue`", IPUOutfeedQueue, NoneType)
-    def captured_gradient_outfeed(self, value: IPUOutfeedQueue | None) -> IPUOutfeedQueue | None:
-        """The queue of the captured gradients."""
-        if value is not None and self.capturing is None:
-            raise ValueError(
-                f"`{_NAME}.captured_gradient_outfeed` needs gradients that are captured: give a"
-                " `gradient_capture_context`, or a `GradientCaptureTape` as `tape`"
-            )
-        return value
-
     @property
     def capturing(self) -> GradientCaptureContext | None:
-        """What captures gradients: the context, or the tape if it does so too."""
+        """The context that captures gradients, or the tape if it does."""
         tape = self.tape if isinstance(self.tape, GradientCaptureTape) else None
         return self.gradient_capture_context or tape
 
-    def _check_not_keras(self, name: str, value: object) -> None:
-        if value and self.is_keras:
-            raise ValueError(
-                f"`{_NAME}.{name}` goes with a `tf.compat.v1.train` optimizer alone: the Keras optimizer {self.opt!r} has"
-                " no `compute_gradients`"
+    def _fault(self, name: str) -> str | None:
+        """Returns what is wrong with setting an attribute, beside those that are set."""
+        if name.startswith("compute_gradients") and self.is_keras:
+            return (
+                f"goes with a `tf.compat.v1.train` optimizer alone: the Keras optimizer {self.opt!r} has no"
+                " `compute_gradients`"
             )
+        if name in ("variables", "tape") and not self.is_keras:
+            words = f"goes with a Keras optimizer alone, and `opt` is {self.opt!r}"
+            others = '; write `compute_gradients_kwargs={"var_list": variables}`'
+            return words + others * (name == "variables")
+        for other in _EXCLUDED.get(name, ()):
+            if getattr(self, other, None):
+                return f"may not be used where `{other}` is: give one"
+        if name == "captured_gradient_outfeed" and self.capturing is None:
+            return (
+                "needs gradients that are captured: give a `gradient_capture_context`, or a `GradientCaptureTape` as"
+                " `tape`"
+            )
+        return None
 
 
 # Of a variable that is trained: for each place where optimizers are made, their slots.
@@ -217,7 +172,7 @@ def _take_over(
     stage: tf.Graph,
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Gives an optimizer that was made in this trace the slots of the one that the trace before made at the same point."""
+    """Gives an optimizer the slots of the one that the trace before made at the same point, if it was made in this trace."""
     # In a graph of TensorFlow 1 each program is traced once, and has variables of its own.
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return
@@ -232,7 +187,7 @@ def _take_over(
 
 
 def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.train.Optimizer]:
-    """An optimizer, and those that it wraps."""
+    """Yields an optimizer and those that it wraps."""
     yield optimizer
     for value in vars(optimizer).values():
         if isinstance(value, tf.compat.v1.train.Optimizer):
@@ -248,7 +203,6 @@ class Training:
         function: Callable[..., OptimizerFunctionOutput],
         stages: Sequence[TracedStage],
     ) -> None:
-        """Finds the variables to train."""
         self._output = output
         self._function = function
         self._args, self._kwargs, chosen = _without_var_list(output)
@@ -338,7 +292,7 @@ class Training:
 def _without_var_list(
     output: OptimizerFunctionOutput,
 ) -> tuple[tuple[Any, ...], dict[str, Any], Sequence[Variable] | None]:
-    """The further arguments of `compute_gradients`, and the list of variables that was among them."""
+    """Returns the further arguments of `compute_gradients`, and the list of variables that was among them."""
     args = output.compute_gradients_args
     kwargs = dict(output.compute_gradients_kwargs)
     if args:

@@ -25,9 +25,9 @@ from tensorflow_ipu.analysis.pipelines.cost import (
 from tensorflow_ipu.analysis.pipelines.passes import Passes, costs_of_passes, passes_of, runs_of
 from tensorflow_ipu.pipelining.program import TracedPipeline
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan
+from tensorflow_ipu.pipelining.schedule.pipelined import overlap_length, pipeline_plan
 from tensorflow_ipu.pipelining.schedule.plan import Buffer, Load, Plan, Save
-from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES, overlap_length
+from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES
 from tensorflow_ipu.pipelining.traced_stage import Place
 from tensorflow_ipu.programs import power_of_2
 

@@ -239,13 +239,13 @@ class _PhaseSteps:
     liveness: Liveness
 
     def opening(self, first: _Point, last: _Point) -> tuple[Step, ...]:
-        """The step that loads the first phase ahead, where later micro-batches find it loaded; else none."""
+        """Returns the step that loads the first phase ahead if later micro-batches find it loaded."""
         if self._waits(last, first) or not self._loads(first):
             return ()
         return (self._step([(_LOAD, first)]),)
 
     def steps(self, points: Sequence[_Point], before: _Point | None, last: _Point | None) -> tuple[Step, ...]:
-        """The steps of phases, one each, that come between two others (None: nothing comes there)."""
+        """Returns the steps of phases, one each, between two other phases or None."""
         found = []
         for index, point in enumerate(points):
             previous = points[index - 1] if index else before
@@ -263,13 +263,13 @@ class _PhaseSteps:
         return tuple(found)
 
     def _loads(self, point: _Point) -> bool:
-        """Whether what a phase needs has left the chip before it."""
+        """Returns True if what a phase needs has left the chip before it."""
         if self.liveness is Liveness.OffChipAfterFwd and self.training:
             return point.kind is Backward
         return self.liveness is not Liveness.AlwaysLive
 
     def _saves(self, point: _Point) -> bool:
-        """Whether what a phase leaves is taken off the chip."""
+        """Returns True if what a phase leaves is taken off the chip."""
         if self.liveness is Liveness.OffChipAfterFwd:
             return self.training and point.kind is Forward
         return self.liveness is not Liveness.AlwaysLive and (self.training or point.kind is not Forward)
@@ -296,7 +296,7 @@ class _PhaseSteps:
 
 
 def _buffers(mapping: Mapping, concurrent: tuple[bool, ...], training: bool, liveness: Liveness) -> Iterator[Buffer]:
-    """The buffers: each for one micro-batch, and off the chip where its stage leaves it."""
+    """Yields the buffers: each for one micro-batch, and off the chip if its stage leaves it."""
     last = len(mapping) - 1
     for stage, parts in enumerate(mapping):
         leaves = stage < last and liveness is not Liveness.AlwaysLive

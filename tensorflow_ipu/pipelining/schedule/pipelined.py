@@ -22,7 +22,84 @@ from tensorflow_ipu.pipelining.schedule.plan import (
     Task,
     Update,
 )
-from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping, Order, order_of
+from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping
+
+
+@dataclass(frozen=True)
+class Order:
+    """When micro-batches set out, at `offsets` of each cycle of `length` steps, to visit `length` points, one a step."""
+
+    length: int
+    offsets: tuple[int, ...]
+    batch: int = 1
+
+    def step(self, micro_batch: int, point: int) -> int:
+        """Returns the step in which a micro-batch is at a point."""
+        together, within = divmod(micro_batch, self.batch)
+        cycle, index = divmod(together, len(self.offsets))
+        return (self.length * cycle + self.offsets[index] + point) * self.batch + within
+
+    @property
+    def multiple(self) -> int:
+        """What the number of micro-batches must be a multiple of, so that the last cycle is whole."""
+        return len(self.offsets) * self.batch
+
+    @property
+    def period(self) -> tuple[int, int]:
+        """The shortest steady loop: after so many steps, everything happens again so many micro-batches on."""
+        times = set(self.offsets)
+        for steps in range(1, self.length):
+            if self.length % steps == 0 and all((offset + steps) % self.length in times for offset in times):
+                break
+        else:
+            steps = self.length
+        return steps * self.batch, len(times) * steps * self.batch // self.length
+
+    @property
+    def full_from(self) -> int:
+        """The step from which on each point is visited as often as it ever is."""
+        return self.offsets[-1] * self.batch
+
+
+def order_of(
+    schedule: PipelineSchedule,
+    mapping: Sequence[Sequence[int]],
+    training: bool,
+    batch_serialization_iterations: int = 1,
+) -> Order:
+    way = [frozenset(ipus) for ipus in mapping]
+    if training:
+        way += reversed(way)
+    if schedule is PipelineSchedule.Grouped:
+        offsets = tuple(range(len(way)))
+    elif schedule is PipelineSchedule.Interleaved:
+        offsets = _rotations(way)
+    else:
+        offsets = (0,)
+    return Order(len(way), offsets, batch_serialization_iterations)
+
+
+def overlap_length(schedule: PipelineSchedule, mapping: Sequence[int | Sequence[int]], training: bool) -> int:
+    """What the number of micro-batches of a pipeline must be a multiple of, by the IPU or IPUs of each stage.
+
+    For `Grouped` it is the number of stages, twice in training; for `Interleaved` how many rotations of the list of IPUs
+    overlap without using an IPU twice at a time; for `Sequential` 1.
+    """
+    groups = [[item] if isinstance(item, int) else list(item) for item in mapping]
+    return order_of(schedule, groups, training).multiple
+
+
+def _rotations(way: Sequence[frozenset[int]]) -> tuple[int, ...]:
+    """Returns rotations of a circular way that share no IPU in any step, chosen greedily from 0 on."""
+    length = len(way)
+    # Two of them share none if their difference does, so each difference is looked at once.
+    apart = [all(way[at].isdisjoint(way[(at + by) % length]) for at in range(length)) for by in range(length)]
+    chosen = [0]
+    for rotation in range(1, length):
+        if all(apart[rotation - other] for other in chosen):
+            chosen.append(rotation)
+    return tuple(chosen)
+
 
 _Pass = type[Forward | Recompute | Backward]
 # A pass in a step: its group of slots, its IPU, itself.
@@ -236,7 +313,7 @@ class _Work:
     _mode: RecomputationMode | None
 
     def sections(self, micro_batches: int) -> tuple[Section, ...]:
-        """The steps: until the pipeline is full, a loop while it is, until it is empty, and the update."""
+        """Returns the steps until the pipeline is full, a loop while it is, those until it is empty, and the update."""
         order = self._order
         period, advance = order.period
         full_from = order.full_from
@@ -259,7 +336,7 @@ class _Work:
         return (*sections, Section("update", (_step(updates),)))
 
     def _steps(self, begin: int, end: int | None, micro_batches: int | None) -> tuple[Step, ...]:
-        """The steps from `begin` up to `end`, or up to the last one that so many micro-batches need."""
+        """Returns the steps from `begin` up to `end`, or up to the last one that so many micro-batches need."""
         starts = list(self._starts(end, micro_batches))
         last = starts[-1] + self._order.length * self._order.batch if end is None and starts else end or begin
         found: list[list[_Placed]] = [[] for _ in range(begin, last)]
@@ -272,7 +349,7 @@ class _Work:
         return tuple(_step(placed) for placed in found)
 
     def _starts(self, end: int | None, micro_batches: int | None) -> Iterator[int]:
-        """The steps in which micro-batches set out, of those that do so before `end`."""
+        """Yields the steps in which micro-batches set out, up to `end`."""
         for micro_batch in itertools.count() if micro_batches is None else range(micro_batches):
             start = self._order.step(micro_batch, 0)
             if end is not None and start >= end:
@@ -280,7 +357,7 @@ class _Work:
             yield start
 
     def _templates(self) -> list[tuple[int, int, int, _Pass, int, int | None, int]]:
-        """All passes of a micro-batch: group, rank, IPU, kind, stage, part, and how many steps after its start."""
+        """Returns all passes of a micro-batch: group, rank, IPU, kind, stage, part, and the number of steps after its start."""
         return sorted(
             (
                 (*self._slot(kind, stage), ipu, kind, stage, part if self._concurrent[stage] else None, after)
@@ -297,7 +374,7 @@ class _Work:
         return (Forward, *backward) if self._training else (Forward,)
 
     def _after(self, kind: _Pass, stage: int) -> int:
-        """How many steps after its start a micro-batch has a pass."""
+        """Returns how many steps after its start a micro-batch has a pass."""
         if kind is Forward:
             return stage * self._order.batch
         backward = (2 * len(self._mapping) - 1 - stage) * self._order.batch
@@ -308,7 +385,7 @@ class _Work:
         return self._mode is not None and stage < len(self._mapping) - 1
 
     def _slot(self, kind: _Pass, stage: int) -> tuple[int, int]:
-        """The group of slots of a pass in its step, and the rank in it."""
+        """Returns the group of slots of a pass in its step, and the rank in it."""
         if kind is Backward:
             return 0, 2 * stage + 1
         if kind is Forward:  # All IPUs run backward first in a Grouped step: that frees a place in the stash.
@@ -316,7 +393,7 @@ class _Work:
         return (0, 2 * stage) if self._mode is RecomputationMode.RecomputeAndBackpropagateInterleaved else (2, -stage)
 
     def buffers(self) -> Iterator[Buffer]:
-        """The buffers, as deep as the order of the passes makes them."""
+        """Yields the buffers, as deep as the order of the passes makes them."""
         last = len(self._mapping) - 1
         for stage, parts in enumerate(self._mapping):
             for part, ipu in enumerate(parts):
@@ -336,7 +413,7 @@ class _Work:
                 yield Buffer(BufferKind.ACCUMULATOR, *at, 1)
 
     def _stash_depth(self, stage: int) -> int:
-        """The most micro-batches that ran forward, and whose stash was not read yet, just before it is read."""
+        """Returns the most micro-batches that ran forward, and whose stash was not read yet."""
         reader = Recompute if self._recomputes(stage) else Backward
 
         def time(kind: _Pass, micro_batch: int) -> tuple[int, int, int]:

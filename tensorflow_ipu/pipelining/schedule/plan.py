@@ -154,13 +154,13 @@ def parse_instruction(text: str) -> Instruction | Idle:
 
 
 def micro_batch_of(instruction: Instruction) -> int | None:
-    """The micro-batch that an instruction is about, or None for updates and their transfers."""
+    """Returns the micro-batch of an instruction, or None for updates and their transfers."""
     inner = instruction.computation if isinstance(instruction, _Transfer) else instruction
     return None if isinstance(inner, Update) else inner.micro_batch
 
 
 def shifted(instruction: Instruction, by: int) -> Instruction:
-    """The same instruction for the micro-batch that is `by` further on."""
+    """Returns the instruction for the micro-batch that is `by` further on."""
     if isinstance(instruction, _Transfer):
         return replace(instruction, computation=shifted(instruction.computation, by))
     if isinstance(instruction, Update):
@@ -169,7 +169,7 @@ def shifted(instruction: Instruction, by: int) -> Instruction:
 
 
 def stage_letters(stage: int, part: int | None = None) -> str:
-    """The name of a stage in pictures: `A` to `Z`, then `AA`; parts are numbered from 1, as in `B2`."""
+    """Returns the name of a stage in pictures: `A` to `Z`, then `AA`; parts are numbered from 1, as in `B2`."""
     letters = ""
     number = stage + 1
     while number:
@@ -269,7 +269,7 @@ class Section:
 
 
 def _contents(steps: Sequence[Step]) -> list[frozenset[Instruction]]:
-    """What each step computes; steps that only transfer are left out."""
+    """Returns what each step computes, without steps that only transfer."""
     found = (
         frozenset(task.instruction for task in step.tasks if not isinstance(task.instruction, Load | Save))
         for step in steps
@@ -393,7 +393,7 @@ class Plan(PageView):
         before, after = len(up) // length, -(-len(down) // length)
 
         def contents(iterations: range) -> list[frozenset[Instruction]]:
-            """What the steps of these iterations do for the micro-batches that there are."""
+            """Returns what the steps of these iterations do for the micro-batches that there are."""
             total = self.unlooped_micro_batches
             moved = (
                 [shifted(instruction, iteration * steady.advance) for instruction in content]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from tensorflow_ipu._base.checks import Faults, is_int
@@ -132,80 +130,3 @@ def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int 
         ". It is called `micro_batches`, `gradient_accumulation_count`, `gradient_accumulation_steps_per_replica` or"
         " `steps_per_execution`, depending on what you call"
     )
-
-
-@dataclass(frozen=True)
-class Order:
-    """When micro-batches set out, at `offsets` of each cycle of `length` steps, to visit `length` points, one a step."""
-
-    length: int
-    offsets: tuple[int, ...]
-    batch: int = 1
-
-    def step(self, micro_batch: int, point: int) -> int:
-        """The step in which a micro-batch is at a point."""
-        together, within = divmod(micro_batch, self.batch)
-        cycle, index = divmod(together, len(self.offsets))
-        return (self.length * cycle + self.offsets[index] + point) * self.batch + within
-
-    @property
-    def multiple(self) -> int:
-        """What the number of micro-batches must be a multiple of, so that the last cycle is whole."""
-        return len(self.offsets) * self.batch
-
-    @property
-    def period(self) -> tuple[int, int]:
-        """The shortest steady loop: after so many steps, everything happens again so many micro-batches on."""
-        times = set(self.offsets)
-        for steps in range(1, self.length):
-            if self.length % steps == 0 and all((offset + steps) % self.length in times for offset in times):
-                break
-        else:
-            steps = self.length
-        return steps * self.batch, len(times) * steps * self.batch // self.length
-
-    @property
-    def full_from(self) -> int:
-        """The step from which on each point is visited as often as it ever is."""
-        return self.offsets[-1] * self.batch
-
-
-def order_of(
-    schedule: PipelineSchedule,
-    mapping: Sequence[Sequence[int]],
-    training: bool,
-    batch_serialization_iterations: int = 1,
-) -> Order:
-    """The order of a schedule."""
-    way = [frozenset(ipus) for ipus in mapping]
-    if training:
-        way += reversed(way)
-    if schedule is PipelineSchedule.Grouped:
-        offsets = tuple(range(len(way)))
-    elif schedule is PipelineSchedule.Interleaved:
-        offsets = _rotations(way)
-    else:
-        offsets = (0,)
-    return Order(len(way), offsets, batch_serialization_iterations)
-
-
-def overlap_length(schedule: PipelineSchedule, mapping: Sequence[int | Sequence[int]], training: bool) -> int:
-    """What the number of micro-batches of a pipeline must be a multiple of, by the IPU or IPUs of each stage.
-
-    For `Grouped` it is the number of stages, twice in training; for `Interleaved` how many rotations of the list of IPUs
-    overlap without using an IPU twice at a time; for `Sequential` 1.
-    """
-    groups = [[item] if isinstance(item, int) else list(item) for item in mapping]
-    return order_of(schedule, groups, training).multiple
-
-
-def _rotations(way: Sequence[frozenset[int]]) -> tuple[int, ...]:
-    """The rotations of a circular way that share no IPU in any step, chosen greedily from 0 on."""
-    length = len(way)
-    # Two of them share none if their difference does, so each difference is looked at once.
-    apart = [all(way[at].isdisjoint(way[(at + by) % length]) for at in range(length)) for by in range(length)]
-    chosen = [0]
-    for rotation in range(1, length):
-        if all(apart[rotation - other] for other in chosen):
-            chosen.append(rotation)
-    return tuple(chosen)
