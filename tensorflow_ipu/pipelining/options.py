@@ -98,21 +98,6 @@ class PipelineStageOptions:
         return f"PipelineStageOptions({', '.join(fields)})"
 
 
-@dataclass(frozen=True)
-class PipelineOptions:
-    """What tunes hardware alone, as given to `pipeline`: checked and recorded, of no effect in the emulator."""
-
-    forward_propagation_stages_poplar_options: tuple[PipelineStageOptions, ...] | None
-    backward_propagation_stages_poplar_options: tuple[PipelineStageOptions, ...] | None
-    weight_update_poplar_options: PipelineStageOptions | None
-    offload_weight_update_variables: bool | None
-    replicated_optimizer_state_sharding: bool | None
-    offload_activations: bool | None
-    offload_gradient_accumulation_buffers: bool | None
-    replicated_weight_sharding: bool | None
-    offload_weights: bool | None
-
-
 def _note_stage_options(name: str, value: object, faults: Faults) -> None:
     if value is not None and not isinstance(value, (list, tuple)):
         faults.add(TypeError, f"`{name}` must be a list of `PipelineStageOptions`, but is {value!r}")
@@ -151,34 +136,40 @@ def check_fields(options: DataclassInstance, faults: Faults) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedOptions:
-    """The options of `pipeline` that Keras models take too, under the same names and with the same defaults."""
+class PipelineOptions:
+    """What tunes hardware alone, as given to `pipeline`: checked and recorded, of no effect in the emulator."""
 
-    accumulate_outfeed_dtype: DTypeOf = field(default=None, metadata={**PER_VARIABLE, "unset": "that of each result"})
-    backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = field(
-        default=None, metadata=_STAGES
-    )
-    continuous_weight_updates: bool = False
     forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = field(
         default=None, metadata=_STAGES
     )
+    backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = field(
+        default=None, metadata=_STAGES
+    )
+    weight_update_poplar_options: PipelineStageOptions | None = field(
+        default=None, metadata={"check": _note_update_options}
+    )
+    offload_weight_update_variables: bool | None = field(default=None, metadata=CHOICE)
+    replicated_optimizer_state_sharding: bool | None = field(default=False, metadata=CHOICE)
+    offload_activations: bool | None = field(default=None, metadata=CHOICE)
+    offload_gradient_accumulation_buffers: bool | None = field(default=None, metadata=CHOICE)
+    replicated_weight_sharding: bool | None = field(default=None, metadata=CHOICE)
+    offload_weights: bool | None = field(default=None, metadata=CHOICE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedOptions(PipelineOptions):
+    """The options of `pipeline` that Keras models take too, under the same names and with the same defaults."""
+
+    accumulate_outfeed_dtype: DTypeOf = field(default=None, metadata={**PER_VARIABLE, "unset": "that of each result"})
+    continuous_weight_updates: bool = False
     gradient_accumulation_dtype: DTypeOf = field(default=None, metadata=PER_VARIABLE)
     gradient_accumulation_for_captured_grads: bool = True
     name: str | None = None
-    offload_activations: bool | None = field(default=None, metadata=CHOICE)
-    offload_gradient_accumulation_buffers: bool | None = field(default=None, metadata=CHOICE)
-    offload_weight_update_variables: bool | None = field(default=None, metadata=CHOICE)
-    offload_weights: bool | None = field(default=None, metadata=CHOICE)
     phase_liveness: Liveness | None = field(default=None, metadata={"unset": "phases leave the chip after each"})
     pipeline_schedule: PipelineSchedule | PhasedExecution | None = field(
         default=None, metadata={"unset": "PipelineSchedule.Grouped"}
     )
     recomputation_mode: RecomputationMode | None = field(default=None, metadata={"unset": "nothing is recomputed"})
-    replicated_optimizer_state_sharding: bool | None = field(default=False, metadata=CHOICE)
-    replicated_weight_sharding: bool | None = field(default=None, metadata=CHOICE)
-    weight_update_poplar_options: PipelineStageOptions | None = field(
-        default=None, metadata={"check": _note_update_options}
-    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -206,7 +197,7 @@ class Arguments(SharedOptions):
     multiple: int = field(init=False)  # What the count is to be a multiple of.
     known_count: int | None = field(init=False)  # None where the run alone knows the count or has to refuse it.
     mapping: plan_arguments.Mapping = field(init=False)
-    schedule: Pipelined | Phased = field(init=False)
+    schedule: plan_arguments.Schedule = field(init=False)
     recomputation: RecomputationMode | None = field(init=False)
     infeed: IPUInfeedQueue | None = field(init=False)
     results: Results = field(init=False)
@@ -245,10 +236,10 @@ class Arguments(SharedOptions):
             )
         stages = _stages(self.computational_stages, faults)
         mapping = self._mapping(stages, schedule, faults)
-        mode = self.recomputation_mode if plan_arguments.is_mode(self.recomputation_mode, faults) else None
+        mode = None
         if schedule is not None:
             schedule.check(mapping, self.training, serialization, faults, "pipeline_schedule")
-            mode = schedule.checked_mode(mode, self.training, faults)
+            mode = schedule.checked_mode(self.recomputation_mode, self.training, faults)
         if self.training and not callable(self.optimizer_function):
             faults.add(TypeError, f"`optimizer_function` must be a function, but is {self.optimizer_function!r}")
         self._check_queues(faults)
@@ -274,11 +265,12 @@ class Arguments(SharedOptions):
 
     def recorded(self) -> PipelineOptions:
         """Returns the options that tune hardware alone."""
-        given = (getattr(self, each.name) for each in fields(PipelineOptions))
-        values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in given]
-        return PipelineOptions(*values)
+        given: dict[str, Any] = {option.name: getattr(self, option.name) for option in fields(PipelineOptions)}
+        return PipelineOptions(
+            **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+        )
 
-    def _schedule(self, faults: Faults) -> Pipelined | Phased | None:
+    def _schedule(self, faults: Faults) -> plan_arguments.Schedule | None:
         """Returns the schedule with its liveness; records what is wrong with them."""
         schedule, liveness = self.pipeline_schedule, self.phase_liveness
         if schedule is None:
@@ -303,7 +295,7 @@ class Arguments(SharedOptions):
     def _mapping(
         self,
         stages: tuple[tuple[Callable[..., Nested], ...], ...] | None,
-        schedule: Pipelined | Phased | None,
+        schedule: plan_arguments.Schedule | None,
         faults: Faults,
     ) -> plan_arguments.Mapping | None:
         value: object = self.device_mapping

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tensorflow_ipu._base.checks import Faults, note_bool
-from tensorflow_ipu.pipelining.schedule import plan_arguments
+from tensorflow_ipu._base.checks import Faults
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.plan import (
     Backward,
@@ -24,7 +23,7 @@ from tensorflow_ipu.pipelining.schedule.plan import (
     Task,
     Update,
 )
-from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping
+from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping, Schedule
 
 
 def serial_phases_plan(
@@ -86,18 +85,9 @@ def _checked_plan(
     faults = Faults()
     if not isinstance(liveness, Liveness):
         faults.add(TypeError, f"`liveness` must be a `Liveness`, but is {liveness!r}")
-    plan_arguments.checked_count("micro_batches", micro_batches, faults)
-    plan_arguments.checked_count("repeat_count", repeat_count, faults)
-    note_bool("training", training, faults)
-    full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
-    if full and not full[0]:
-        faults.add(ValueError, "`device_mapping` is empty; name the IPUs of each phase")
-    phased = Phased(execution, liveness)
-    if full:
-        phased.check(full[0], training, 1, faults)
-    faults.raise_any()
-    assert full is not None
-    return phased.plan(full, micro_batches, training=training, repeat_count=repeat_count)
+    return Phased(execution, liveness).checked_plan(
+        device_mapping, micro_batches, training=training, repeat_count=repeat_count, faults=faults
+    )
 
 
 def _serial_faults(mapping: Mapping) -> Iterator[str]:
@@ -139,17 +129,13 @@ _SAVE_BEFORE, _LOAD, _COMPUTE, _SAVE = range(4)
 
 
 @dataclass(frozen=True)
-class Phased:
+class Phased(Schedule):
     """Schedules stages as phases, each of which has its IPUs for itself."""
 
-    enough: ClassVar[int] = 2  # So many micro-batches have a steady section.
+    enough: ClassVar[int] = 2
 
     value: PhasedExecution
     liveness: Liveness = Liveness.OffChipAfterEachPhase
-
-    @property
-    def name(self) -> str:
-        return self.value.name
 
     def default_mapping(self, parts: Sequence[int], batch_serialization_iterations: int) -> Mapping:
         """Returns the IPUs of phases of so many parts: one group of IPUs, or two in turns."""
@@ -157,29 +143,23 @@ class Phased:
         return self.value.default_mapping(parts)
 
     def multiple(self, mapping: Mapping, training: bool) -> int:
-        """Returns what the number of micro-batches must be a multiple of: 1, so any number will do."""
+        """Returns 1: phases run any number of micro-batches."""
         del mapping, training
         return 1
 
-    def check(
-        self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str = "schedule"
-    ) -> None:
-        """Records faults if phases do not support the other arguments; `name` is the schedule's argument."""
-        del training
+    def check(self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str) -> None:
         find_faults = _serial_faults if self.value is PhasedExecution.Serial else _parallel_faults
         for fault in find_faults(mapping or ()):
             faults.add(ValueError, fault)
-        plan_arguments.check_serialization(self.value, batch, faults, name)
+        super().check(mapping, training, batch, faults, name)
 
-    def checked_mode(self, mode: RecomputationMode | None, training: bool, faults: Faults) -> None:
-        """Records a fault of any recomputation mode."""
-        del training
-        if mode is not None:
-            faults.add(
-                NotImplementedError,
-                f"`recomputation_mode` is {mode} and `pipeline_schedule` is {self.value}: a phase keeps its activations off"
-                " the chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
-            )
+    def _supported(self, mode: RecomputationMode, faults: Faults) -> RecomputationMode:
+        faults.add(
+            NotImplementedError,
+            f"`recomputation_mode` is {mode} and `pipeline_schedule` is {self.value}: a phase keeps its activations off"
+            " the chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
+        )
+        return mode
 
     def plan(
         self,
@@ -187,11 +167,10 @@ class Phased:
         micro_batches: int,
         *,
         training: bool,
-        mode: RecomputationMode | None = None,
+        mode: RecomputationMode | None,
         repeat_count: int,
         batch: int = 1,
     ) -> Plan:
-        """Plans phases of arguments that were checked."""
         del mode, batch
         mapping, concurrent = full
         phases = range(len(mapping))

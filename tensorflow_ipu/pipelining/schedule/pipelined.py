@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tensorflow_ipu._base.checks import Faults, is_int, note_bool
+from tensorflow_ipu._base.checks import Faults, is_int
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.plan import (
@@ -22,7 +22,7 @@ from tensorflow_ipu.pipelining.schedule.plan import (
     Task,
     Update,
 )
-from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping
+from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping, Schedule
 
 
 @dataclass(frozen=True)
@@ -138,49 +138,28 @@ def pipeline_plan(
     """
     faults = Faults()
     plan_arguments.checked_count("stages", stages, faults, plan_arguments.MOST_STAGES)
-    for name, value in (
-        ("micro_batches", micro_batches),
-        ("repeat_count", repeat_count),
-        ("batch_serialization_iterations", batch_serialization_iterations),
-    ):
-        plan_arguments.checked_count(name, value, faults)
     if stages == 1:
         faults.add(ValueError, "`stages` is 1; a pipeline has at least two, `sharded_plan` plans a single one")
-    counts = {"micro_batches": micro_batches, "batch_serialization_iterations": batch_serialization_iterations}
-    plan_arguments.checked_product(counts, faults)
-    note_bool("training", training, faults)
-    if device_mapping is None and is_int(stages) and stages <= plan_arguments.MOST_STAGES:
+    counted = is_int(stages) and stages <= plan_arguments.MOST_STAGES
+    if device_mapping is None and counted:
         serialized = plan_arguments.is_serialized(batch_serialization_iterations)
         device_mapping = [0] * stages if serialized else list(range(stages))
-    full = None
-    if device_mapping is not None:
-        full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
-    if full and is_int(stages) and len(full[0]) != stages:
+    elif counted and isinstance(device_mapping, list | tuple) and len(device_mapping) != stages:
         faults.add(
             ValueError,
-            f"`device_mapping` has {len(full[0])} items and `stages` is {stages}; each stage needs its IPU",
+            f"`device_mapping` has {len(device_mapping)} items and `stages` is {stages}; each stage needs its IPU",
         )
-    pipelined = None
-    if isinstance(schedule, PipelineSchedule):
-        pipelined = Pipelined(schedule)
-        pipelined.check(full and full[0], training, batch_serialization_iterations, faults, "schedule")
-    else:
+    if not isinstance(schedule, PipelineSchedule):
         faults.add(TypeError, f"`schedule` must be a `PipelineSchedule`, but is {schedule!r}")
-    mode = recomputation_mode if plan_arguments.is_mode(recomputation_mode, faults) else None
-    if pipelined is not None:
-        mode = pipelined.checked_mode(mode, training, faults)
-    faults.raise_any()
-    assert full is not None
-    assert pipelined is not None
-    multiple = pipelined.multiple(full[0], training)
-    plan_arguments.check_multiple(micro_batches, multiple, pipelined.name, stages, training)
-    return pipelined.plan(
-        full,
-        micro_batches * batch_serialization_iterations,
+        schedule = PipelineSchedule.Sequential
+    return Pipelined(schedule).checked_plan(
+        device_mapping,
+        micro_batches,
         training=training,
-        mode=mode,
+        mode=recomputation_mode,
         repeat_count=repeat_count,
         batch=batch_serialization_iterations,
+        faults=faults,
     )
 
 
@@ -201,33 +180,24 @@ def sharded_plan(
       TypeError: An argument is of the wrong type.
       NotImplementedError: The recomputation mode is not one of `PipelineSchedule.Sequential`.
     """
-    faults = Faults()
-    plan_arguments.checked_count("micro_batches", micro_batches, faults)
-    plan_arguments.checked_count("repeat_count", repeat_count, faults)
-    note_bool("training", training, faults)
-    full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
-    if full and not full[0]:
-        faults.add(ValueError, "`device_mapping` is empty; name the IPU of each shard")
-    pipelined = Pipelined(PipelineSchedule.Sequential)
-    mode = recomputation_mode if plan_arguments.is_mode(recomputation_mode, faults) else None
-    mode = pipelined.checked_mode(mode, training, faults)
-    faults.raise_any()
-    assert full is not None
-    plan = pipelined.plan(full, micro_batches, training=training, mode=mode, repeat_count=repeat_count)
+    plan = Pipelined(PipelineSchedule.Sequential).checked_plan(
+        device_mapping,
+        micro_batches,
+        training=training,
+        mode=recomputation_mode,
+        repeat_count=repeat_count,
+        faults=Faults(),
+    )
     return replace(plan, name="Sharded")
 
 
 @dataclass(frozen=True)
-class Pipelined:
-    """Schedules stages that stay on their IPUs, by a `PipelineSchedule`."""
+class Pipelined(Schedule):
+    """Schedules stages that stay on their IPUs."""
 
-    enough: ClassVar[int] = 4  # So many times `multiple` micro-batches have a steady section.
+    enough: ClassVar[int] = 4
 
     value: PipelineSchedule
-
-    @property
-    def name(self) -> str:
-        return self.value.name
 
     def default_mapping(self, parts: Sequence[int], batch_serialization_iterations: int) -> Mapping:
         """Returns the IPUs of stages of so many parts: one after the other, or IPU 0 if batches are serialized."""
@@ -237,12 +207,10 @@ class Pipelined:
         return tuple(tuple(range(end - width, end)) for end, width in zip(ends, parts, strict=True))
 
     def multiple(self, mapping: Mapping, training: bool) -> int:
-        """Returns what the number of micro-batches must be a multiple of."""
         return order_of(self.value, mapping, training).multiple
 
     def check(self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str) -> None:
-        """Records faults if the schedule, the argument `name`, does not support the other arguments."""
-        plan_arguments.check_serialization(self.value, batch, faults, name)
+        super().check(mapping, training, batch, faults, name)
         ipus = [ipu for parts in mapping or () for ipu in parts]
         plain = [parts[0] if len(parts) == 1 else list(parts) for parts in mapping or ()]
         if plan_arguments.is_serialized(batch) and len(set(ipus)) > 1:
@@ -259,18 +227,17 @@ class Pipelined:
                 f" only, but IPU {shared[0]} has several; use `PipelineSchedule.Grouped`, or an IPU a stage",
             )
 
-    def checked_mode(self, mode: RecomputationMode | None, training: bool, faults: Faults) -> RecomputationMode | None:
-        """Returns the mode that is used, never `Auto`; records a fault if the schedule does not support it."""
+    def _supported(self, mode: RecomputationMode, faults: Faults) -> RecomputationMode:
         supported = plan_arguments.SUPPORTED_MODES[self.value]
         if mode is RecomputationMode.Auto:
-            mode = supported[0]
-        elif mode is not None and mode not in supported:
+            return supported[0]
+        if mode not in supported:
             faults.add(
                 NotImplementedError,
                 f"`recomputation_mode` is {mode.name}, which {self.name} does not support; use"
                 f" {' or '.join(f'`{choice.name}`' for choice in (RecomputationMode.Auto, *supported))}",
             )
-        return mode if training else None
+        return mode
 
     def plan(
         self,
@@ -282,7 +249,6 @@ class Pipelined:
         repeat_count: int,
         batch: int = 1,
     ) -> Plan:
-        """Plans a pipeline of arguments that were checked."""
         mapping, concurrent = full
         order = order_of(self.value, mapping, training, batch)
         work = _Work(self.value, order, mapping, concurrent, training, mode)

@@ -1,14 +1,19 @@
-"""Checks of what a plan is asked for; all faults of a call are reported together."""
+"""Checks of the arguments of plans, and what all schedules answer; all faults of a call are reported together."""
 
 from __future__ import annotations
 
 import math
 import sys
-from typing import Any, TypeGuard
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tensorflow_ipu._base.checks import Faults, is_int
+from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu._base.environment import MOST_IPUS
 from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, RecomputationMode
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.pipelining.schedule.plan import Plan
 
 # The modes that a schedule supports; the first one is its `Auto`.
 SUPPORTED_MODES: dict[PipelineSchedule, tuple[RecomputationMode, ...]] = {
@@ -85,25 +90,6 @@ def is_serialized(batch_serialization_iterations: object) -> bool:
     return is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
 
 
-def check_serialization(
-    schedule: PipelineSchedule | PhasedExecution, batch_serialization_iterations: int, faults: Faults, name: str
-) -> None:
-    """Records a fault if batches are serialized and the schedule, the argument `name`, is not Sequential."""
-    if is_serialized(batch_serialization_iterations) and schedule is not PipelineSchedule.Sequential:
-        faults.add(
-            NotImplementedError,
-            f"`batch_serialization_iterations` is {batch_serialization_iterations} and `{name}` is {schedule.name};"
-            " batches can be serialised with `PipelineSchedule.Sequential` only",
-        )
-
-
-def is_mode(mode: object, faults: Faults) -> TypeGuard[RecomputationMode]:
-    """Returns True for a recomputation mode, and False for None; records a fault of anything else."""
-    if mode is not None and not isinstance(mode, RecomputationMode):
-        faults.add(TypeError, f"`recomputation_mode` must be a `RecomputationMode` or None, but is {mode!r}")
-    return isinstance(mode, RecomputationMode)
-
-
 def check_multiple(micro_batches: int, multiple: int, schedule: str, stages: int, training: bool) -> None:
     """Raises an error if a number of micro-batches would leave the last cycle of a pipeline unfinished."""
     if micro_batches % multiple == 0:
@@ -130,3 +116,90 @@ def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int 
         ". It is called `micro_batches`, `gradient_accumulation_count`, `gradient_accumulation_steps_per_replica` or"
         " `steps_per_execution`, depending on what you call"
     )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Answers for a schedule: what it supports of a pipeline's other arguments, and its plans."""
+
+    enough: ClassVar[int]  # So many times `multiple` micro-batches have a steady section.
+
+    value: PipelineSchedule | PhasedExecution
+
+    @property
+    def name(self) -> str:
+        return self.value.name
+
+    def default_mapping(self, parts: Sequence[int], batch_serialization_iterations: int) -> Mapping:
+        """Returns the IPUs of stages of so many parts."""
+        raise NotImplementedError
+
+    def multiple(self, mapping: Mapping, training: bool) -> int:
+        """Returns what the number of micro-batches must be a multiple of."""
+        raise NotImplementedError
+
+    def check(self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str) -> None:
+        """Records faults if the schedule, the argument `name`, does not support the other arguments."""
+        del mapping, training
+        if is_serialized(batch) and self.value is not PipelineSchedule.Sequential:
+            faults.add(
+                NotImplementedError,
+                f"`batch_serialization_iterations` is {batch} and `{name}` is {self.name}; batches can be serialised with"
+                " `PipelineSchedule.Sequential` only",
+            )
+
+    def checked_mode(self, mode: object, training: bool, faults: Faults) -> RecomputationMode | None:
+        """Returns the recomputation mode that is used, never `Auto`; records a fault if it is not supported."""
+        if mode is None:
+            return None
+        if isinstance(mode, RecomputationMode):
+            used = self._supported(mode, faults)
+            return used if training else None
+        faults.add(TypeError, f"`recomputation_mode` must be a `RecomputationMode` or None, but is {mode!r}")
+        return None
+
+    def _supported(self, mode: RecomputationMode, faults: Faults) -> RecomputationMode:
+        raise NotImplementedError
+
+    def plan(
+        self,
+        full: FullMapping,
+        micro_batches: int,
+        *,
+        training: bool,
+        mode: RecomputationMode | None,
+        repeat_count: int,
+        batch: int = 1,
+    ) -> Plan:
+        """Makes a plan of arguments that were checked."""
+        raise NotImplementedError
+
+    def checked_plan(
+        self,
+        device_mapping: object,
+        micro_batches: int,
+        *,
+        training: bool,
+        mode: RecomputationMode | None = None,
+        repeat_count: int,
+        batch: int = 1,
+        faults: Faults,
+    ) -> Plan:
+        """Checks arguments, raises all faults, and makes the plan. A mapping of None is a fault that is recorded."""
+        counts = {"micro_batches": micro_batches, "batch_serialization_iterations": batch}
+        for name, count in {**counts, "repeat_count": repeat_count}.items():
+            checked_count(name, count, faults)
+        checked_product(counts, faults)
+        note_bool("training", training, faults)
+        full = None if device_mapping is None else checked_mapping("device_mapping", device_mapping, faults)
+        if full and not full[0]:
+            faults.add(ValueError, "`device_mapping` is empty; name the IPU of each stage")
+        self.check(full and full[0], training, batch, faults, "schedule")
+        used = self.checked_mode(mode, training, faults)
+        faults.raise_any()
+        assert full is not None
+        multiple = self.multiple(full[0], training)
+        check_multiple(micro_batches, multiple, self.name, len(full[0]), training)
+        return self.plan(
+            full, micro_batches * batch, training=training, mode=used, repeat_count=repeat_count, batch=batch
+        )
