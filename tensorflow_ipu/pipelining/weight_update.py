@@ -54,7 +54,7 @@ _EXCLUDED = {
 class OptimizerFunctionOutput:
     """An optimizer, and the loss that it is to minimise; each attribute is checked when it is set."""
 
-    __slots__ = tuple(_ATTRIBUTES)
+    __slots__ = (*_ATTRIBUTES, "__dict__", "__weakref__")  # Subclasses and users may set others.
 
     opt: Optimizer
     loss: tf.Tensor
@@ -104,6 +104,9 @@ class OptimizerFunctionOutput:
             setattr(self, name, given[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, self._checked(name, value) if name in _ATTRIBUTES else value)
+
+    def _checked(self, name: str, value: Any) -> Any:
         words, kinds = _ATTRIBUTES[name]
         if name == "opt" and not isinstance(value, tf.compat.v1.train.Optimizer) and not _is_keras(value):
             words, kinds = "a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`", ()
@@ -116,7 +119,7 @@ class OptimizerFunctionOutput:
         fault = self._fault(name) if name not in ("opt", "loss") and value else None
         if fault:
             raise ValueError(f"`{_NAME}.{name}` {fault}")
-        super().__setattr__(name, value)
+        return value
 
     @property
     def is_keras(self) -> bool:

@@ -212,3 +212,5 @@ def test_the_output_of_an_optimizer_function_is_checked(kind, words, keras, argu
     output = OptimizerFunctionOutput(tf.keras.optimizers.SGD(), tf.constant(1.0), **TAPED)
     with pytest.raises(ValueError, match="variables"):
         output.variables = [3]  # pyright: ignore[reportAttributeAccessIssue]  # Wrong on purpose.
+    output.remark = "a subclass or a user may set others"  # pyright: ignore[reportAttributeAccessIssue]
+    assert (vars(output), output.apply_gradients_kwargs) == ({"remark": output.remark}, {})  # pyright: ignore[reportAttributeAccessIssue]
