@@ -20,8 +20,8 @@ from tensorflow_ipu.pipelining import (
     parse_instruction,
     pipeline_plan,
 )
-from tensorflow_ipu.pipelining.schedule.plan import micro_batch_of, shifted, stage_letters
 from tensorflow_ipu.pipelining.schedule.pipelined import order_of
+from tensorflow_ipu.pipelining.schedule.plan import micro_batch_of, shifted, stage_letters
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 
