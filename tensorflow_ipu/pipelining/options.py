@@ -265,10 +265,11 @@ class Arguments(SharedOptions):
 
     def recorded(self) -> PipelineOptions:
         """Returns the options that tune hardware alone."""
-        given: dict[str, Any] = {option.name: getattr(self, option.name) for option in fields(PipelineOptions)}
-        return PipelineOptions(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-        )
+        given = {option.name: getattr(self, option.name) for option in fields(PipelineOptions)}
+        kept: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        }
+        return PipelineOptions(**kept)
 
     def _schedule(self, faults: Faults) -> plan_arguments.Schedule | None:
         """Returns the schedule with its liveness; records what is wrong with them."""
