@@ -47,9 +47,12 @@ ON_DEMAND = "analysis"
 ROOMS = {
     "pipelining": layers(
         "schedule",
-        "stages",
-        "weight_update",
+        "stage_graphs",
+        "traced_stage",
+        "execution weight_update",
         "options",
+        "stages",
+        "instructions",
         "program",
         "_pipeline",
         "__init__",

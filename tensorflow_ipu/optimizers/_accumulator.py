@@ -87,7 +87,7 @@ def check_sharding(given: Any, faults: Faults) -> None:
 
 
 def scale_of(optimizer: object, loss: tf.Tensor) -> tf.Tensor | None:
-    """What a class of the user's multiplies losses by in `get_gradients`, as those of 2021 do; None for all others."""
+    """Returns what a class of the user's multiplies losses by in `get_gradients`, as those of 2021 do; None for all others."""
     method = getattr(optimizer, "get_gradients", None)
     package = "" if method is None else method.__module__.partition(".")[0]
     if method is None or package in ("tensorflow", "tensorflow_ipu", "tf_keras"):
@@ -97,7 +97,7 @@ def scale_of(optimizer: object, loss: tf.Tensor) -> tf.Tensor | None:
 
 
 def checked_method(name: str, value: object, faults: Faults) -> GradientAccumulationReductionMethod:
-    """The reduction method that an argument says."""
+    """Parses the argument of a reduction method."""
     try:
         return GradientAccumulationReductionMethod.parse(value)
     except ValueError as exc:
@@ -109,7 +109,7 @@ def checked_options(
     given: AccumulationOptions,
     reduction_method: GradientAccumulationReductionMethod | str = GradientAccumulationReductionMethod.SUM,
 ) -> AccumulationOptions:
-    """Options that a constructor was given, with its reduction method, which may be a name."""
+    """Checks the options of a constructor and its reduction method, which may be a name."""
     faults = Faults()
     num_mini_batches, dtype = given.num_mini_batches, given.dtype
     if not is_int(num_mini_batches):
@@ -146,7 +146,7 @@ def _weighted(
     total: Callable[[], tf.Tensor],
     value: tf.Tensor,
 ) -> tuple[tf.Tensor | None, tf.Tensor]:
-    """The total, where it has to be multiplied, and the gradient that is to be added to it, each times its factor."""
+    """Returns the total if it has to be multiplied, and the gradient to add to it, each times its factor."""
     if method is GradientAccumulationReductionMethod.SUM:
         return None, value
     # float32 counts to 2^24. In float16 itself, n + 1 would be n from 2048 on; in bfloat16 from 256 on.
@@ -163,7 +163,7 @@ def _weighted(
 def accumulated(
     total: tf.Tensor, gradient: tf.Tensor, index: Number, count: Number, method: GradientAccumulationReductionMethod
 ) -> tf.Tensor:
-    """What has accumulated after gradient number `index` of `count`."""
+    """Returns what has accumulated after gradient number `index` of `count`."""
     kept, added = _weighted(method, index, count, lambda: total, tf.cast(gradient, total.dtype))
     return (total if kept is None else kept) + added
 
@@ -178,7 +178,6 @@ class Accumulator:
         number: int,
         reduction: GradientAccumulationReductionMethod,
     ) -> None:
-        """Uses variables, all of them zero at first."""
         self._counter = counter
         self._totals = list(totals)
         self._number = number
@@ -186,7 +185,6 @@ class Accumulator:
 
     @property
     def totals(self) -> list[tf.Variable]:
-        """The variables in which it adds up."""
         return self._totals
 
     def step(self, gradients: Sequence[Gradient], update: Callable[[list[tf.Tensor]], Nested]) -> tf.Operation:

@@ -92,7 +92,7 @@ class IpuOptimizer(tf.compat.v1.train.Optimizer):
 
 
 def mean(gradients: Sequence[Gradient | None]) -> list[tf.Tensor | None]:
-    """The means of gradients over all replicas, in one meeting of theirs."""
+    """Returns the means of gradients over all replicas, by one exchange."""
     dense = [tf.convert_to_tensor(gradient) for gradient in gradients if gradient is not None]
     reduced = iter(reductions.all_reduce(dense, mean=True))
     return [None if gradient is None else next(reduced) for gradient in gradients]
@@ -100,7 +100,7 @@ def mean(gradients: Sequence[Gradient | None]) -> list[tf.Tensor | None]:
 
 @contextlib.contextmanager
 def as_they_are() -> Iterator[None]:
-    """A block in which optimizers take gradients as they are, where under a strategy they would add up the replicas'."""
+    """A block in which optimizers take gradients as they are; under a strategy they would add up those of the replicas."""
     around = tf.distribute.get_replica_context()
     if around is None or not tf.distribute.has_strategy():
         yield
@@ -149,7 +149,7 @@ class View:
 
 
 def _values(reduce_op: object, pairs: Iterable[tuple[Nested, object]], options: object = None) -> list[Nested]:
-    """The gradients as they are, where a strategy would reduce them."""
+    """Returns the gradients as they are; a strategy would reduce them."""
     del reduce_op, options
     return [value for value, _ in pairs]
 

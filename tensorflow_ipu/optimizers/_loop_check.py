@@ -53,7 +53,6 @@ def graph_of(function: str, graph: tf.Graph) -> graphs.FunctionGraph | None:
 
 
 def body_of(loop: tf.Operation) -> graphs.FunctionGraph | None:
-    """The graph of a loop's body."""
     return _part(loop, "body")
 
 
@@ -108,7 +107,7 @@ class _Loop:
         return None if first is None or step is None else (first, step)
 
     def _at_run(self, kind: str, operands: Sequence[tf.Tensor]) -> AtRun | None:
-        """The number where one counts up by 1 to a limit that the loop is given."""
+        """Returns the number if a counter goes up by 1 to a limit that is an input of the loop."""
         counter, limit = operands if kind.startswith("Less") else reversed(operands)
         line, at = self._line(counter), _position(_through(limit), self._condition.inputs)
         if line is None or line[1] != 1 or at is None or self._step(at) != 0 or self._initial[at].shape.rank != 0:
@@ -116,7 +115,7 @@ class _Loop:
         return AtRun(((at, kind.endswith("Equal") - line[0]),))
 
     def _step(self, at: int) -> int | None:
-        """By how much an iteration changes the carried value at this position."""
+        """Returns by how much an iteration changes the carried value at this position."""
         after = _through(self._body.outputs[at])
         if after is self._body.inputs[at]:
             return 0
@@ -132,7 +131,7 @@ class _Loop:
 
 
 def _iterations(kind: str, left: _Line, right: _Line, for_good: bool) -> float | None:
-    """For how many iterations a comparison of two lines holds."""
+    """Returns the number of iterations for which a comparison of two lines holds."""
     if kind.startswith("Greater"):
         left, right = right, left
     gap, change = right[0] - left[0] + kind.endswith("Equal"), right[1] - left[1]
@@ -147,7 +146,7 @@ def _part(loop: tf.Operation, name: str) -> graphs.FunctionGraph | None:
 
 
 def _through(tensor: tf.Tensor) -> tf.Tensor:
-    """The tensor that this one has its value from unchanged."""
+    """Returns the tensor from which this one has its value unchanged."""
     while tensor.op.type == "Identity" or (tensor.op.type == "Cast" and tensor.dtype.is_integer):
         tensor = tensor.op.inputs[0]
     return tensor
@@ -164,7 +163,7 @@ def _integer(value: np.ndarray | None) -> int | None:
 
 
 def _constant(tensor: tf.Tensor) -> np.ndarray | None:
-    """The value of a tensor as an array, if the graphs around say it; else None."""
+    """Returns the value of a tensor as an array if it is constant in the graphs around; else None."""
     value = tf.get_static_value(tensor)
     if value is not None or not hasattr(tensor, "graph"):
         return value
@@ -199,7 +198,7 @@ def note(optimizer: str, num_mini_batches: int) -> None:
 
 
 def _check(graph: graphs.FunctionGraph) -> None:
-    """Called with each graph that TensorFlow is about to make a function of."""
+    """Checks a graph of which TensorFlow is about to make a function."""
     # The loop may be in the function around, whose turn is yet to come.
     if not graphs.is_function(graphs.enclosing(graph)):
         with graph.as_default():
@@ -210,7 +209,7 @@ def _check(graph: graphs.FunctionGraph) -> None:
 def _outside_loops(
     graph: graphs.FunctionGraph, known: dict[int, list[_Demand]], building: graphs.FunctionGraph
 ) -> list[_Demand]:
-    """The demands of a graph and of the functions that it calls which are in no loop of theirs; checks the others."""
+    """Returns demands of a graph and of called functions that are in no loop of theirs; checks those that are in one."""
     if id(graph) in known:
         return known[id(graph)]
     found = known[id(graph)] = []
@@ -257,7 +256,7 @@ def _check_count(demands: list[_Demand], iterations: int | AtRun | None) -> None
 
 
 def _check_at_run(demands: list[_Demand], loop: tf.Operation, count: AtRun) -> None:
-    """Has the run check the number of iterations: the loop gets its limit from the check."""
+    """Lets the run check the number of iterations: the loop gets its limit from the check."""
     with tf.control_dependencies(None), tf.device(loop.device):
         most = [tf.cast(loop.inputs[at], tf.int64) + added for at, added in count.limits]
         iterations = tf.maximum(functools.reduce(tf.minimum, most), 0)
@@ -279,7 +278,7 @@ def _words(demand: _Demand) -> str:
 
 
 def _words_of_multiple(demand: _Demand) -> tuple[str, str]:
-    """The message where the number of iterations is no multiple: what comes before and after that number."""
+    """Returns the message for a number of iterations that is no multiple: what comes before and after the number."""
     return (
         f"{_words(demand)} in a loop of ",
         " iterations, which is no multiple of it: some would never be applied. Make the one a multiple of the other",

@@ -97,10 +97,9 @@ def accumulators_of(optimizer: Any) -> list[Variable]:
 
 
 def bytes_of(variable: Variable) -> int:
-    """The bytes of a variable."""
     return _bytes(variable, variable.dtype)
 
 
 def _bytes(tensor: Variable, dtype: DTypeLike, parts: int = 1) -> int:
-    """Of one of so many equal parts, the last of which is filled up."""
+    """Returns the bytes of one of so many equal parts of a tensor, the last of which is filled up."""
     return math.ceil(math.prod(tensor.shape) / parts) * tf.as_dtype(dtype).size  # pyright: ignore[reportArgumentType, reportCallIssue]  # Known.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from tensorflow_ipu.pipelining.schedule.check import PlanError, check_plan
 from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.phased import parallel_phases_plan, serial_phases_plan
-from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan, sharded_plan
+from tensorflow_ipu.pipelining.schedule.pipelined import overlap_length, pipeline_plan, sharded_plan
 from tensorflow_ipu.pipelining.schedule.plan import (
     Backward,
     Buffer,
@@ -24,7 +24,6 @@ from tensorflow_ipu.pipelining.schedule.plan import (
     Update,
     parse_instruction,
 )
-from tensorflow_ipu.pipelining.schedule.plan_arguments import overlap_length
 from tensorflow_ipu.pipelining.schedule.text import Table, plan_text
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from tensorflow_ipu.analysis.pipelines.report import report_of_pipeline
     from tensorflow_ipu.pipelining._pipeline import pipeline, recomputation_checkpoint
     from tensorflow_ipu.pipelining.options import PipelineOptions, PipelineStageOptions
-    from tensorflow_ipu.pipelining.program.build import TracedPipeline, last_pipeline, pipelines_of
+    from tensorflow_ipu.pipelining.program import TracedPipeline, last_pipeline, pipelines_of
     from tensorflow_ipu.pipelining.weight_update import OptimizerFunctionOutput
 
 # Plans need neither TensorFlow nor a model of the machine: what does is imported when it is used.
@@ -56,7 +55,7 @@ _HOLDERS = {
         "analysis.pipelines.report": "report_of_pipeline",
         "pipelining._pipeline": "pipeline recomputation_checkpoint",
         "pipelining.options": "PipelineOptions PipelineStageOptions",
-        "pipelining.program.build": "TracedPipeline last_pipeline pipelines_of",
+        "pipelining.program": "TracedPipeline last_pipeline pipelines_of",
         "pipelining.weight_update": "OptimizerFunctionOutput",
     }.items()
     for name in names.split()

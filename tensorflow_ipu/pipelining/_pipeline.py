@@ -118,7 +118,7 @@ def pipeline(
       FailedPreconditionError: Of `tf.errors`; the number of micro-batches is no such multiple.
     """
     given = locals()  # As they are in the signature.
-    from tensorflow_ipu.pipelining.program.build import build  # It takes time to import.
+    from tensorflow_ipu.pipelining.program import build  # It takes time to import.
 
     try:
         return build(Arguments(**given))
@@ -128,7 +128,7 @@ def pipeline(
 
 def recomputation_checkpoint(tensors: Nested, name: str | None = None) -> Nested:
     """Marks tensors, one or a structure, as stashed even where their stage recomputes, and returns the same tensors."""
-    from tensorflow_ipu.pipelining.stages.splitting import CHECKPOINT
+    from tensorflow_ipu.pipelining.stage_graphs import CHECKPOINT
 
     mark = {CHECKPOINT: tf.compat.v1.AttrValue(b=True)}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from tensorflow_ipu._base import poplar_options
-from tensorflow_ipu._base.checks import Faults, as_int, is_int, note_bool
+from tensorflow_ipu._base.checks import Faults, as_int, note_bool
 from tensorflow_ipu._base.tensors import note_dtype
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.feeds.iterator import queue_of
@@ -25,7 +24,8 @@ from tensorflow_ipu.pipelining.schedule.enums import (
     RecomputationMode,
     Results,
 )
-from tensorflow_ipu.pipelining.schedule.phased import check_groups
+from tensorflow_ipu.pipelining.schedule.phased import Phased
+from tensorflow_ipu.pipelining.schedule.pipelined import Pipelined
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -44,7 +44,7 @@ class PoplarOption(NamedTuple):
 
 
 class StageOptionsRecord(NamedTuple):
-    """What a `PipelineStageOptions` recorded, in the order in which it was given."""
+    """The options that a `PipelineStageOptions` recorded, in their order."""
 
     convolution_options: tuple[PoplarOption, ...]
     matmul_options: tuple[PoplarOption, ...]
@@ -98,21 +98,6 @@ class PipelineStageOptions:
         return f"PipelineStageOptions({', '.join(fields)})"
 
 
-@dataclass(frozen=True)
-class PipelineOptions:
-    """What tunes hardware alone, as given to `pipeline`: checked and recorded, of no effect in the emulator."""
-
-    forward_propagation_stages_poplar_options: tuple[PipelineStageOptions, ...] | None
-    backward_propagation_stages_poplar_options: tuple[PipelineStageOptions, ...] | None
-    weight_update_poplar_options: PipelineStageOptions | None
-    offload_weight_update_variables: bool | None
-    replicated_optimizer_state_sharding: bool | None
-    offload_activations: bool | None
-    offload_gradient_accumulation_buffers: bool | None
-    replicated_weight_sharding: bool | None
-    offload_weights: bool | None
-
-
 def _note_stage_options(name: str, value: object, faults: Faults) -> None:
     if value is not None and not isinstance(value, (list, tuple)):
         faults.add(TypeError, f"`{name}` must be a list of `PipelineStageOptions`, but is {value!r}")
@@ -151,34 +136,40 @@ def check_fields(options: DataclassInstance, faults: Faults) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SharedOptions:
-    """The options of `pipeline` that Keras models take too, under the same names and with the same defaults."""
+class PipelineOptions:
+    """What tunes hardware alone, as given to `pipeline`: checked and recorded, of no effect in the emulator."""
 
-    accumulate_outfeed_dtype: DTypeOf = field(default=None, metadata={**PER_VARIABLE, "unset": "that of each result"})
-    backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = field(
-        default=None, metadata=_STAGES
-    )
-    continuous_weight_updates: bool = False
     forward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = field(
         default=None, metadata=_STAGES
     )
+    backward_propagation_stages_poplar_options: Sequence[PipelineStageOptions] | None = field(
+        default=None, metadata=_STAGES
+    )
+    weight_update_poplar_options: PipelineStageOptions | None = field(
+        default=None, metadata={"check": _note_update_options}
+    )
+    offload_weight_update_variables: bool | None = field(default=None, metadata=CHOICE)
+    replicated_optimizer_state_sharding: bool | None = field(default=False, metadata=CHOICE)
+    offload_activations: bool | None = field(default=None, metadata=CHOICE)
+    offload_gradient_accumulation_buffers: bool | None = field(default=None, metadata=CHOICE)
+    replicated_weight_sharding: bool | None = field(default=None, metadata=CHOICE)
+    offload_weights: bool | None = field(default=None, metadata=CHOICE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedOptions(PipelineOptions):
+    """The options of `pipeline` that Keras models take too, under the same names and with the same defaults."""
+
+    accumulate_outfeed_dtype: DTypeOf = field(default=None, metadata={**PER_VARIABLE, "unset": "that of each result"})
+    continuous_weight_updates: bool = False
     gradient_accumulation_dtype: DTypeOf = field(default=None, metadata=PER_VARIABLE)
     gradient_accumulation_for_captured_grads: bool = True
     name: str | None = None
-    offload_activations: bool | None = field(default=None, metadata=CHOICE)
-    offload_gradient_accumulation_buffers: bool | None = field(default=None, metadata=CHOICE)
-    offload_weight_update_variables: bool | None = field(default=None, metadata=CHOICE)
-    offload_weights: bool | None = field(default=None, metadata=CHOICE)
     phase_liveness: Liveness | None = field(default=None, metadata={"unset": "phases leave the chip after each"})
     pipeline_schedule: PipelineSchedule | PhasedExecution | None = field(
         default=None, metadata={"unset": "PipelineSchedule.Grouped"}
     )
     recomputation_mode: RecomputationMode | None = field(default=None, metadata={"unset": "nothing is recomputed"})
-    replicated_optimizer_state_sharding: bool | None = field(default=False, metadata=CHOICE)
-    replicated_weight_sharding: bool | None = field(default=None, metadata=CHOICE)
-    weight_update_poplar_options: PipelineStageOptions | None = field(
-        default=None, metadata={"check": _note_update_options}
-    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -201,35 +192,29 @@ class Arguments(SharedOptions):
 
     # What follows from them, in the form in which it is used.
     training: bool = field(init=False)
-    serialized: bool = field(init=False)  # Whether several elements of the infeed take the place of a micro-batch.
     stages: tuple[tuple[Callable[..., Nested], ...], ...] = field(init=False)
     count: int | tf.Tensor = field(init=False)
     multiple: int = field(init=False)  # What the count is to be a multiple of.
     known_count: int | None = field(init=False)  # None where the run alone knows the count or has to refuse it.
     mapping: plan_arguments.Mapping = field(init=False)
-    schedule: PipelineSchedule | PhasedExecution = field(init=False)
+    schedule: plan_arguments.Schedule = field(init=False)
     recomputation: RecomputationMode | None = field(init=False)
-    liveness: Liveness = field(init=False)
     infeed: IPUInfeedQueue | None = field(init=False)
     results: Results = field(init=False)
     method: GradientAccumulationReductionMethod = field(init=False)
 
     def __post_init__(self) -> None:
-        """Checks the arguments, and raises all faults at once."""
+        faults = Faults()
         serialization = self.batch_serialization_iterations
-        serialized = is_int(serialization) and serialization > 1
-        omitted = PipelineSchedule.Sequential if serialized else PipelineSchedule.Grouped
         source = self.infeed_queue
         results = Results.SUM if self.accumulate_outfeed else Results.EACH
+        schedule = self._schedule(faults)
         vars(self).update(
             training=self.optimizer_function is not None,
-            serialized=serialized,
-            schedule=omitted if self.pipeline_schedule is None else self.pipeline_schedule,
-            liveness=self.phase_liveness or Liveness.OffChipAfterEachPhase,
+            schedule=schedule,
             infeed=queue_of(source) if isinstance(source, IPUIterator) else source,
             results=self.accumulate_outfeed if isinstance(self.accumulate_outfeed, Results) else results,
         )
-        faults = Faults()
         count = _count(self.gradient_accumulation_count, faults)
         method = GradientAccumulationReductionMethod.SUM
         if self.training:
@@ -238,7 +223,7 @@ class Arguments(SharedOptions):
         plan_arguments.checked_count("repeat_count", self.repeat_count, faults)
         counts = {"gradient_accumulation_count": count, "batch_serialization_iterations": serialization}
         plan_arguments.checked_product(counts, faults)
-        if self.serialized and method is not GradientAccumulationReductionMethod.SUM:
+        if plan_arguments.is_serialized(serialization) and method is not GradientAccumulationReductionMethod.SUM:
             faults.add(
                 ValueError,
                 "batch_serialization_iterations != 1 is only supported when `reduction_method` is SUM, but they are"
@@ -250,14 +235,11 @@ class Arguments(SharedOptions):
                 "`continuous_weight_updates` is not supported: weights are updated once a pass. Leave it False",
             )
         stages = _stages(self.computational_stages, faults)
-        mapping = self._mapping(stages, faults)
-        if isinstance(self.schedule, PhasedExecution) and mapping is not None:
-            check_groups(self.schedule, mapping, faults)
-        plan_arguments.checked_schedule(
-            self.schedule, mapping, self.training, serialization, faults, name="pipeline_schedule"
-        )
-        mode = plan_arguments.checked_recomputation(self.recomputation_mode, self.schedule, self.training, faults)
-        self._check_liveness(faults)
+        mapping = self._mapping(stages, schedule, faults)
+        mode = None
+        if schedule is not None:
+            schedule.check(mapping, self.training, serialization, faults, "pipeline_schedule")
+            mode = schedule.checked_mode(self.recomputation_mode, self.training, faults)
         if self.training and not callable(self.optimizer_function):
             faults.add(TypeError, f"`optimizer_function` must be a function, but is {self.optimizer_function!r}")
         self._check_queues(faults)
@@ -270,30 +252,58 @@ class Arguments(SharedOptions):
                     f"`{name}` has {len(options)} items, but there are {len(stages)} stages; give one for each",
                 )
         faults.raise_any()
-        multiple = 1
-        if mapping is not None and isinstance(self.schedule, PipelineSchedule):
-            multiple = plan_arguments.overlap_length(self.schedule, mapping, self.training)
+        assert mapping is not None
+        multiple = self.schedule.multiple(mapping, self.training)
         known = count if isinstance(count, int) and count % multiple == 0 else None
         vars(self).update(stages=stages, count=count, mapping=mapping, recomputation=mode, method=method)
         vars(self).update(multiple=multiple, known_count=known)
 
     @property
-    def full_mapping(self) -> tuple[plan_arguments.Mapping, tuple[bool, ...]]:
-        """The IPUs of each stage, and whether it was given as a list of parts."""
+    def full_mapping(self) -> plan_arguments.FullMapping:
+        """The IPUs of each stage, and whether it was passed as a list of parts."""
         return self.mapping, tuple(isinstance(stage, (list, tuple)) for stage in self.computational_stages)
 
     def recorded(self) -> PipelineOptions:
         """Returns the options that tune hardware alone."""
-        given = (getattr(self, each.name) for each in fields(PipelineOptions))
-        values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in given]
-        return PipelineOptions(*values)
+        given = {option.name: getattr(self, option.name) for option in fields(PipelineOptions)}
+        kept: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        }
+        return PipelineOptions(**kept)
+
+    def _schedule(self, faults: Faults) -> plan_arguments.Schedule | None:
+        """Returns the schedule with its liveness; records what is wrong with them."""
+        schedule, liveness = self.pipeline_schedule, self.phase_liveness
+        if schedule is None:
+            serialized = plan_arguments.is_serialized(self.batch_serialization_iterations)
+            schedule = PipelineSchedule.Sequential if serialized else PipelineSchedule.Grouped
+        if liveness is not None and not isinstance(liveness, Liveness):
+            faults.add(TypeError, f"`phase_liveness` must be a `Liveness` or None, but is {liveness!r}")
+        elif liveness is not None and not isinstance(schedule, PhasedExecution):
+            faults.add(
+                ValueError,
+                f"`phase_liveness` is {liveness} and `pipeline_schedule` is {schedule}: stages of a pipeline never"
+                " leave the chip; leave `phase_liveness` out, or use a `PhasedExecution`",
+            )
+        if isinstance(schedule, PhasedExecution):
+            return Phased(schedule, liveness or Liveness.OffChipAfterEachPhase)
+        if isinstance(schedule, PipelineSchedule):
+            return Pipelined(schedule)
+        words = "must be a `PipelineSchedule` or a `PhasedExecution`"
+        faults.add(TypeError, f"`pipeline_schedule` {words}, but is {schedule!r}")
+        return None
 
     def _mapping(
-        self, stages: tuple[tuple[Callable[..., Nested], ...], ...] | None, faults: Faults
+        self,
+        stages: tuple[tuple[Callable[..., Nested], ...], ...] | None,
+        schedule: plan_arguments.Schedule | None,
+        faults: Faults,
     ) -> plan_arguments.Mapping | None:
         value: object = self.device_mapping
         if value is None:
-            value = self._default_mapping([len(parts) for parts in stages or ()])
+            if schedule is None or stages is None:
+                return None
+            value = schedule.default_mapping(list(map(len, stages)), self.batch_serialization_iterations)
         elif not isinstance(value, (list, tuple)):
             faults.add(TypeError, f"device_mapping argument needs to be a list or a tuple, but is {value!r}")
             return None
@@ -317,29 +327,7 @@ class Arguments(SharedOptions):
                 return None
         return full[0]
 
-    def _default_mapping(self, widths: list[int]) -> plan_arguments.Mapping:
-        """The IPUs of stages of so many parts, where the user names none."""
-        if isinstance(self.schedule, PhasedExecution):
-            return self.schedule.default_mapping(widths)
-        ends = itertools.accumulate(widths)
-        return tuple(
-            tuple(0 if self.serialized else end - width + part for part in range(width))
-            for end, width in zip(ends, widths, strict=True)
-        )
-
-    def _check_liveness(self, faults: Faults) -> None:
-        liveness = self.phase_liveness
-        if liveness is not None and not isinstance(liveness, Liveness):
-            faults.add(TypeError, f"`phase_liveness` must be a `Liveness` or None, but is {liveness!r}")
-        elif liveness is not None and not isinstance(self.schedule, PhasedExecution):
-            faults.add(
-                ValueError,
-                f"`phase_liveness` is {liveness} and `pipeline_schedule` is {self.schedule}: stages of a pipeline never"
-                " leave the chip; leave `phase_liveness` out, or use a `PhasedExecution`",
-            )
-
     def _check_queues(self, faults: Faults) -> None:
-        """Records what is wrong with the queues, and with what is to go into the outfeed."""
         outfeed, mask = self.outfeed_queue, self.outfeed_mask
         queues = (("infeed_queue", self.infeed, IPUInfeedQueue), ("outfeed_queue", outfeed, IPUOutfeedQueue))
         for name, queue, kind in queues:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -16,57 +16,56 @@ from tensorflow_ipu._tensorflow.old_keras import take_over_slots
 from tensorflow_ipu.feeds import IPUOutfeedQueue
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext, GradientCaptureTape
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod, accumulation, update_memory
-from tensorflow_ipu.pipelining.stages.part import GraphFunction, StagePart, distinct
-from tensorflow_ipu.pipelining.stages.splitting import LossCaptureGraph
-from tensorflow_ipu.pipelining.stages.tracing import spec_of
+from tensorflow_ipu.pipelining.stage_graphs import LossCaptureGraph, StageGraph, spec_of
+from tensorflow_ipu.pipelining.traced_stage import Captured, GraphFunction, Pairs, TracedStage, distinct
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import DTypeOf, Number, Optimizer, Variable
 
 _NAME = "OptimizerFunctionOutput"
-_Set = TypeVar("_Set")  # What an attribute may be set to.
-_Kept = TypeVar("_Kept")
 
 
-class OptimizerKind(enum.Enum):
-    """Whose an optimizer is: of `tf.compat.v1.train`, or of a Keras."""
-
-    V1 = enum.auto()
-    KERAS = enum.auto()
-
-    @classmethod
-    def of(cls, optimizer: object) -> OptimizerKind | None:
-        """The kind of an optimizer; None for what is none."""
-        keras_optimizer: Any = tf.keras.optimizers.Optimizer
-        if isinstance(optimizer, (keras_optimizer, *old_keras.keras_2_optimizers())):
-            return cls.KERAS
-        return cls.V1 if isinstance(optimizer, tf.compat.v1.train.Optimizer) else None
+def _is_keras(optimizer: object) -> bool:
+    keras_optimizer: Any = tf.keras.optimizers.Optimizer
+    return isinstance(optimizer, (keras_optimizer, *old_keras.keras_2_optimizers()))
 
 
-class _Checked(Generic[_Set, _Kept]):
-    """An attribute of one of the `kinds`. `check` checks values as they are set, and returns what is kept."""
-
-    def __init__(self, check: Callable[[Any, _Set], _Kept], words: str, kinds: tuple[type, ...]) -> None:
-        self._check, self._words, self._kinds = check, words, kinds
-        self.__doc__ = check.__doc__
-
-    def __get__(self, owner: object, kind: object = None) -> _Kept:
-        found: Any = self if owner is None else vars(owner)[self._check.__name__]
-        return found
-
-    def __set__(self, owner: object, value: _Set) -> None:
-        name = self._check.__name__
-        if not isinstance(value, self._kinds):
-            raise TypeError(f"`{_NAME}.{name}` must be {self._words}, but is {value!r}")
-        vars(owner)[name] = self._check(owner, value)
-
-
-def _checked(words: str, *kinds: type) -> Callable[[Callable[[Any, _Set], _Kept]], _Checked[_Set, _Kept]]:
-    return lambda check: _Checked(check, words, kinds)
+# What the attributes of an `OptimizerFunctionOutput` must be.
+_ATTRIBUTES: dict[str, tuple[str, tuple[type, ...]]] = {
+    "opt": ("an optimizer", (object,)),
+    "loss": ("a `tf.Tensor`", (tf.Tensor,)),
+    "compute_gradients_args": ("a tuple", (tuple, NoneType)),
+    "compute_gradients_kwargs": ("a dict", (Mapping, NoneType)),
+    "apply_gradients_args": ("a tuple", (tuple, NoneType)),
+    "apply_gradients_kwargs": ("a dict", (Mapping, NoneType)),
+    "variables": ("a tuple or a list", (tuple, list, NoneType)),
+    "tape": ("a `tf.GradientTape`", (tf.GradientTape, NoneType)),
+    "gradient_capture_context": ("a `GradientCaptureContext`", (GradientCaptureContext, NoneType)),
+    "captured_gradient_outfeed": ("an `IPUOutfeedQueue`", (IPUOutfeedQueue, NoneType)),
+}
+# Of attributes that say the same: those that may not be set beside one.
+_EXCLUDED = {
+    "variables": ("tape",),
+    "tape": ("variables", "gradient_capture_context"),
+    "gradient_capture_context": ("tape",),
+}
 
 
 class OptimizerFunctionOutput:
     """An optimizer, and the loss that it is to minimise; each attribute is checked when it is set."""
+
+    __slots__ = (*_ATTRIBUTES, "__dict__", "__weakref__")  # Subclasses and users may set others.
+
+    opt: Optimizer
+    loss: tf.Tensor
+    compute_gradients_args: tuple[Any, ...]
+    compute_gradients_kwargs: dict[str, Any]
+    apply_gradients_args: tuple[Any, ...]
+    apply_gradients_kwargs: dict[str, Any]
+    variables: tuple[Variable, ...]
+    tape: tf.GradientTape | None
+    gradient_capture_context: GradientCaptureContext | None
+    captured_gradient_outfeed: IPUOutfeedQueue | None
 
     def __init__(
         self,
@@ -100,46 +99,35 @@ class OptimizerFunctionOutput:
           TypeError: A value is of a wrong kind.
           ValueError: Two values do not go together.
         """
-        # They are checked against each other.
-        vars(self).update(variables=(), tape=None, gradient_capture_context=None)
-        self.opt = opt
-        self.loss = loss
-        self.compute_gradients_args = compute_gradients_args
-        self.compute_gradients_kwargs = compute_gradients_kwargs
-        self.apply_gradients_args = apply_gradients_args
-        self.apply_gradients_kwargs = apply_gradients_kwargs
-        self.variables = variables
-        self.tape = tape
-        self.gradient_capture_context = gradient_capture_context
-        self.captured_gradient_outfeed = captured_gradient_outfeed
+        given = locals()
+        for name in _ATTRIBUTES:
+            setattr(self, name, given[name])
 
-    @property
-    def kind(self) -> OptimizerKind:
-        """Whose the optimizer is."""
-        kind = OptimizerKind.of(self.opt)
-        assert kind is not None
-        return kind
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, self._checked(name, value) if name in _ATTRIBUTES else value)
+
+    def _checked(self, name: str, value: Any) -> Any:
+        words, kinds = _ATTRIBUTES[name]
+        if name == "opt" and not isinstance(value, tf.compat.v1.train.Optimizer) and not _is_keras(value):
+            words, kinds = "a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`", ()
+        if not isinstance(value, kinds):
+            raise TypeError(f"`{_NAME}.{name}` must be {words}, but is {value!r}")
+        if name.endswith("kwargs"):
+            value = dict(value or {})
+        elif name.endswith(("args", "variables")):
+            value = tuple(value or ())
+        fault = self._fault(name) if name not in ("opt", "loss") and value else None
+        if fault:
+            raise ValueError(f"`{_NAME}.{name}` {fault}")
+        return value
 
     @property
     def is_keras(self) -> bool:
         """Whether the optimizer is one of Keras."""
-        return self.kind is not OptimizerKind.V1
-
-    @_checked("an optimizer", object)
-    def opt(self, value: Optimizer) -> Optimizer:
-        """The optimizer."""
-        if OptimizerKind.of(value) is None:
-            kinds = "a `tf.compat.v1.train` optimizer or a `tf.keras.optimizers.Optimizer`"
-            raise TypeError(f"`{_NAME}.opt` must be {kinds}, but is {value!r}")
-        return value
-
-    @_checked("a `tf.Tensor`", tf.Tensor)
-    def loss(self, value: tf.Tensor) -> tf.Tensor:
-        """The loss."""
-        return value
+        return _is_keras(self.opt)
 
     def differentiated(self) -> tf.Tensor:
-        """The loss, from which gradients come as large as an optimizer wants that scales losses, and divides them itself."""
+        """Returns the loss, with gradients scaled for an optimizer that scales losses, and divides gradients itself."""
         loss, optimizer = self.loss, self.opt
         if hasattr(optimizer, "get_unscaled_gradients"):
             scale = optimizer.get_scaled_loss(tf.ones((), loss.dtype))
@@ -149,93 +137,45 @@ class OptimizerFunctionOutput:
             return loss
         return tf.custom_gradient(lambda value: (tf.identity(value), lambda upstream: upstream * scale))(loss)
 
-    @_checked("a tuple", tuple, NoneType)
-    def compute_gradients_args(self, value: tuple[Any, ...] | None) -> tuple[Any, ...]:
-        """Positional arguments of `compute_gradients`."""
-        self._check_not_keras("compute_gradients_args", value)
-        return value or ()
-
-    @_checked("a dict", Mapping, NoneType)
-    def compute_gradients_kwargs(self, value: dict[str, Any] | None) -> dict[str, Any]:
-        """Keyword arguments of `compute_gradients`."""
-        self._check_not_keras("compute_gradients_kwargs", value)
-        return dict(value or {})
-
-    @_checked("a tuple", tuple, NoneType)
-    def apply_gradients_args(self, value: tuple[Any, ...] | None) -> tuple[Any, ...]:
-        """Positional arguments of `apply_gradients`."""
-        return value or ()
-
-    @_checked("a dict", Mapping, NoneType)
-    def apply_gradients_kwargs(self, value: dict[str, Any] | None) -> dict[str, Any]:
-        """Keyword arguments of `apply_gradients`."""
-        return dict(value or {})
-
-    @_checked("a tuple or a list", tuple, list, NoneType)
-    def variables(self, value: Sequence[Variable] | None) -> tuple[Variable, ...]:
-        """The variables to train; empty where the tape says, or nothing does."""
-        if value and not self.is_keras:
-            raise ValueError(
-                f"`{_NAME}.variables` goes with a Keras optimizer alone. For {self.opt!r}, write"
-                ' `compute_gradients_kwargs={"var_list": variables}`'
-            )
-        if value and self.tape is not None:
-            raise ValueError(f"`{_NAME}.variables` must be empty where `tape` is used, which says the same: give one")
-        return tuple(value or ())
-
-    @_checked("a `tf.GradientTape`", tf.GradientTape, NoneType)
-    def tape(self, value: tf.GradientTape | None) -> tf.GradientTape | None:
-        """The tape."""
-        if value is not None and not self.is_keras:
-            raise ValueError(f"`{_NAME}.tape` goes with a Keras optimizer alone, and `opt` is {self.opt!r}")
-        if value is not None and self.variables:
-            raise ValueError(f"`{_NAME}.tape` may not be used where `variables` is, which says the same: give one")
-        if value is not None and self.gradient_capture_context is not None:
-            raise ValueError(f"`{_NAME}.tape` may not be used where `gradient_capture_context` is: give one")
-        return value
-
-    @_checked("a `GradientCaptureContext`", GradientCaptureContext, NoneType)
-    def gradient_capture_context(self, value: GradientCaptureContext | None) -> GradientCaptureContext | None:
-        """The context that captures gradients."""
-        if value is not None and self.tape is not None:
-            raise ValueError(f"`{_NAME}.gradient_capture_context` may not be used where `tape` is: give one")
-        return value
-
-    @_checked("an `IPUOutfeedQueue`", IPUOutfeedQueue, NoneType)
-    def captured_gradient_outfeed(self, value: IPUOutfeedQueue | None) -> IPUOutfeedQueue | None:
-        """The queue of the captured gradients."""
-        if value is not None and self.capturing is None:
-            raise ValueError(
-                f"`{_NAME}.captured_gradient_outfeed` needs gradients that are captured: give a"
-                " `gradient_capture_context`, or a `GradientCaptureTape` as `tape`"
-            )
-        return value
-
     @property
     def capturing(self) -> GradientCaptureContext | None:
-        """What captures gradients: the context, or the tape if it does so too."""
+        """The context that captures gradients, or the tape if it does."""
         tape = self.tape if isinstance(self.tape, GradientCaptureTape) else None
         return self.gradient_capture_context or tape
 
-    def _check_not_keras(self, name: str, value: object) -> None:
-        if value and self.is_keras:
-            raise ValueError(
-                f"`{_NAME}.{name}` goes with a `tf.compat.v1.train` optimizer alone: the Keras optimizer {self.opt!r} has"
-                " no `compute_gradients`"
+    def _fault(self, name: str) -> str | None:
+        """Returns what is wrong with setting an attribute, beside those that are set."""
+        if name.startswith("compute_gradients") and self.is_keras:
+            return (
+                f"goes with a `tf.compat.v1.train` optimizer alone: the Keras optimizer {self.opt!r} has no"
+                " `compute_gradients`"
             )
+        if name in ("variables", "tape") and not self.is_keras:
+            words = f"goes with a Keras optimizer alone, and `opt` is {self.opt!r}"
+            others = '; write `compute_gradients_kwargs={"var_list": variables}`'
+            return words + others * (name == "variables")
+        for other in _EXCLUDED.get(name, ()):
+            if getattr(self, other, None):
+                return f"may not be used where `{other}` is: give one"
+        if name == "captured_gradient_outfeed" and self.capturing is None:
+            return (
+                "needs gradients that are captured: give a `gradient_capture_context`, or a `GradientCaptureTape` as"
+                " `tape`"
+            )
+        return None
 
 
 # Of a variable that is trained: for each place where optimizers are made, their slots.
 _ATTRIBUTE = "_ipu_slots_of_pipelines"
 
 
-def take_over(
+def _take_over(
     optimizer: tf.compat.v1.train.Optimizer,
     function: Callable[..., object],
     stage: tf.Graph,
     variables: Sequence[tf.Variable],
 ) -> None:
-    """Gives an optimizer that was made in this trace the slots of the one that the trace before made at the same point."""
+    """Gives an optimizer the slots of the one that the trace before made at the same point, if it was made in this trace."""
     # In a graph of TensorFlow 1 each program is traced once, and has variables of its own.
     if not tf.compat.v1.executing_eagerly_outside_functions():
         return
@@ -250,7 +190,7 @@ def take_over(
 
 
 def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.train.Optimizer]:
-    """An optimizer, and those that it wraps."""
+    """Yields an optimizer and those that it wraps."""
     yield optimizer
     for value in vars(optimizer).values():
         if isinstance(value, tf.compat.v1.train.Optimizer):
@@ -258,11 +198,16 @@ def _chain(optimizer: tf.compat.v1.train.Optimizer) -> Iterator[tf.compat.v1.tra
 
 
 class Training:
-    """What a pipeline's optimizer function said, applied to the variables of its stages."""
+    """Applies what a pipeline's optimizer function returned to the variables of its stages."""
 
-    def __init__(self, output: OptimizerFunctionOutput, stages: Sequence[StagePart]) -> None:
-        """Finds the variables to train."""
+    def __init__(
+        self,
+        output: OptimizerFunctionOutput,
+        function: Callable[..., OptimizerFunctionOutput],
+        stages: Sequence[TracedStage],
+    ) -> None:
         self._output = output
+        self._function = function
         self._args, self._kwargs, chosen = _without_var_list(output)
         used = distinct([variable for stage in stages for variable in stage.used_variables])
         if chosen is None:
@@ -281,45 +226,46 @@ class Training:
                 + ". Use weights in the stages, or leave `optimizer_function` out to infer alone"
             )
 
-    def mapped(self, pairs: list[tuple[tf.Tensor, tf.Variable]]) -> Sequence[tuple[tf.Tensor | None, tf.Variable]]:
-        """Passes the gradients of one micro-batch through the optimizer's `compute_gradients`."""
+    def mapped(self, pairs: list[tuple[tf.Tensor, tf.Variable]]) -> tuple[Pairs, Captured]:
+        """Passes the gradients of one micro-batch through the optimizer's `compute_gradients`.
+
+        Returns the gradients to accumulate, and by their tags those that were captured last.
+        """
+        capturing = self._output.capturing
+        captured = {} if capturing is None else capturing.captured_gradients
         # TensorFlow's own `compute_gradients` changes nothing, and takes 10 ms a stage.
-        if self._output.kind is not OptimizerKind.V1 or not pairs or self._only_differentiates():
-            return pairs
+        if self._output.is_keras or not pairs or self._only_differentiates():
+            return pairs, captured
         # It takes a loss, so it is given one whose gradients are these, which are constants in it.
         products = [tf.reduce_sum(variable * tf.stop_gradient(gradient)) for gradient, variable in pairs]
         loss = tf.add_n([tf.cast(product, products[0].dtype) for product in products])
         variables = [variable for _, variable in pairs]
-        found = self._output.opt.compute_gradients(loss, *self._args, var_list=variables, **self._kwargs)
-        return [(None if one is None else tf.convert_to_tensor(one), variable) for one, variable in found]
+        mapped = self._output.opt.compute_gradients(loss, *self._args, var_list=variables, **self._kwargs)
+        gradients = [None if gradient is None else tf.convert_to_tensor(gradient) for gradient, _ in mapped]
+        return list(zip(gradients, (variable for _, variable in mapped), strict=True)), captured
 
     def _only_differentiates(self) -> bool:
-        """Whether the optimizer's `compute_gradients` is the one that TensorFlow has for all, called without options."""
+        """Returns True if the optimizer has TensorFlow's own `compute_gradients`, and it is called without options."""
         method = getattr(self._output.opt.compute_gradients, "__func__", None)
         plain = tf.compat.v1.train.Optimizer.compute_gradients
         return method is plain and not self._args and not self._kwargs
 
-    def captured(self) -> dict[str, list[tf.Tensor]]:
-        """The gradients that were captured last, by their tags; none where nothing captures."""
-        capturing = self._output.capturing
-        return {} if capturing is None else capturing.captured_gradients
-
-    def finish(self, captured: dict[str, list[tf.Tensor]]) -> None:
-        """Hands on the captured gradients of a pass."""
+    def enqueue_captured(self, captured: Captured) -> None:
+        """Enqueues the captured gradients of a pass."""
         queue = self._output.captured_gradient_outfeed
         if queue is not None and captured:
             queue.enqueue(captured)
 
-    def prepare(self, function: Callable[..., OptimizerFunctionOutput], stage: tf.Graph) -> None:
-        """Has the optimizer have its variables, ahead of any loop."""
+    def prepare(self, stage: tf.Graph) -> None:
+        """Creates the optimizer's variables, ahead of any loop; `stage` computes the loss."""
         optimizer, variables = self._output.opt, self.variables
-        if self._output.kind is OptimizerKind.V1:
-            take_over(optimizer, function, stage, variables)
+        if not self._output.is_keras:
+            _take_over(optimizer, self._function, stage, variables)
         elif hasattr(optimizer, "build") and not getattr(optimizer, "built", False):  # Those of 2021 have none.
-            optimizer.build([self._given.get(id(each.handle), each) for each in variables])
+            optimizer.build([self._given.get(id(variable.handle), variable) for variable in variables])
 
     def state_bytes(self) -> int:
-        """What the optimizer keeps beside the weights, in bytes; 0 where it does not tell."""
+        """Returns the bytes that the optimizer keeps beside the weights; 0 if they are unknown."""
         try:
             memory = update_memory(self._output.opt, ())
         except TypeError:
@@ -349,7 +295,7 @@ class Training:
 def _without_var_list(
     output: OptimizerFunctionOutput,
 ) -> tuple[tuple[Any, ...], dict[str, Any], Sequence[Variable] | None]:
-    """The further arguments of `compute_gradients`, and the list of variables that was among them."""
+    """Returns the further arguments of `compute_gradients`, and the list of variables that was among them."""
     args = output.compute_gradients_args
     kwargs = dict(output.compute_gradients_kwargs)
     if args:
@@ -359,63 +305,49 @@ def _without_var_list(
     return (), kwargs, kwargs.pop("var_list", None)
 
 
+@dataclass(frozen=True)
 class Accumulation:
-    """Adds the gradients of a pass's micro-batches up, each variable's in a type of its own."""
+    """How the gradients of a pass's micro-batches are added up."""
 
-    def __init__(
-        self,
-        method: GradientAccumulationReductionMethod,
-        count: int | tf.Tensor,
-        dtype: DTypeOf = None,
-        *,
-        sum_captured: bool = True,
-    ) -> None:
-        """Says how."""
-        self._method = method
-        self._count = count
-        self._dtype = dtype
-        self._sum_captured = sum_captured
-
-    def zeros(self, variables: Sequence[tf.Variable]) -> list[tf.Tensor]:
-        """The accumulators before the first micro-batch."""
-        return [tf.zeros(one.shape, one.dtype) for one in self.specs(variables)]
+    method: GradientAccumulationReductionMethod
+    count: int | tf.Tensor
+    dtype: DTypeOf = None
+    sum_captured: bool = True
 
     def specs(self, variables: Sequence[tf.Variable]) -> list[tf.TensorSpec]:
-        """Shapes and types of the accumulators."""
-        return [tf.TensorSpec(variable.shape, dtype_for(self._dtype, variable)) for variable in variables]
+        """Returns shapes and types of the accumulators."""
+        return [tf.TensorSpec(variable.shape, dtype_for(self.dtype, variable)) for variable in variables]
 
     def add(self, sums: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], micro_batch: Number) -> list[tf.Tensor]:
-        """The accumulators after one more micro-batch."""
+        """Returns the accumulators after one more micro-batch."""
         return [
-            accumulation.accumulated(total, gradient, micro_batch, self._count, self._method)
+            accumulation.accumulated(total, gradient, micro_batch, self.count, self.method)
             for total, gradient in zip(sums, gradients, strict=True)
         ]
 
     def captured(self, before: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The captured gradients after one more micro-batch, whose `gradients` they are."""
-        if not self._sum_captured:
+        """Returns the captured gradients after one more micro-batch."""
+        if not self.sum_captured:
             return list(gradients)
         return [total + gradient for total, gradient in zip(before, gradients, strict=True)]
 
 
 class WeightUpdate:
-    """An update that was traced."""
+    """An update of the weights that was traced; `loss` is the graph of the stage that computes the loss."""
 
     def __init__(
-        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], stage: StagePart
+        self, apply: Callable[[Sequence[tf.Tensor]], None], gradients: Sequence[tf.TensorSpec], loss: StageGraph
     ) -> None:
-        """Traces an update."""
-        graph = LossCaptureGraph("pipeline_update", stage)
+        graph = LossCaptureGraph("pipeline_update", loss)
         graphs.trace_into(graph, lambda *given: apply(given), gradients)
         self.handed = [tensor for tensor, _ in graph.carried]
         self._placeholders = [*graph.inputs[: len(gradients)], *(here for _, here in graph.carried)]
         self._function = GraphFunction(graph, self._placeholders, [])
 
     def alone(self) -> tuple[Callable[..., list[tf.Tensor]], list[tf.TensorSpec]]:
-        """The update as a function of gradients and of what is handed to it, to be read and not run; its arguments."""
-        specs = [spec_of(one) for one in self._placeholders]
-        return lambda *values: self._function.elsewhere(values), specs
+        """Returns the update as a function of gradients and of `handed` values, to be read and not run; its arguments."""
+        return self._function.elsewhere, list(map(spec_of, self._placeholders))
 
     def __call__(self, gradients: Sequence[tf.Tensor], handed: Sequence[tf.Tensor]) -> None:
-        """Updates the weights by gradients, with the values that `handed` has."""
+        """Updates the weights by gradients; `handed` has values of the tensors of that name."""
         self._function([*gradients, *handed])

@@ -340,7 +340,7 @@ def by_keras_step(method, dtype):
 def by_pipeline(method, dtype):
     """As a pipeline does, whose count may be a tensor."""
     accumulation = Accumulation(method, tf.constant(len(GRADIENTS)), dtype)
-    totals = accumulation.zeros([tf.Variable(tf.zeros([5]))])
+    totals = [tf.zeros(spec.shape, spec.dtype) for spec in accumulation.specs([tf.Variable(tf.zeros([5]))])]
     for index, gradient in enumerate(GRADIENTS):
         totals = accumulation.add(totals, [tf.constant(gradient)], tf.constant(index))
     return totals[0]

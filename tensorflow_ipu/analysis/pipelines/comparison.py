@@ -14,8 +14,8 @@ from tensorflow_ipu._base.notebook import NotebookView
 from tensorflow_ipu._base.units import format_bytes, format_seconds
 from tensorflow_ipu.analysis.pipelines.cost import PlanCost, StageCost, StageCosts, backward_time, plan_cost
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan
-from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES, overlap_length
+from tensorflow_ipu.pipelining.schedule.pipelined import overlap_length, pipeline_plan
+from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES
 
 if TYPE_CHECKING:
     from tensorflow_ipu.analysis.machine import Machine, System

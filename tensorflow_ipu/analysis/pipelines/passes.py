@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
@@ -24,13 +24,13 @@ from tensorflow_ipu.analysis.machine import (
 from tensorflow_ipu.analysis.pipelines.cost import StageCost
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.pipelining.options import PipelineOptions, PipelineStageOptions
-from tensorflow_ipu.pipelining.program.layout import Footprint, OfStages, of_stages, size_of, traced_bytes
+from tensorflow_ipu.pipelining.traced_stage import size_of
 
 if TYPE_CHECKING:
-    from tensorflow_ipu.pipelining.program.build import TracedPipeline
-    from tensorflow_ipu.pipelining.program.model import Parts
+    from tensorflow_ipu.pipelining.program import TracedPipeline
     from tensorflow_ipu.pipelining.schedule.plan import Plan
-    from tensorflow_ipu.pipelining.stages.part import Place, StagePart
+    from tensorflow_ipu.pipelining.stages import Footprint, OfStages, Stages
+    from tensorflow_ipu.pipelining.traced_stage import Place, TracedStage
 
 _Function = Callable[..., list[tf.Tensor]]
 # How TensorFlow begins the names of what a function does that is called.
@@ -45,7 +45,7 @@ class Passes:
 
     system: System
     replicas: int
-    parts: Parts
+    parts: Stages
     footprint: Footprint
     reports: dict[Place, dict[str, Report]]
     update: Report | None
@@ -201,7 +201,7 @@ def _named(row: OperationTime, name: str, lines: Mapping[str, str]) -> Operation
 
 
 def _accumulating(
-    part: StagePart, function: _Function, specs: list[tf.TensorSpec], sums: list[tf.TensorSpec]
+    part: TracedStage, function: _Function, specs: list[tf.TensorSpec], sums: list[tf.TensorSpec]
 ) -> tuple[_Function, list[tf.TensorSpec]]:
     """Returns a backward pass that adds the gradients of variables to sums, which are its first arguments."""
     begin, count = len(part.input_gradients), len(sums)
@@ -254,16 +254,15 @@ def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> OfStages[S
     """
     if not is_int(runs) or runs < 1:
         raise ValueError(f"`runs` must be 1 or more, but is {runs!r}")
-    parts, plan = pipeline.parts(), pipeline.plan
     idle = _fastest(lambda: (), [], "", runs)
-    return of_stages(plan, parts, lambda part: _measured_cost(part, idle, runs))
+    return pipeline.parts().figures(lambda part: _measured_cost(part, idle, runs))
 
 
-def _traced_cost(part: StagePart) -> StageCost:
-    return StageCost(**asdict(traced_bytes(part)))
+def _traced_cost(part: TracedStage) -> StageCost:
+    return StageCost(**part.bytes._asdict())
 
 
-def _measured_cost(part: StagePart, idle: float, runs: int) -> StageCost:
+def _measured_cost(part: TracedStage, idle: float, runs: int) -> StageCost:
     passes = part.passes().items()
     times = {name: max(0.0, _fastest(*one, part.device, runs) - idle) for name, one in passes}
     forward = times["forward"]
@@ -322,9 +321,7 @@ def predicted_stage_costs(
 
 def costs_of_passes(pipeline: TracedPipeline, passes: Passes) -> OfStages[StageCost]:
     places = {id(part): place for place, part in passes.parts.items()}
-    return of_stages(
-        pipeline.plan, passes.parts, lambda part: _cost(pipeline, passes, places[id(part)], _traced_cost(part))
-    )
+    return passes.parts.figures(lambda part: _cost(pipeline, passes, places[id(part)], _traced_cost(part)))
 
 
 def _cost(pipeline: TracedPipeline, passes: Passes, place: Place, traced: StageCost) -> StageCost:

@@ -33,12 +33,12 @@ from tensorflow_ipu.analysis.pipelines.cost import (
     timeline,
 )
 from tensorflow_ipu.analysis.pipelines.passes import Passes, costs_of_passes, passes_of, runs_of
-from tensorflow_ipu.pipelining.program.build import TracedPipeline
+from tensorflow_ipu.pipelining.program import TracedPipeline
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining.schedule.pipelined import pipeline_plan
+from tensorflow_ipu.pipelining.schedule.pipelined import overlap_length, pipeline_plan
 from tensorflow_ipu.pipelining.schedule.plan import Buffer, Load, Plan, Save
-from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES, overlap_length
-from tensorflow_ipu.pipelining.stages.part import Place
+from tensorflow_ipu.pipelining.schedule.plan_arguments import SUPPORTED_MODES
+from tensorflow_ipu.pipelining.traced_stage import Place
 from tensorflow_ipu.programs import power_of_2
 
 if TYPE_CHECKING:
@@ -342,7 +342,7 @@ def _shared(passes: Passes, places: Sequence[Place], plan: Plan) -> int:
         for place in places
         for variable in passes.parts[place].used_variables
     }
-    return sum(passes.parts[place].weight_bytes for place in places) - sum(found.values())
+    return sum(passes.parts[place].bytes.weight_bytes for place in places) - sum(found.values())
 
 
 def _timeline(plan: Plan, costs: StageCosts, system: System) -> Timeline:

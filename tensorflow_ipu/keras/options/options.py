@@ -245,6 +245,11 @@ class PipeliningOptions(SharedOptions, UpdateOptions):
         default=None, metadata={**CHOICE, "unset": "results are those of each step"}
     )
 
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """The names of the options: first those of the arguments by position, then the others in alphabetical order."""
+        return *cls.explicit, *sorted(set(super().names()).difference(cls.explicit))
+
     def arguments(self) -> dict[str, Any]:
         """The arguments of `pipeline` that are here, but for counts, IPUs and whether results are summed."""
         shared = {each.name: getattr(self, each.name) for each in fields(SharedOptions)}

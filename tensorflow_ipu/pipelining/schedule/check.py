@@ -22,7 +22,6 @@ class PlanError(ValueError):
     """A plan that cannot be executed: `faults` has a sentence for each fault, with the step, the slot and the IPU."""
 
     def __init__(self, plan: Plan, faults: list[str]) -> None:
-        """Makes the error of a plan with these faults."""
         self.faults = tuple(faults)
         super().__init__(
             f"the {plan.name} plan of {plan.stages} stages and {plan.micro_batches} micro-batches cannot be executed:\n"
@@ -56,18 +55,18 @@ def check_plan(plan: Plan) -> None:
 
 @dataclass(frozen=True)
 class _Times:
-    """When what is run. Arrays of shape `[places, micro-batches]`, for updates `[places]`; `_NEVER` where it is not."""
+    """The times of all runs: arrays of shape `[places, micro-batches]`, for updates `[places]`; `_NEVER` if there is no run."""
 
     table: Table
     time: dict[str, NDArray[np.int64]]
     place: dict[tuple[int, int], int]
 
     def step(self, kind: str, place: int) -> NDArray[np.int64]:
-        """The steps in which one part of a stage runs a kind of pass, by micro-batch."""
+        """Returns the steps in which one part of a stage runs a kind of pass, by micro-batch."""
         return self.time[kind][place] // self.table.slots
 
     def name(self, plan: Plan, kind: str, place: int, micro_batch: int) -> str:
-        """A task and its slot, for messages."""
+        """Names a task and its slot, for messages."""
         stage, part = next(at for at, row in self.place.items() if row == place)
         text = f"{stage}.{part}" if plan.concurrent[stage] else str(stage)
         time = int(self.time[kind][place] if kind == "U" else self.time[kind][place, micro_batch])
@@ -90,12 +89,12 @@ def _slot(step: int, slot: int, ipu: int, instruction: str) -> str:
 
 
 def _some(count: int, said: list[str]) -> list[str]:
-    """The first of so many faults, and how many more there are."""
+    """Returns the first of so many faults, and a line for the others."""
     return [*said, f"and {count - len(said)} more like the last one"] if count > len(said) else said
 
 
 def _slots(plan: Plan) -> Iterator[str]:
-    """One task an IPU a slot, each on an IPU of its stage. As steps do not overlap, one iteration speaks for all."""
+    """Checks that an IPU has one task a slot, of one of its stages. As steps do not overlap, one iteration is enough."""
     begin = 0
     for section in plan.sections:
         for number, step in enumerate(section.steps, begin if section.repeat else 0):
@@ -121,7 +120,7 @@ def _slots(plan: Plan) -> Iterator[str]:
 
 
 def _times(plan: Plan, table: Table) -> tuple[_Times, list[str]]:
-    """Each task that there must be, once."""
+    """Checks that each task that there must be is there once."""
     place = {(stage, part or 0): row for row, (stage, part, _) in enumerate(plan.places())}
     first = np.cumsum([0, *(len(parts) for parts in plan.mapping)])
     known = (table.stage >= 0) & (table.stage < plan.stages)
@@ -157,7 +156,7 @@ def _times(plan: Plan, table: Table) -> tuple[_Times, list[str]]:
 def _miscounted(
     plan: Plan, table: Table, kind: str, at: tuple[int, int], micro_batch: int, *, tasks: NDArray[np.intp]
 ) -> str:
-    """What is wrong with how often a pass of a part of a stage is run: in these rows of the table."""
+    """Describes the wrong number of runs of a pass of a part, which are these rows of the table."""
     stage, part = at
     if not tasks.size:
         name = f"{stage}.{part}" if plan.concurrent[stage] else str(stage)
@@ -175,14 +174,13 @@ def _row(plan: Plan, table: Table, row: SupportsIndex) -> str:
 
 
 def _is_run(plan: Plan, kind: str, stage: int) -> bool:
-    """Whether a stage has that kind of pass."""
     if kind == "R":
-        return plan.recomputation is not None and stage < plan.stages - 1
+        return plan.recomputes(stage)
     return kind == "F" or plan.training
 
 
 def _ascending(plan: Plan, times: _Times) -> Iterator[str]:
-    """Each part of a stage takes the micro-batches in their order."""
+    """Checks that each part of a stage takes the micro-batches in their order."""
     for kind in "FRB":
         when = times.time[kind]
         found = np.argwhere((when[:, 1:] <= when[:, :-1]) & (when[:, 1:] != _NEVER))
@@ -194,7 +192,7 @@ def _ascending(plan: Plan, times: _Times) -> Iterator[str]:
 
 
 def _dependencies(plan: Plan, times: _Times) -> Iterator[str]:
-    """What a pass needs of another was made before."""
+    """Checks that what a pass needs of another was made before."""
     for (stage, part), place in times.place.items():
         if stage:
             before = [times.place[stage - 1, other] for other in range(len(plan.mapping[stage - 1]))]
@@ -216,7 +214,7 @@ def _dependencies(plan: Plan, times: _Times) -> Iterator[str]:
 def _needs(
     plan: Plan, times: _Times, user: tuple[str, int], kind: str, makers: list[int], *, exchanged: bool
 ) -> Iterator[str]:
-    """Each pass `user` comes after the passes of that kind by the makers, a step later where data are exchanged."""
+    """Checks that passes `user` follow those of the makers, a step later if data are exchanged."""
     for maker in makers:
         if exchanged:
             late = times.step(*user) <= times.step(kind, maker)
@@ -240,7 +238,7 @@ _WRITER_AND_READER = {
 
 
 def _lifetimes(plan: Plan, times: _Times) -> Iterator[str]:
-    """No place in a buffer is written before it was read, and all places are used."""
+    """Checks that no place in a buffer is written before it was read, and that all places are used."""
     for stage, part, _ in plan.places():
         for kind in BufferKind:
             wanted = _has_buffer(plan, kind, stage)
@@ -292,7 +290,7 @@ def _lifetime(plan: Plan, times: _Times, buffer: Buffer) -> Iterator[str]:
 
 
 def _updates(plan: Plan, times: _Times) -> Iterator[str]:
-    """Weights are updated when all gradients are there."""
+    """Checks that weights are updated when all gradients are there."""
     if not plan.training:
         return
     for (stage, part), place in times.place.items():
@@ -305,7 +303,7 @@ def _updates(plan: Plan, times: _Times) -> Iterator[str]:
 
 
 def _residence(plan: Plan, table: Table) -> Iterator[str]:
-    """What is on the chip, where stages come and go."""
+    """Checks that stages which are loaded and saved are on the chip when they run."""
     letters = np.array([kind[0] for kind in KINDS])[table.kind]
     if not np.isin(letters, ("L", "S")).any():
         return
@@ -338,7 +336,7 @@ def _residence(plan: Plan, table: Table) -> Iterator[str]:
 
 
 def _returns(plan: Plan, table: Table, letters: NDArray[np.str_]) -> Iterator[str]:
-    """Which stages are run when they are away, where each stays on the chip but from its save to its load."""
+    """Checks that no stage runs between its save and its load; it is on the chip at all other times."""
     for stage, _, ipu in plan.places():
         rows = np.flatnonzero((table.ipu == ipu) & (table.stage == stage))
         rows = rows[np.argsort(table.time[rows], kind="stable")]

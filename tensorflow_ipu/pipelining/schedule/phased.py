@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from tensorflow_ipu._base.checks import Faults, note_bool
-from tensorflow_ipu.pipelining.schedule import plan_arguments
-from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule
+from tensorflow_ipu._base.checks import Faults
+from tensorflow_ipu.pipelining.schedule.enums import Liveness, PhasedExecution, PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.plan import (
     Backward,
     Buffer,
@@ -23,7 +23,7 @@ from tensorflow_ipu.pipelining.schedule.plan import (
     Task,
     Update,
 )
-from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping
+from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping, Schedule
 
 
 def serial_phases_plan(
@@ -85,23 +85,9 @@ def _checked_plan(
     faults = Faults()
     if not isinstance(liveness, Liveness):
         faults.add(TypeError, f"`liveness` must be a `Liveness`, but is {liveness!r}")
-    plan_arguments.checked_count("micro_batches", micro_batches, faults)
-    plan_arguments.checked_count("repeat_count", repeat_count, faults)
-    note_bool("training", training, faults)
-    full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
-    if full and not full[0]:
-        faults.add(ValueError, "`device_mapping` is empty; name the IPUs of each phase")
-    if full:
-        check_groups(execution, full[0], faults)
-    faults.raise_any()
-    assert full is not None
-    return planned_phases(execution, full, micro_batches, training, repeat_count, liveness)
-
-
-def check_groups(execution: PhasedExecution, mapping: Mapping, faults: Faults) -> None:
-    """Records a fault where phases are mapped to other IPUs than one group, or two in turns."""
-    for fault in _serial_faults(mapping) if execution is PhasedExecution.Serial else _parallel_faults(mapping):
-        faults.add(ValueError, fault)
+    return Phased(execution, liveness).checked_plan(
+        device_mapping, micro_batches, training=training, repeat_count=repeat_count, faults=faults
+    )
 
 
 def _serial_faults(mapping: Mapping) -> Iterator[str]:
@@ -142,49 +128,84 @@ class _Point:
 _SAVE_BEFORE, _LOAD, _COMPUTE, _SAVE = range(4)
 
 
-def planned_phases(
-    execution: PhasedExecution,
-    full: tuple[Mapping, tuple[bool, ...]],
-    micro_batches: int,
-    training: bool,
-    repeat_count: int,
-    liveness: Liveness,
-) -> Plan:
-    """Plans phases of numbers that were checked."""
-    mapping, concurrent = full
-    phases = range(len(mapping))
-    way = [_Point(Forward, stage) for stage in phases]
-    if training:
-        way += [_Point(Backward, stage) for stage in reversed(phases)]
-    updates = [_Point(Update, stage) for stage in phases] if training else []
-    laid = _PhaseSteps(mapping, concurrent, training, liveness)
-    following = _Point(way[0].kind, way[0].stage, 1)
-    opening = laid.opening(way[0], way[-1])
-    # The last micro-batch loads nothing for a next one. Where no pass would notice, the loop makes it too.
-    body = laid.steps(way, way[-1], following)
-    end = laid.steps(way, way[-1], updates[0] if updates else None)
-    same = body == end
-    sections = (
-        Section("ramp up", opening),
-        Section("steady", body, micro_batches - (not same), 0, 1),
-        Section("ramp down", () if same else end, 1, micro_batches - (not same)),
-    )
-    if training:
-        sections += (Section("update", laid.steps(updates, way[-1], None)),)
-    return Plan(
-        name=execution.value,
-        mapping=mapping,
-        concurrent=concurrent,
-        micro_batches=micro_batches,
-        training=training,
-        schedule=PipelineSchedule.Sequential,
-        recomputation=None,
-        repeat_count=repeat_count,
-        batch_serialization_iterations=1,
-        sections=sections,
-        buffers=tuple(_buffers(mapping, concurrent, training, liveness)),
-        liveness=liveness,
-    )
+@dataclass(frozen=True)
+class Phased(Schedule):
+    """Schedules stages as phases, each of which has its IPUs for itself."""
+
+    enough: ClassVar[int] = 2
+
+    value: PhasedExecution
+    liveness: Liveness = Liveness.OffChipAfterEachPhase
+
+    def default_mapping(self, parts: Sequence[int], batch_serialization_iterations: int) -> Mapping:
+        """Returns the IPUs of phases of so many parts: one group of IPUs, or two in turns."""
+        del batch_serialization_iterations
+        return self.value.default_mapping(parts)
+
+    def multiple(self, mapping: Mapping, training: bool) -> int:
+        """Returns 1: phases run any number of micro-batches."""
+        del mapping, training
+        return 1
+
+    def check(self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str) -> None:
+        find_faults = _serial_faults if self.value is PhasedExecution.Serial else _parallel_faults
+        for fault in find_faults(mapping or ()):
+            faults.add(ValueError, fault)
+        super().check(mapping, training, batch, faults, name)
+
+    def _supported(self, mode: RecomputationMode, faults: Faults) -> RecomputationMode:
+        faults.add(
+            NotImplementedError,
+            f"`recomputation_mode` is {mode} and `pipeline_schedule` is {self.value}: a phase keeps its activations off"
+            " the chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
+        )
+        return mode
+
+    def plan(
+        self,
+        full: FullMapping,
+        micro_batches: int,
+        *,
+        training: bool,
+        mode: RecomputationMode | None,
+        repeat_count: int,
+        batch: int = 1,
+    ) -> Plan:
+        del mode, batch
+        mapping, concurrent = full
+        phases = range(len(mapping))
+        way = [_Point(Forward, stage) for stage in phases]
+        if training:
+            way += [_Point(Backward, stage) for stage in reversed(phases)]
+        updates = [_Point(Update, stage) for stage in phases] if training else []
+        laid = _PhaseSteps(mapping, concurrent, training, self.liveness)
+        following = _Point(way[0].kind, way[0].stage, 1)
+        opening = laid.opening(way[0], way[-1])
+        # The last micro-batch loads nothing for a next one. Where no pass would notice, the loop makes it too.
+        body = laid.steps(way, way[-1], following)
+        end = laid.steps(way, way[-1], updates[0] if updates else None)
+        same = body == end
+        sections = (
+            Section("ramp up", opening),
+            Section("steady", body, micro_batches - (not same), 0, 1),
+            Section("ramp down", () if same else end, 1, micro_batches - (not same)),
+        )
+        if training:
+            sections += (Section("update", laid.steps(updates, way[-1], None)),)
+        return Plan(
+            name=self.value.value,
+            mapping=mapping,
+            concurrent=concurrent,
+            micro_batches=micro_batches,
+            training=training,
+            schedule=PipelineSchedule.Sequential,
+            recomputation=None,
+            repeat_count=repeat_count,
+            batch_serialization_iterations=1,
+            sections=sections,
+            buffers=tuple(_buffers(mapping, concurrent, training, self.liveness)),
+            liveness=self.liveness,
+        )
 
 
 @dataclass(frozen=True)
@@ -197,13 +218,13 @@ class _PhaseSteps:
     liveness: Liveness
 
     def opening(self, first: _Point, last: _Point) -> tuple[Step, ...]:
-        """The step that loads the first phase ahead, where later micro-batches find it loaded; else none."""
+        """Returns the step that loads the first phase ahead if later micro-batches find it loaded."""
         if self._waits(last, first) or not self._loads(first):
             return ()
         return (self._step([(_LOAD, first)]),)
 
     def steps(self, points: Sequence[_Point], before: _Point | None, last: _Point | None) -> tuple[Step, ...]:
-        """The steps of phases, one each, that come between two others (None: nothing comes there)."""
+        """Returns the steps of phases, one each, between two other phases or None."""
         found = []
         for index, point in enumerate(points):
             previous = points[index - 1] if index else before
@@ -221,13 +242,13 @@ class _PhaseSteps:
         return tuple(found)
 
     def _loads(self, point: _Point) -> bool:
-        """Whether what a phase needs has left the chip before it."""
+        """Returns True if what a phase needs has left the chip before it."""
         if self.liveness is Liveness.OffChipAfterFwd and self.training:
             return point.kind is Backward
         return self.liveness is not Liveness.AlwaysLive
 
     def _saves(self, point: _Point) -> bool:
-        """Whether what a phase leaves is taken off the chip."""
+        """Returns True if what a phase leaves is taken off the chip."""
         if self.liveness is Liveness.OffChipAfterFwd:
             return self.training and point.kind is Forward
         return self.liveness is not Liveness.AlwaysLive and (self.training or point.kind is not Forward)
@@ -254,7 +275,7 @@ class _PhaseSteps:
 
 
 def _buffers(mapping: Mapping, concurrent: tuple[bool, ...], training: bool, liveness: Liveness) -> Iterator[Buffer]:
-    """The buffers: each for one micro-batch, and off the chip where its stage leaves it."""
+    """Yields the buffers: each for one micro-batch, and off the chip if its stage leaves it."""
     last = len(mapping) - 1
     for stage, parts in enumerate(mapping):
         leaves = stage < last and liveness is not Liveness.AlwaysLive

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from tensorflow_ipu._base.checks import Faults, is_int, note_bool
+from tensorflow_ipu._base.checks import Faults, is_int
 from tensorflow_ipu.pipelining.schedule import plan_arguments
 from tensorflow_ipu.pipelining.schedule.enums import PipelineSchedule, RecomputationMode
 from tensorflow_ipu.pipelining.schedule.plan import (
@@ -21,7 +22,84 @@ from tensorflow_ipu.pipelining.schedule.plan import (
     Task,
     Update,
 )
-from tensorflow_ipu.pipelining.schedule.plan_arguments import Mapping, Order, order_of
+from tensorflow_ipu.pipelining.schedule.plan_arguments import FullMapping, Mapping, Schedule
+
+
+@dataclass(frozen=True)
+class Order:
+    """When micro-batches set out, at `offsets` of each cycle of `length` steps, to visit `length` points, one a step."""
+
+    length: int
+    offsets: tuple[int, ...]
+    batch: int = 1
+
+    def step(self, micro_batch: int, point: int) -> int:
+        """Returns the step in which a micro-batch is at a point."""
+        together, within = divmod(micro_batch, self.batch)
+        cycle, index = divmod(together, len(self.offsets))
+        return (self.length * cycle + self.offsets[index] + point) * self.batch + within
+
+    @property
+    def multiple(self) -> int:
+        """What the number of micro-batches must be a multiple of, so that the last cycle is whole."""
+        return len(self.offsets) * self.batch
+
+    @property
+    def period(self) -> tuple[int, int]:
+        """The shortest steady loop: after so many steps, everything happens again so many micro-batches on."""
+        times = set(self.offsets)
+        for steps in range(1, self.length):
+            if self.length % steps == 0 and all((offset + steps) % self.length in times for offset in times):
+                break
+        else:
+            steps = self.length
+        return steps * self.batch, len(times) * steps * self.batch // self.length
+
+    @property
+    def full_from(self) -> int:
+        """The step from which on each point is visited as often as it ever is."""
+        return self.offsets[-1] * self.batch
+
+
+def order_of(
+    schedule: PipelineSchedule,
+    mapping: Sequence[Sequence[int]],
+    training: bool,
+    batch_serialization_iterations: int = 1,
+) -> Order:
+    way = [frozenset(ipus) for ipus in mapping]
+    if training:
+        way += reversed(way)
+    if schedule is PipelineSchedule.Grouped:
+        offsets = tuple(range(len(way)))
+    elif schedule is PipelineSchedule.Interleaved:
+        offsets = _rotations(way)
+    else:
+        offsets = (0,)
+    return Order(len(way), offsets, batch_serialization_iterations)
+
+
+def overlap_length(schedule: PipelineSchedule, mapping: Sequence[int | Sequence[int]], training: bool) -> int:
+    """What the number of micro-batches of a pipeline must be a multiple of, by the IPU or IPUs of each stage.
+
+    For `Grouped` it is the number of stages, twice in training; for `Interleaved` how many rotations of the list of IPUs
+    overlap without using an IPU twice at a time; for `Sequential` 1.
+    """
+    groups = [[item] if isinstance(item, int) else list(item) for item in mapping]
+    return order_of(schedule, groups, training).multiple
+
+
+def _rotations(way: Sequence[frozenset[int]]) -> tuple[int, ...]:
+    """Returns rotations of a circular way that share no IPU in any step, chosen greedily from 0 on."""
+    length = len(way)
+    # Two of them share none if their difference does, so each difference is looked at once.
+    apart = [all(way[at].isdisjoint(way[(at + by) % length]) for at in range(length)) for by in range(length)]
+    chosen = [0]
+    for rotation in range(1, length):
+        if all(apart[rotation - other] for other in chosen):
+            chosen.append(rotation)
+    return tuple(chosen)
+
 
 _Pass = type[Forward | Recompute | Backward]
 # A pass in a step: its group of slots, its IPU, itself.
@@ -60,42 +138,28 @@ def pipeline_plan(
     """
     faults = Faults()
     plan_arguments.checked_count("stages", stages, faults, plan_arguments.MOST_STAGES)
-    for name, value in (
-        ("micro_batches", micro_batches),
-        ("repeat_count", repeat_count),
-        ("batch_serialization_iterations", batch_serialization_iterations),
-    ):
-        plan_arguments.checked_count(name, value, faults)
     if stages == 1:
         faults.add(ValueError, "`stages` is 1; a pipeline has at least two, `sharded_plan` plans a single one")
-    counts = {"micro_batches": micro_batches, "batch_serialization_iterations": batch_serialization_iterations}
-    plan_arguments.checked_product(counts, faults)
-    note_bool("training", training, faults)
-    if device_mapping is None and is_int(stages) and stages <= plan_arguments.MOST_STAGES:
-        serialized = is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
+    counted = is_int(stages) and stages <= plan_arguments.MOST_STAGES
+    if device_mapping is None and counted:
+        serialized = plan_arguments.is_serialized(batch_serialization_iterations)
         device_mapping = [0] * stages if serialized else list(range(stages))
-    full = None
-    if device_mapping is not None:
-        full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
-    if full and is_int(stages) and len(full[0]) != stages:
+    elif counted and isinstance(device_mapping, list | tuple) and len(device_mapping) != stages:
         faults.add(
             ValueError,
-            f"`device_mapping` has {len(full[0])} items and `stages` is {stages}; each stage needs its IPU",
+            f"`device_mapping` has {len(device_mapping)} items and `stages` is {stages}; each stage needs its IPU",
         )
-    plan_arguments.checked_schedule(schedule, full and full[0], training, batch_serialization_iterations, faults)
-    mode = plan_arguments.checked_recomputation(recomputation_mode, schedule, training, faults)
-    faults.raise_any()
-    assert full is not None
-    plan_arguments.check_multiple(micro_batches, schedule, full[0], training)
-    return planned(
-        schedule.name,
-        full,
-        micro_batches * batch_serialization_iterations,
-        schedule,
+    if not isinstance(schedule, PipelineSchedule):
+        faults.add(TypeError, f"`schedule` must be a `PipelineSchedule`, but is {schedule!r}")
+        schedule = PipelineSchedule.Sequential
+    return Pipelined(schedule).checked_plan(
+        device_mapping,
+        micro_batches,
         training=training,
-        mode=mode,
+        mode=recomputation_mode,
         repeat_count=repeat_count,
         batch=batch_serialization_iterations,
+        faults=faults,
     )
 
 
@@ -116,49 +180,91 @@ def sharded_plan(
       TypeError: An argument is of the wrong type.
       NotImplementedError: The recomputation mode is not one of `PipelineSchedule.Sequential`.
     """
-    faults = Faults()
-    plan_arguments.checked_count("micro_batches", micro_batches, faults)
-    plan_arguments.checked_count("repeat_count", repeat_count, faults)
-    note_bool("training", training, faults)
-    full = plan_arguments.checked_mapping("device_mapping", device_mapping, faults)
-    if full and not full[0]:
-        faults.add(ValueError, "`device_mapping` is empty; name the IPU of each shard")
-    schedule = PipelineSchedule.Sequential
-    mode = plan_arguments.checked_recomputation(recomputation_mode, schedule, training, faults)
-    faults.raise_any()
-    assert full is not None
-    return planned(
-        "Sharded", full, micro_batches, schedule, training=training, mode=mode, repeat_count=repeat_count, batch=1
-    )
-
-
-def planned(
-    name: str,
-    full: tuple[Mapping, tuple[bool, ...]],
-    micro_batches: int,
-    schedule: PipelineSchedule,
-    *,
-    training: bool,
-    mode: RecomputationMode | None,
-    repeat_count: int,
-    batch: int,
-) -> Plan:
-    """Plans a pipeline of numbers that were checked."""
-    mapping, concurrent = full
-    work = _Work(schedule, order_of(schedule, mapping, training, batch), mapping, concurrent, training, mode)
-    return Plan(
-        name=name,
-        mapping=mapping,
-        concurrent=concurrent,
-        micro_batches=micro_batches,
+    plan = Pipelined(PipelineSchedule.Sequential).checked_plan(
+        device_mapping,
+        micro_batches,
         training=training,
-        schedule=schedule,
-        recomputation=mode,
+        mode=recomputation_mode,
         repeat_count=repeat_count,
-        batch_serialization_iterations=batch,
-        sections=work.sections(micro_batches),
-        buffers=tuple(work.buffers()),
+        faults=Faults(),
     )
+    return replace(plan, name="Sharded")
+
+
+@dataclass(frozen=True)
+class Pipelined(Schedule):
+    """Schedules stages that stay on their IPUs."""
+
+    enough: ClassVar[int] = 4
+
+    value: PipelineSchedule
+
+    def default_mapping(self, parts: Sequence[int], batch_serialization_iterations: int) -> Mapping:
+        """Returns the IPUs of stages of so many parts: one after the other, or IPU 0 if batches are serialized."""
+        if plan_arguments.is_serialized(batch_serialization_iterations):
+            return tuple((0,) * width for width in parts)
+        ends = itertools.accumulate(parts)
+        return tuple(tuple(range(end - width, end)) for end, width in zip(ends, parts, strict=True))
+
+    def multiple(self, mapping: Mapping, training: bool) -> int:
+        return order_of(self.value, mapping, training).multiple
+
+    def check(self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str) -> None:
+        super().check(mapping, training, batch, faults, name)
+        ipus = [ipu for parts in mapping or () for ipu in parts]
+        plain = [parts[0] if len(parts) == 1 else list(parts) for parts in mapping or ()]
+        if plan_arguments.is_serialized(batch) and len(set(ipus)) > 1:
+            faults.add(
+                NotImplementedError,
+                f"`batch_serialization_iterations` is {batch}, so all stages must be on one IPU;"
+                f" `device_mapping` is {plain}",
+            )
+        shared = sorted({ipu for ipu in ipus if ipus.count(ipu) > 1})
+        if self.value is PipelineSchedule.Interleaved and training and shared:
+            faults.add(
+                NotImplementedError,
+                f"`{name}` is Interleaved and `device_mapping` is {plain}: in training an IPU has one stage"
+                f" only, but IPU {shared[0]} has several; use `PipelineSchedule.Grouped`, or an IPU a stage",
+            )
+
+    def _supported(self, mode: RecomputationMode, faults: Faults) -> RecomputationMode:
+        supported = plan_arguments.SUPPORTED_MODES[self.value]
+        if mode is RecomputationMode.Auto:
+            return supported[0]
+        if mode not in supported:
+            faults.add(
+                NotImplementedError,
+                f"`recomputation_mode` is {mode.name}, which {self.name} does not support; use"
+                f" {' or '.join(f'`{choice.name}`' for choice in (RecomputationMode.Auto, *supported))}",
+            )
+        return mode
+
+    def plan(
+        self,
+        full: FullMapping,
+        micro_batches: int,
+        *,
+        training: bool,
+        mode: RecomputationMode | None,
+        repeat_count: int,
+        batch: int = 1,
+    ) -> Plan:
+        mapping, concurrent = full
+        order = order_of(self.value, mapping, training, batch)
+        work = _Work(self.value, order, mapping, concurrent, training, mode)
+        return Plan(
+            name=self.name,
+            mapping=mapping,
+            concurrent=concurrent,
+            micro_batches=micro_batches,
+            training=training,
+            schedule=self.value,
+            recomputation=mode,
+            repeat_count=repeat_count,
+            batch_serialization_iterations=batch,
+            sections=work.sections(micro_batches),
+            buffers=tuple(work.buffers()),
+        )
 
 
 @dataclass(frozen=True)
@@ -173,7 +279,7 @@ class _Work:
     _mode: RecomputationMode | None
 
     def sections(self, micro_batches: int) -> tuple[Section, ...]:
-        """The steps: until the pipeline is full, a loop while it is, until it is empty, and the update."""
+        """Returns the steps until the pipeline is full, a loop while it is, those until it is empty, and the update."""
         order = self._order
         period, advance = order.period
         full_from = order.full_from
@@ -196,7 +302,7 @@ class _Work:
         return (*sections, Section("update", (_step(updates),)))
 
     def _steps(self, begin: int, end: int | None, micro_batches: int | None) -> tuple[Step, ...]:
-        """The steps from `begin` up to `end`, or up to the last one that so many micro-batches need."""
+        """Returns the steps from `begin` up to `end`, or up to the last one that so many micro-batches need."""
         starts = list(self._starts(end, micro_batches))
         last = starts[-1] + self._order.length * self._order.batch if end is None and starts else end or begin
         found: list[list[_Placed]] = [[] for _ in range(begin, last)]
@@ -209,7 +315,7 @@ class _Work:
         return tuple(_step(placed) for placed in found)
 
     def _starts(self, end: int | None, micro_batches: int | None) -> Iterator[int]:
-        """The steps in which micro-batches set out, of those that do so before `end`."""
+        """Yields the steps in which micro-batches set out, up to `end`."""
         for micro_batch in itertools.count() if micro_batches is None else range(micro_batches):
             start = self._order.step(micro_batch, 0)
             if end is not None and start >= end:
@@ -217,7 +323,7 @@ class _Work:
             yield start
 
     def _templates(self) -> list[tuple[int, int, int, _Pass, int, int | None, int]]:
-        """All passes of a micro-batch: group, rank, IPU, kind, stage, part, and how many steps after its start."""
+        """Returns all passes of a micro-batch: group, rank, IPU, kind, stage, part, and the number of steps after its start."""
         return sorted(
             (
                 (*self._slot(kind, stage), ipu, kind, stage, part if self._concurrent[stage] else None, after)
@@ -234,7 +340,7 @@ class _Work:
         return (Forward, *backward) if self._training else (Forward,)
 
     def _after(self, kind: _Pass, stage: int) -> int:
-        """How many steps after its start a micro-batch has a pass."""
+        """Returns how many steps after its start a micro-batch has a pass."""
         if kind is Forward:
             return stage * self._order.batch
         backward = (2 * len(self._mapping) - 1 - stage) * self._order.batch
@@ -245,7 +351,7 @@ class _Work:
         return self._mode is not None and stage < len(self._mapping) - 1
 
     def _slot(self, kind: _Pass, stage: int) -> tuple[int, int]:
-        """The group of slots of a pass in its step, and the rank in it."""
+        """Returns the group of slots of a pass in its step, and the rank in it."""
         if kind is Backward:
             return 0, 2 * stage + 1
         if kind is Forward:  # All IPUs run backward first in a Grouped step: that frees a place in the stash.
@@ -253,7 +359,7 @@ class _Work:
         return (0, 2 * stage) if self._mode is RecomputationMode.RecomputeAndBackpropagateInterleaved else (2, -stage)
 
     def buffers(self) -> Iterator[Buffer]:
-        """The buffers, as deep as the order of the passes makes them."""
+        """Yields the buffers, as deep as the order of the passes makes them."""
         last = len(self._mapping) - 1
         for stage, parts in enumerate(self._mapping):
             for part, ipu in enumerate(parts):
@@ -273,7 +379,7 @@ class _Work:
                 yield Buffer(BufferKind.ACCUMULATOR, *at, 1)
 
     def _stash_depth(self, stage: int) -> int:
-        """The most micro-batches that ran forward, and whose stash was not read yet, just before it is read."""
+        """Returns the most micro-batches that ran forward, and whose stash was not read yet."""
         reader = Recompute if self._recomputes(stage) else Backward
 
         def time(kind: _Pass, micro_batch: int) -> tuple[int, int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
@@ -154,13 +154,13 @@ def parse_instruction(text: str) -> Instruction | Idle:
 
 
 def micro_batch_of(instruction: Instruction) -> int | None:
-    """The micro-batch that an instruction is about, or None for updates and their transfers."""
+    """Returns the micro-batch of an instruction, or None for updates and their transfers."""
     inner = instruction.computation if isinstance(instruction, _Transfer) else instruction
     return None if isinstance(inner, Update) else inner.micro_batch
 
 
 def shifted(instruction: Instruction, by: int) -> Instruction:
-    """The same instruction for the micro-batch that is `by` further on."""
+    """Returns the instruction for the micro-batch that is `by` further on."""
     if isinstance(instruction, _Transfer):
         return replace(instruction, computation=shifted(instruction.computation, by))
     if isinstance(instruction, Update):
@@ -169,7 +169,7 @@ def shifted(instruction: Instruction, by: int) -> Instruction:
 
 
 def stage_letters(stage: int, part: int | None = None) -> str:
-    """The name of a stage in pictures: `A` to `Z`, then `AA`; parts are numbered from 1, as in `B2`."""
+    """Returns the name of a stage in pictures: `A` to `Z`, then `AA`; parts are numbered from 1, as in `B2`."""
     letters = ""
     number = stage + 1
     while number:
@@ -268,6 +268,15 @@ class Section:
         return self.first + iteration * self.advance
 
 
+def _contents(steps: Sequence[Step]) -> list[frozenset[Instruction]]:
+    """Returns what each step computes, without steps that only transfer."""
+    found = (
+        frozenset(task.instruction for task in step.tasks if not isinstance(task.instruction, Load | Save))
+        for step in steps
+    )
+    return [computed for computed, step in zip(found, steps, strict=True) if computed or not step.tasks]
+
+
 @dataclass(frozen=True)
 class Plan(NotebookView):
     """One pass of a pipeline, from the first micro-batch to the update: what is checked, drawn, costed and executed.
@@ -317,6 +326,10 @@ class Plan(NotebookView):
     @functools.cached_property
     def _places(self) -> tuple[tuple[int, int | None, int], ...]:
         return tuple((stage, *part) for stage in range(self.stages) for part in self.parts(stage))
+
+    def recomputes(self, stage: int) -> bool:
+        """Whether a stage recomputes; the last one keeps its activations."""
+        return self.recomputation is not None and stage < self.stages - 1
 
     def section(self, name: str) -> Section:
         """A section by its name; `KeyError` if there is none."""
@@ -369,6 +382,30 @@ class Plan(NotebookView):
             for section in self.sections
         )
         return replace(self, micro_batches=micro_batches, sections=sections)
+
+    def folded_ramps(self) -> tuple[int, int] | None:
+        """Returns how many iterations of the steady loop the ramps are; None if they are no such."""
+        steady = self.section("steady")
+        up, down = _contents(self.section("ramp up").steps), _contents(self.section("ramp down").steps)
+        length = len(_contents(steady.steps))
+        if not length or len(up) % length:
+            return None
+        before, after = len(up) // length, -(-len(down) // length)
+
+        def contents(iterations: range) -> list[frozenset[Instruction]]:
+            """Returns what the steps of these iterations do for the micro-batches that there are."""
+            total = self.unlooped_micro_batches
+            moved = (
+                [shifted(instruction, iteration * steady.advance) for instruction in content]
+                for iteration in iterations
+                for content in _contents(steady.steps)
+            )
+            return [frozenset(one for one in step if 0 <= (micro_batch_of(one) or 0) < total) for step in moved]
+
+        missing = [frozenset[Instruction]()] * (after * length - len(down))
+        if contents(range(-before, 0)) != up or contents(range(after)) != [*down, *missing]:
+            return None
+        return before, after
 
     def offloaded(self, *, activations: bool = False, accumulators: bool = False) -> Plan:
         """The same plan with stashes (but the last stage's) or accumulators off the chip; phases stay as they are."""

@@ -1,25 +1,19 @@
-"""Checks of what a plan is asked for; all faults of a call are reported together."""
+"""Checks of the arguments of plans, and what all schedules answer; all faults of a call are reported together."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from tensorflow_ipu._base.checks import Faults, is_int
+from tensorflow_ipu._base.checks import Faults, is_int, note_bool
 from tensorflow_ipu._base.environment import MOST_IPUS
 from tensorflow_ipu.pipelining.schedule.enums import PhasedExecution, PipelineSchedule, RecomputationMode
-from tensorflow_ipu.pipelining.schedule.plan import (
-    Instruction,
-    Load,
-    Plan,
-    Save,
-    Step,
-    micro_batch_of,
-    shifted,
-)
+
+if TYPE_CHECKING:
+    from tensorflow_ipu.pipelining.schedule.plan import Plan
 
 # The modes that a schedule supports; the first one is its `Auto`.
 SUPPORTED_MODES: dict[PipelineSchedule, tuple[RecomputationMode, ...]] = {
@@ -37,6 +31,7 @@ MOST_STAGES = 1024  # The steps of a plan are as many, and each has as many task
 ALL_IPUS = -1  # In the place of an IPU's number.
 
 Mapping = tuple[tuple[int, ...], ...]
+FullMapping = tuple[Mapping, tuple[bool, ...]]  # The IPUs of each stage, and whether it was passed as a list of parts.
 
 
 def checked_count(name: str, value: object, faults: Faults, most: int = LARGEST_COUNT) -> None:
@@ -57,7 +52,7 @@ def checked_product(counts: dict[str, Any], faults: Faults) -> None:
         faults.add(ValueError, f"{named}: {total} micro-batches in all, and at most {LARGEST_COUNT} are possible")
 
 
-def checked_mapping(name: str, mapping: object, faults: Faults) -> tuple[Mapping, tuple[bool, ...]] | None:
+def checked_mapping(name: str, mapping: object, faults: Faults) -> FullMapping | None:
     """Brings a device mapping into its full form."""
     if not isinstance(mapping, list | tuple):
         faults.add(TypeError, f"`{name}` must be a list or a tuple, but is {mapping!r}")
@@ -90,80 +85,18 @@ def _mapping_fault(name: str, item: object, ipus: tuple[Any, ...]) -> tuple[type
     return None
 
 
-def checked_schedule(
-    schedule: object,
-    mapping: Mapping | None,
-    training: bool,
-    batch_serialization_iterations: int,
-    faults: Faults,
-    name: str = "schedule",
-) -> None:
-    """Records a fault where a schedule, the argument `name`, is none, or cannot do what it is asked for."""
-    kinds = (PipelineSchedule, PhasedExecution) if name == "pipeline_schedule" else (PipelineSchedule,)
-    if not isinstance(schedule, kinds):
-        others = " or a `PhasedExecution`" if name == "pipeline_schedule" else ""
-        faults.add(TypeError, f"`{name}` must be a `PipelineSchedule`{others}, but is {schedule!r}")
-        return
-    serialized = is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
-    if serialized and schedule is not PipelineSchedule.Sequential:
-        faults.add(
-            NotImplementedError,
-            f"`batch_serialization_iterations` is {batch_serialization_iterations} and `{name}` is {schedule.name};"
-            " batches can be serialised with `PipelineSchedule.Sequential` only",
-        )
-    if mapping is None or isinstance(schedule, PhasedExecution):
-        return
-    if serialized and len({ipu for ipus in mapping for ipu in ipus}) > 1:
-        faults.add(
-            NotImplementedError,
-            f"`batch_serialization_iterations` is {batch_serialization_iterations}, so all stages must be on one IPU;"
-            f" `device_mapping` is {_plain(mapping)}",
-        )
-    ipus = [ipu for parts in mapping for ipu in parts]
-    shared = sorted({ipu for ipu in ipus if ipus.count(ipu) > 1})
-    if schedule is PipelineSchedule.Interleaved and training and shared:
-        faults.add(
-            NotImplementedError,
-            f"`{name}` is Interleaved and `device_mapping` is {_plain(mapping)}: in training an IPU has one stage"
-            f" only, but IPU {shared[0]} has several; use `PipelineSchedule.Grouped`, or an IPU a stage",
-        )
+def is_serialized(batch_serialization_iterations: object) -> bool:
+    """Returns True if several elements of the infeed take the place of a micro-batch."""
+    return is_int(batch_serialization_iterations) and batch_serialization_iterations > 1
 
 
-def checked_recomputation(mode: object, schedule: object, training: bool, faults: Faults) -> RecomputationMode | None:
-    """Records a fault where a recomputation mode is none or does not go with the schedule."""
-    if mode is None:
-        return None
-    if not isinstance(mode, RecomputationMode):
-        faults.add(TypeError, f"`recomputation_mode` must be a `RecomputationMode` or None, but is {mode!r}")
-        return None
-    if isinstance(schedule, PhasedExecution):
-        faults.add(
-            NotImplementedError,
-            f"`recomputation_mode` is {mode} and `pipeline_schedule` is {schedule}: a phase keeps its activations off the"
-            " chip, and recomputes nothing; leave `recomputation_mode` out, or use a `PipelineSchedule`",
-        )
-    if not isinstance(schedule, PipelineSchedule):
-        return None
-    supported = SUPPORTED_MODES[schedule]
-    if mode is RecomputationMode.Auto:
-        mode = supported[0]
-    elif mode not in supported:
-        faults.add(
-            NotImplementedError,
-            f"`recomputation_mode` is {mode.name}, which {schedule.name} does not support; use"
-            f" {' or '.join(f'`{one.name}`' for one in (RecomputationMode.Auto, *supported))}",
-        )
-    return mode if training else None
-
-
-def check_multiple(micro_batches: int, schedule: PipelineSchedule, mapping: Mapping, training: bool) -> None:
-    """Refuses a number of micro-batches that would leave the last cycle of a pipeline unfinished."""
-    multiple = order_of(schedule, mapping, training).multiple
+def check_multiple(micro_batches: int, multiple: int, schedule: str, stages: int, training: bool) -> None:
+    """Raises an error if a number of micro-batches would leave the last cycle of a pipeline unfinished."""
     if micro_batches % multiple == 0:
         return
     below = micro_batches // multiple * multiple
     nearest = [str(count) for count in (below, below + multiple) if count]
-    before, after = words_of_multiple(schedule.name, len(mapping), training, multiple)
+    before, after = words_of_multiple(schedule, stages, training, multiple)
     message = f"{before}{micro_batches}; use {' or '.join(nearest)}{after}"
     if "tensorflow" not in sys.modules:  # Then nobody can name its kind of error, and its import would take seconds.
         raise ValueError(message)
@@ -185,118 +118,88 @@ def words_of_multiple(schedule: str, stages: int, training: bool, multiple: int 
     )
 
 
-def _plain(mapping: Mapping) -> list[int | list[int]]:
-    return [ipus[0] if len(ipus) == 1 else list(ipus) for ipus in mapping]
-
-
 @dataclass(frozen=True)
-class Order:
-    """When micro-batches set out, at `offsets` of each cycle of `length` steps, to visit `length` points, one a step."""
+class Schedule:
+    """Answers for a schedule: what it supports of a pipeline's other arguments, and its plans."""
 
-    length: int
-    offsets: tuple[int, ...]
-    batch: int = 1
+    enough: ClassVar[int]  # So many times `multiple` micro-batches have a steady section.
 
-    def step(self, micro_batch: int, point: int) -> int:
-        """The step in which a micro-batch is at a point."""
-        together, within = divmod(micro_batch, self.batch)
-        cycle, index = divmod(together, len(self.offsets))
-        return (self.length * cycle + self.offsets[index] + point) * self.batch + within
+    value: PipelineSchedule | PhasedExecution
 
     @property
-    def multiple(self) -> int:
-        """What the number of micro-batches must be a multiple of, so that the last cycle is whole."""
-        return len(self.offsets) * self.batch
+    def name(self) -> str:
+        return self.value.name
 
-    @property
-    def period(self) -> tuple[int, int]:
-        """The shortest steady loop: after so many steps, everything happens again so many micro-batches on."""
-        times = set(self.offsets)
-        for steps in range(1, self.length):
-            if self.length % steps == 0 and all((offset + steps) % self.length in times for offset in times):
-                break
-        else:
-            steps = self.length
-        return steps * self.batch, len(times) * steps * self.batch // self.length
+    def default_mapping(self, parts: Sequence[int], batch_serialization_iterations: int) -> Mapping:
+        """Returns the IPUs of stages of so many parts."""
+        raise NotImplementedError
 
-    @property
-    def full_from(self) -> int:
-        """The step from which on each point is visited as often as it ever is."""
-        return self.offsets[-1] * self.batch
+    def multiple(self, mapping: Mapping, training: bool) -> int:
+        """Returns what the number of micro-batches must be a multiple of."""
+        raise NotImplementedError
 
+    def check(self, mapping: Mapping | None, training: bool, batch: int, faults: Faults, name: str) -> None:
+        """Records faults if the schedule, the argument `name`, does not support the other arguments."""
+        del mapping, training
+        if is_serialized(batch) and self.value is not PipelineSchedule.Sequential:
+            faults.add(
+                NotImplementedError,
+                f"`batch_serialization_iterations` is {batch} and `{name}` is {self.name}; batches can be serialised with"
+                " `PipelineSchedule.Sequential` only",
+            )
 
-def order_of(
-    schedule: PipelineSchedule,
-    mapping: Sequence[Sequence[int]],
-    training: bool,
-    batch_serialization_iterations: int = 1,
-) -> Order:
-    """The order of a schedule."""
-    way = [frozenset(ipus) for ipus in mapping]
-    if training:
-        way += reversed(way)
-    if schedule is PipelineSchedule.Grouped:
-        offsets = tuple(range(len(way)))
-    elif schedule is PipelineSchedule.Interleaved:
-        offsets = _rotations(way)
-    else:
-        offsets = (0,)
-    return Order(len(way), offsets, batch_serialization_iterations)
-
-
-def overlap_length(schedule: PipelineSchedule, mapping: Sequence[int | Sequence[int]], training: bool) -> int:
-    """What the number of micro-batches of a pipeline must be a multiple of, by the IPU or IPUs of each stage.
-
-    For `Grouped` it is the number of stages, twice in training; for `Interleaved` how many rotations of the list of IPUs
-    overlap without using an IPU twice at a time; for `Sequential` 1.
-    """
-    groups = [[item] if isinstance(item, int) else list(item) for item in mapping]
-    return order_of(schedule, groups, training).multiple
-
-
-def _rotations(way: Sequence[frozenset[int]]) -> tuple[int, ...]:
-    """The rotations of a circular way that share no IPU in any step, chosen greedily from 0 on."""
-    length = len(way)
-    # Two of them share none if their difference does, so each difference is looked at once.
-    apart = [all(way[at].isdisjoint(way[(at + by) % length]) for at in range(length)) for by in range(length)]
-    chosen = [0]
-    for rotation in range(1, length):
-        if all(apart[rotation - other] for other in chosen):
-            chosen.append(rotation)
-    return tuple(chosen)
-
-
-def folded_ramps(plan: Plan) -> tuple[int, int] | None:
-    """How many iterations of the steady loop the ramps are."""
-    steady = plan.section("steady")
-    up, down = _contents(plan.section("ramp up").steps), _contents(plan.section("ramp down").steps)
-    length = len(_contents(steady.steps))
-    if not length or len(up) % length:
+    def checked_mode(self, mode: object, training: bool, faults: Faults) -> RecomputationMode | None:
+        """Returns the recomputation mode that is used, never `Auto`; records a fault if it is not supported."""
+        if mode is None:
+            return None
+        if isinstance(mode, RecomputationMode):
+            used = self._supported(mode, faults)
+            return used if training else None
+        faults.add(TypeError, f"`recomputation_mode` must be a `RecomputationMode` or None, but is {mode!r}")
         return None
-    before, after = len(up) // length, -(-len(down) // length)
-    total = plan.unlooped_micro_batches
-    rising = _iterations(steady.steps, range(-before, 0), steady.advance, total)
-    falling = _iterations(steady.steps, range(after), steady.advance, total)
-    missing = [frozenset[Instruction]()] * (after * length - len(down))
-    if list(rising) != up or list(falling) != [*down, *missing]:
-        return None
-    return before, after
 
+    def _supported(self, mode: RecomputationMode, faults: Faults) -> RecomputationMode:
+        raise NotImplementedError
 
-def _contents(steps: Sequence[Step]) -> list[frozenset[Instruction]]:
-    """What each step computes; steps that only transfer are left out."""
-    found = (
-        frozenset(task.instruction for task in step.tasks if not isinstance(task.instruction, Load | Save))
-        for step in steps
-    )
-    return [computed for computed, step in zip(found, steps, strict=True) if computed or not step.tasks]
+    def plan(
+        self,
+        full: FullMapping,
+        micro_batches: int,
+        *,
+        training: bool,
+        mode: RecomputationMode | None,
+        repeat_count: int,
+        batch: int = 1,
+    ) -> Plan:
+        """Makes a plan of arguments that were checked."""
+        raise NotImplementedError
 
-
-def _iterations(
-    steps: Sequence[Step], iterations: range, advance: int, micro_batches: int
-) -> Iterator[frozenset[Instruction]]:
-    """What the steps of these iterations do for the micro-batches that there are."""
-    for iteration in iterations:
-        for content in _contents(steps):
-            moved = (shifted(instruction, iteration * advance) for instruction in content)
-            yield frozenset(one for one in moved if 0 <= (micro_batch_of(one) or 0) < micro_batches)
+    def checked_plan(
+        self,
+        device_mapping: object,
+        micro_batches: int,
+        *,
+        training: bool,
+        mode: RecomputationMode | None = None,
+        repeat_count: int,
+        batch: int = 1,
+        faults: Faults,
+    ) -> Plan:
+        """Checks arguments, raises all faults, and makes the plan. A mapping of None is a fault that is recorded."""
+        counts = {"micro_batches": micro_batches, "batch_serialization_iterations": batch}
+        for name, count in {**counts, "repeat_count": repeat_count}.items():
+            checked_count(name, count, faults)
+        checked_product(counts, faults)
+        note_bool("training", training, faults)
+        full = None if device_mapping is None else checked_mapping("device_mapping", device_mapping, faults)
+        if full and not full[0]:
+            faults.add(ValueError, "`device_mapping` is empty; name the IPU of each stage")
+        self.check(full and full[0], training, batch, faults, "schedule")
+        used = self.checked_mode(mode, training, faults)
+        faults.raise_any()
+        assert full is not None
+        multiple = self.multiple(full[0], training)
+        check_multiple(micro_batches, multiple, self.name, len(full[0]), training)
+        return self.plan(
+            full, micro_batches * batch, training=training, mode=used, repeat_count=repeat_count, batch=batch
+        )

@@ -46,13 +46,12 @@ class Table:
 
 
 def kind_of(instruction: Instruction) -> str:
-    """The letters of an instruction's text form, for instance `F` or `LB`."""
+    """Returns the letters of an instruction's text form, for instance `F` or `LB`."""
     inner = instruction.computation.letter if isinstance(instruction, Load | Save) else ""
     return instruction.letter + inner
 
 
 def make_table(plan: Plan) -> Table:
-    """The tasks of one pass of a plan."""
     begins = itertools.accumulate((len(section.steps) * section.repeat for section in plan.sections), initial=0)
     columns = np.concatenate(list(map(_rows, plan.sections, begins)), axis=1)
     slots = max((step.slots for section in plan.sections for step in section.steps), default=1)
@@ -60,7 +59,7 @@ def make_table(plan: Plan) -> Table:
 
 
 def _rows(section: Section, begin: int) -> NDArray[np.int32]:
-    """The columns of a section, which begins with the step `begin`: shape `[7, tasks]`."""
+    """Returns the columns of a section, which begins with the step `begin`: shape `[7, tasks]`."""
     one = [
         (
             number,
@@ -95,7 +94,7 @@ def plan_text(plan: Plan, width: int = 120) -> str:
 
 
 def plan_headline(plan: Plan) -> list[str]:
-    """What a plan is, in two or three lines."""
+    """Describes a plan in two or three lines."""
     ipus = len(plan.ipus)
     words = [
         f"{plan.stages} {'phase' if plan.phased else 'stage'}{'s' * (plan.stages > 1)} on {ipus} IPU{'s' * (ipus > 1)}",
@@ -119,7 +118,7 @@ def plan_headline(plan: Plan) -> list[str]:
 
 
 def _legend(plan: Plan, width: int) -> list[str]:
-    """What the letters and signs of this plan's grid mean."""
+    """Explains the letters and signs of this plan's grid."""
     instructions = [task.instruction for section in plan.sections for step in section.steps for task in step.tasks]
     kinds = {kind_of(instruction)[0] for instruction in instructions}
     words = ["0F1 is stage 0, forward, micro-batch 1"]
@@ -155,7 +154,7 @@ def _grids(plan: Plan, width: int) -> Iterator[str]:
 
 
 def _column(plan: Plan, step: Step, head: str, sign: str = "") -> list[str]:
-    """A step: the text of its head and of each IPU, all of one width."""
+    """Returns the text of a step's head and of each IPU, all of one width."""
     cells = {(task.ipu, task.slot): str(task.instruction) for task in step.tasks}
     if sign:
         cells = {at: _relative(text, sign) for at, text in cells.items()}
@@ -167,13 +166,13 @@ def _column(plan: Plan, step: Step, head: str, sign: str = "") -> list[str]:
 
 
 def _relative(text: str, sign: str) -> str:
-    """`0F7` as `0F+7`."""
+    """Makes `0F+7` of `0F7`."""
     digits = len(text) - len(text.rstrip("0123456789"))
     return text[:-digits] + sign + text[-digits:] if digits else text
 
 
 def _lines(plan: Plan, names: Sequence[str], columns: Sequence[list[str]], width: int) -> Iterator[str]:
-    """Rows of columns, in blocks that fit the width; a name stands above the column where its section begins."""
+    """Yields rows of columns, in blocks that fit the width; a name stands above the column of its section's begin."""
     heads = ["step", *(f"IPU {ipu}" for ipu in plan.ipus)]
     left = max(len(head) for head in heads)
     begin = 0

@@ -88,32 +88,6 @@ def test_the_number_of_micro_batches_of_phases_may_be_known_at_run_time_only(con
             np.testing.assert_allclose(outfeed.dequeue(), [4.0] * count)
 
 
-RECOMPUTED = {"recomputation_mode": pipelining.RecomputationMode.Auto}
-SERIALISED = {"batch_serialization_iterations": 2}
-
-
-@pytest.mark.parametrize(
-    ("kind", "words", "arguments"),
-    [
-        (ValueError, "need IPUs of their own", {"pipeline_schedule": PARALLEL, "device_mapping": [0, 0]}),
-        (NotImplementedError, "recompute", {"pipeline_schedule": SERIAL, **RECOMPUTED}),
-        (NotImplementedError, "serialised", {"pipeline_schedule": SERIAL, **SERIALISED}),
-        (TypeError, "`recomputation_mode` must be", {"pipeline_schedule": SERIAL, "recomputation_mode": "Auto"}),
-        (TypeError, "or a `PhasedExecution`", {"pipeline_schedule": "Serial"}),
-        (TypeError, "`phase_liveness` must be", {"pipeline_schedule": SERIAL, "phase_liveness": "always"}),
-        (ValueError, "never leave the chip", {"phase_liveness": Liveness.AlwaysLive}),
-        (
-            ValueError,
-            r"(?s)serial phases share one group.*`batch_serialization_iterations` is.*`recomputation_mode` is",
-            {"pipeline_schedule": SERIAL, "device_mapping": [0, 1], **RECOMPUTED, **SERIALISED},
-        ),
-    ],
-)
-def test_a_fault_of_phases_has_its_kind(kind, words, arguments):
-    with pytest.raises(kind, match=words):
-        pipelining.pipeline([lambda x: x] * 2, 4, inputs=[1.0], outfeed_queue=ipu.IPUOutfeedQueue(), **arguments)
-
-
 def test_a_model_in_shards_by_scopes_trains_as_in_one_piece(toy, configure, strategy):
     configure(2)
     xs, ys = toy.batches(2)

@@ -10,7 +10,14 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.ops.gradient_capture import GradientCaptureContext
-from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule, PipelineStageOptions, RecomputationMode
+from tensorflow_ipu.pipelining import (
+    Liveness,
+    OptimizerFunctionOutput,
+    PhasedExecution,
+    PipelineSchedule,
+    PipelineStageOptions,
+    RecomputationMode,
+)
 from tensorflow_ipu.pipelining.options import Arguments, SharedOptions
 
 
@@ -41,6 +48,7 @@ OPTIONS = PipelineStageOptions()
 
 SEQUENTIAL, GROUPED = PipelineSchedule.Sequential, PipelineSchedule.Grouped
 LATER = RecomputationMode.RecomputeThenBackpropagate
+SERIAL, PARALLEL = {"pipeline_schedule": PhasedExecution.Serial}, PhasedExecution.Parallel
 SERIALIZED = {"batch_serialization_iterations": 2}
 TRAINING = {"optimizer_function": train}
 ONE_IPU = {"pipeline_schedule": PipelineSchedule.Interleaved, "device_mapping": [0, 0]}
@@ -90,6 +98,18 @@ FAULTS: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "optimizer_function", {"optimizer_function": lambda loss: loss}),
     (TypeError, "optimizer_function", {"optimizer_function": 3}),
     (tf.errors.FailedPreconditionError, "multiple of 2", {"gradient_accumulation_count": 3}),
+    (ValueError, "need IPUs of their own", {"pipeline_schedule": PARALLEL, "device_mapping": [0, 0]}),
+    (NotImplementedError, "recompute", {**SERIAL, "recomputation_mode": LATER}),
+    (NotImplementedError, "serialised", {**SERIAL, **SERIALIZED}),
+    (TypeError, "`recomputation_mode` must be", {**SERIAL, "recomputation_mode": "Auto"}),
+    (TypeError, "or a `PhasedExecution`", {"pipeline_schedule": "Serial"}),
+    (TypeError, "`phase_liveness` must be", {**SERIAL, "phase_liveness": "always"}),
+    (ValueError, "never leave the chip", {"phase_liveness": Liveness.AlwaysLive}),
+    (
+        ValueError,
+        r"(?s)serial phases share one group.*`batch_serialization_iterations` is.*`recomputation_mode` is",
+        {**SERIAL, **SERIALIZED, "device_mapping": [0, 1], "recomputation_mode": LATER},
+    ),
 ]
 
 
@@ -212,3 +232,5 @@ def test_the_output_of_an_optimizer_function_is_checked(kind, words, keras, argu
     output = OptimizerFunctionOutput(tf.keras.optimizers.SGD(), tf.constant(1.0), **TAPED)
     with pytest.raises(ValueError, match="variables"):
         output.variables = [3]  # pyright: ignore[reportAttributeAccessIssue]  # Wrong on purpose.
+    output.remark = "a subclass or a user may set others"  # pyright: ignore[reportAttributeAccessIssue]
+    assert (vars(output), output.apply_gradients_kwargs) == ({"remark": output.remark}, {})  # pyright: ignore[reportAttributeAccessIssue]

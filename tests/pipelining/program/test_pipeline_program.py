@@ -10,7 +10,7 @@ from tensorflow.compiler.xla.service import hlo_pb2
 import tensorflow_ipu as ipu
 from tensorflow_ipu import pipelining
 from tensorflow_ipu.pipelining import OptimizerFunctionOutput, PipelineSchedule, RecomputationMode, StageCost, plan_cost
-from tensorflow_ipu.pipelining.program.memory import window_of
+from tensorflow_ipu.pipelining.execution import window_of
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 BATCH, WIDTH, LAYERS = 256, 32, 2

@@ -8,9 +8,8 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu._native.library import ops
-from tensorflow_ipu.pipelining.program import memory
-from tensorflow_ipu.pipelining.program.memory import LoopIndices, Predicate, PredicateKind
-from tensorflow_ipu.pipelining.program.operations import Operation, Read
+from tensorflow_ipu.pipelining import execution
+from tensorflow_ipu.pipelining.execution import LoopIndices, Predicate, PredicateKind, Read, Row
 from tensorflow_ipu.pipelining.schedule.plan import Buffer, BufferKind
 
 COUNT = 6
@@ -27,8 +26,8 @@ def ring(depth):
     return Buffer(BufferKind.ACTIVATIONS, 0, None, 0, depth)
 
 
-def operation(micro_batch, *depths):
-    return Operation(micro_batch, (Read(ring(depths[0])),), tuple(map(ring, depths[1:])), lambda _: {})
+def row(micro_batch, *depths):
+    return Row(micro_batch, (Read(ring(depths[0])),), tuple(map(ring, depths[1:])), lambda _: {})
 
 
 def is_there(when, base):
@@ -37,11 +36,11 @@ def is_there(when, base):
 
 
 def test_turns_are_those_of_each_iteration_before_among_and_behind_the_micro_batches():
-    operations = [operation(0, 1, 3), operation(-2, 5, 3, 1)]
+    rows = [row(0, 1, 3), row(-2, 5, 3, 1)]
 
     @tf.function(jit_compile=True)
     def turns(base):
-        found = LoopIndices(operations, base, COUNT, WHEN)
+        found = LoopIndices(rows, base, COUNT, WHEN)
         places = [found.places[0, 3], found.places[-2, 3], found.places[-2, 5]]
         return [found.numbers[0], found.numbers[-2], *places, *(found.runs[when] for when in WHEN)]
 
@@ -61,10 +60,10 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
         results = []
         for several in values:
             specs = [tf.TensorSpec(one.shape, one.dtype) for one in several]
-            kept, single = memory.empty([(specs, 4), (specs[:1], 1)])
-            kept = memory.written_buffer(kept, place, several)
-            kept = memory.written_buffer(kept, 1, several)
-            results.append([kept, memory.read_buffer(kept, place), memory.read_buffer(kept, 2), single])
+            kept, single = execution.empty([(specs, 4), (specs[:1], 1)])
+            kept = execution.written_buffer(kept, place, several)
+            kept = execution.written_buffer(kept, 1, several)
+            results.append([kept, execution.read_buffer(kept, place), execution.read_buffer(kept, 2), single])
         return results
 
     found = written(tf.constant(3), tf.nest.map_structure(tf.constant, values))
@@ -78,9 +77,9 @@ def test_what_is_written_to_a_place_of_a_ring_is_read_there_and_other_places_are
 
 def convolutions_in_a_ring(images, weights, place):
     """A convolution of what is in a place of a ring, and the gradient of its weights; and of another place."""
-    [kept] = memory.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
-    kept = memory.written_buffer(kept, 2, [images])
-    [there], [nothing] = memory.read_buffer(kept, place), memory.read_buffer(kept, 0)
+    [kept] = execution.empty([([tf.TensorSpec(images.shape, images.dtype)], 3)])
+    kept = execution.written_buffer(kept, 2, [images])
+    [there], [nothing] = execution.read_buffer(kept, place), execution.read_buffer(kept, 0)
     with tf.GradientTape() as tape:
         tape.watch(weights)
         found = tf.nn.conv2d(there, weights, 1, "SAME")
@@ -114,8 +113,8 @@ def test_kernels_of_the_host_take_what_is_in_a_ring_without_a_copy(compiled_text
 def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(writes, refused):
     @tf.function(jit_compile=True)
     def used(place):
-        [kept] = memory.empty([([tf.TensorSpec([2], tf.float32)], 4)])
-        return memory.written_buffer(kept, place, [tf.ones([2])]) if writes else memory.read_buffer(kept, place)
+        [kept] = execution.empty([([tf.TensorSpec([2], tf.float32)], 4)])
+        return execution.written_buffer(kept, place, [tf.ones([2])]) if writes else execution.read_buffer(kept, place)
 
     for place in (-1, 4):
         refused(tf.errors.InternalError, f"slot {place} of a stash buffer", used, tf.constant(place))
@@ -124,7 +123,7 @@ def test_a_place_that_a_ring_does_not_have_is_an_error_and_no_memory_of_others(w
 def test_a_fence_and_a_barrier_pass_values_on():
     @tf.function(jit_compile=True)
     def passed(zero, x):
-        behind, [fenced] = memory.TokenThreading(zero).fence([x * 2], zero)
+        behind, [fenced] = execution.fence([x * 2], zero)
         [barred] = ops.ipu_barrier([x * 3])
         return [tf.convert_to_tensor(behind), fenced, barred]
 
@@ -143,7 +142,7 @@ def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_valu
             total.assign_add(given[0] * step * tf.cast(1 + behind, tf.float32))
             return [old[0] + tf.reshape(x, tf.shape(old[0])), tf.constant([7, 7])]
 
-        behind, results = memory.run_once(runs, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
+        behind, results = execution.run_once(runs, zero, [x], [tf.zeros([2]), tf.constant([1, 2])], body)
         return [behind, *results]
 
     asked = tf.function(program, jit_compile=True)
@@ -158,7 +157,7 @@ def test_a_part_that_is_skipped_leaves_what_was_there_and_any_other_changes_valu
 
 def test_what_is_computed_in_a_part_that_is_skipped_is_not_computed_ahead(compiled_text):
     def program(runs, zero, x):
-        return memory.run_once(runs, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
+        return execution.run_once(runs, zero, [x], [x], lambda _, given, old: [tf.tanh(given[0])])[1]
 
     function = tf.function(program, jit_compile=True)
     text = compiled_text(ipu.IPUStrategy(), function, tf.constant(False), tf.constant(0), tf.ones([64]))
@@ -175,19 +174,19 @@ def test_parts_that_may_be_skipped_rings_and_orders_need_no_code_of_their_own(co
 
     def program(base, x):
         ops.ipu_join_orders([order.handle for order in orders])
-        token = memory.opaque_zero()
-        [kept] = memory.empty([([tf.TensorSpec(x.shape, x.dtype)], 3)])
-        turns = LoopIndices([operation(0, 3)], base, COUNT, WHEN)
+        token = execution.opaque_zero()
+        [kept] = execution.empty([([tf.TensorSpec(x.shape, x.dtype)], 3)])
+        turns = LoopIndices([row(0, 3)], base, COUNT, WHEN)
         place = turns.places[0, 3]
         for when in WHEN:
-            token, [*kept] = memory.run_once(
+            token, [*kept] = execution.run_once(
                 turns.runs[when],
                 token,
                 [x],
                 kept,
-                lambda behind, given, old: memory.written_buffer(old, place, given, behind),
+                lambda behind, given, old: execution.written_buffer(old, place, given, behind),
             )
-        return memory.read_buffer(kept, place, token)
+        return execution.read_buffer(kept, place, token)
 
     function = tf.function(program, jit_compile=True)
     text = compiled_text(strategy, function, tf.constant(0), tf.ones([64]))

@@ -20,8 +20,8 @@ from tensorflow_ipu.pipelining import (
     parse_instruction,
     pipeline_plan,
 )
+from tensorflow_ipu.pipelining.schedule.pipelined import order_of
 from tensorflow_ipu.pipelining.schedule.plan import micro_batch_of, shifted, stage_letters
-from tensorflow_ipu.pipelining.schedule.plan_arguments import folded_ramps, order_of
 
 GROUPED, INTERLEAVED, SEQUENTIAL = PipelineSchedule
 
@@ -62,7 +62,7 @@ def test_interleaved_inference_sets_out_where_rotations_share_no_ipu(mapping, of
 def test_all_ramps_of_training_are_iterations_of_the_loop(schedule, mode, mapping):
     count = 2 * overlap_length(schedule, mapping, training=True)
     plan = pipeline_plan(len(mapping), count, schedule, device_mapping=mapping, recomputation_mode=mode)
-    ramps = folded_ramps(plan)
+    ramps = plan.folded_ramps()
     assert ramps is not None
     steps = len(plan.section("steady").steps)
     assert ramps[0] * steps == len(plan.section("ramp up").steps)
@@ -71,10 +71,10 @@ def test_all_ramps_of_training_are_iterations_of_the_loop(schedule, mode, mappin
 
 def test_other_ramps_are_found_not_to_be():
     uneven = pipeline_plan(4, 4, INTERLEAVED, device_mapping=[0, 1, 0, 1], training=False)
-    assert folded_ramps(uneven) is None
+    assert uneven.folded_ramps() is None
     plan = pipeline_plan(3, 12)
     up, *others = plan.sections
-    assert folded_ramps(replace(plan, sections=(replace(up, steps=up.steps[::-1]), *others))) is None
+    assert replace(plan, sections=(replace(up, steps=up.steps[::-1]), *others)).folded_ramps() is None
 
 
 _STAGES = st.integers(0, 500)
