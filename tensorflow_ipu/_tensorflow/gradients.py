@@ -61,10 +61,9 @@ def note_use_of(variable: tf.Variable) -> None:
     resource_variable_ops.variable_accessed(variable)
 
 
-def registered_for(kind: str) -> Callable[..., Any]:
-    """The gradient that is registered for a kind of operation; stands on `ops.gradient_registry`."""
-    registry: Any = ops.gradient_registry
-    return registry.lookup(kind)
+# The gradients that are registered, by kind of operation. `tf.RegisterGradient` alone is public, and only adds some. When it
+# is gone: no gradient is placed, and those of `tf.custom_gradient` stay for ever.
+REGISTRY: Any = ops.gradient_registry
 
 
 def own_gradient(operation: tf.Operation) -> Callable[..., Any] | None:
@@ -81,25 +80,12 @@ def recorded_attributes(operation: Any) -> Sequence[Any]:
     return getattr(operation, "attrs", None) or ()
 
 
-def lookups_through(change: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a replacement of `Registry.lookup` that changes gradients and nothing else; stands on `ops.gradient_registry`."""
-
-    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup(registry: object, name: str) -> Any:
-            value = plain(registry, name)
-            return change(value) if registry is ops.gradient_registry else value
-
-        return lookup
-
-    return make
-
-
-def is_custom(registry: object, name: str | None) -> bool:
-    """Whether a name is one that `tf.custom_gradient` registered in a graph; stands on `custom_gradient.generate_name`."""
+def is_custom(name: str | None) -> bool:
+    """Returns True for the name of a graph's `tf.custom_gradient`; stands on `custom_gradient.generate_name`."""
     # When it gives other names: False, and such gradients stay for ever.
-    return registry is ops.gradient_registry and (name or "").startswith("CustomGradient-")
+    return (name or "").startswith("CustomGradient-")
 
 
 def forget(name: str) -> None:
     """Takes a gradient out of the registry; stands on `Registry._registry`. When it is gone: an entry stays, of no size."""
-    ops.gradient_registry._registry.pop(name, None)
+    REGISTRY._registry.pop(name, None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps, auto_control_deps_utils, func_graph, op_def_registry
@@ -137,19 +138,26 @@ def is_compiled(graph: tf.Graph) -> bool:
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
-def compilation_contexts(graph: tf.Graph) -> Iterator[Any]:
-    """The control flow contexts of a graph, innermost first; stands on `Graph._get_control_flow_context`."""
+_Context = TypeVar("_Context", bound=XlaContext)
+
+
+def compilation_context(graph: tf.Graph | None, kind: type[_Context]) -> _Context | None:
+    """Returns the innermost context of a kind on a graph or one around it; stands on `Graph._get_control_flow_context`."""
     # It is the only mark on a graph that keeps traces of functions apart. Without it: `scope_type` of `functions.with_target`
     # and a table of graphs.
-    context = graph._get_control_flow_context()
-    while context is not None:
-        yield context
-        context = context.outer_context
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        while context is not None:
+            if isinstance(context, kind):
+                return context
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+    return None
 
 
 @contextlib.contextmanager
 def in_compilation_context(context: Any) -> Iterator[None]:
-    """A block in which the graph that is being built has this context of control flow; see `compilation_contexts`."""
+    """A block in which the graph that is being built has this context of control flow; see `compilation_context`."""
     graph = _default()
     before = graph._get_control_flow_context()
     graph._set_control_flow_context(context)
@@ -237,6 +245,51 @@ def definition_of(operation: str) -> Any:
     """The `OpDef` of a kind of operation; None for a function's name; stands on `op_def_registry.get`."""
     # Without it: `operation.op_def`, which is public.
     return op_def_registry.get(operation)
+
+
+# Operations whose names are a part of the names of what they call; those of loops and branches are not.
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+@functools.cache
+def _function_attributes(kind: str) -> tuple[str, ...] | None:
+    """Returns the attributes of an operation that are functions; None if it is itself a function; see `definition_of`."""
+    definition = definition_of(kind)
+    if definition is None:
+        return None
+    return tuple(attribute.name for attribute in definition.attr if attribute.type in ("func", "list(func)"))
+
+
+def functions_of(graph: FunctionGraph, operation: tf.Operation) -> list[FunctionGraph]:
+    """Returns the graphs of the functions that an operation calls; see `called_graph`."""
+    attributes = _function_attributes(operation.type)
+    if attributes is None:
+        names = [operation.type]
+    elif attributes:
+        values = [operation.get_attr(attribute) for attribute in attributes]
+        names = [function.name for value in values for function in (value if isinstance(value, list) else [value])]
+    else:  # As of most operations.
+        return []
+    called = [called_graph(graph, name) for name in names]
+    return [function for function in called if function is not None]
+
+
+def named_operations(graph: FunctionGraph, prefix: str = "") -> Iterator[tuple[str, tf.Operation]]:
+    """Yields all operations of a graph and of the functions that it calls, by their names in HLO; see `called_graph`."""
+    for operation in graph.get_operations():
+        yield prefix + operation.name, operation
+        for function in functions_of(graph, operation):
+            yield from named_operations(function, scope_of_called(operation, prefix))
+
+
+def scope_of_called(operation: tf.Operation, prefix: str) -> str:
+    """Returns the prefix of the names that a called function's operations have in HLO; see `named_operations`."""
+    return f"{prefix}{operation.name}/" if operation.type in CALLS else ""
+
+
+def without_inlining(name: str) -> str:
+    """Returns the name of an operation within the name of an inlined instruction; see `named_operations`."""
+    return name.rsplit(";", 1)[-1]
 
 
 def copy_operation(

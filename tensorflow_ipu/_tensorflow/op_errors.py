@@ -37,6 +37,8 @@ _CALLED = (
     " runs it there"
 )
 
+_TELLS = "_ipu_tells_plainly"  # The attribute of graphs for which `tell_plainly_in` was called.
+
 
 def is_ours(message: str) -> bool:
     """Whether an operation of ours failed; of several that did, the first."""
@@ -55,6 +57,7 @@ def plain_message(message: str) -> str:
 def told_plainly(error: tf.errors.OpError) -> tf.errors.OpError:
     """The same error with the message of its operation alone, to be raised in its place."""
     told = type(error)(error.node_def, error.op, plain_message(error.message), error.experimental_payloads)
+    told.__suppress_context__ = True
     return told.with_traceback(error.__traceback__)
 
 
@@ -79,6 +82,9 @@ def telling_in_graphs(operation: Callable[_P, _T]) -> Callable[_P, _T]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         if not tf.executing_eagerly():
             for graph in graphs.being_built():
+                if hasattr(graph, _TELLS):  # As do those around it.
+                    break
+                setattr(graph, _TELLS, True)
                 tell_plainly_in(graph)
         return operation(*args, **kwargs)
 

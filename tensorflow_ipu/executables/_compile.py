@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from tensorflow_ipu import programs
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import executable_cache
 from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1
@@ -37,9 +36,9 @@ def compile(  # noqa: A001
     prepared = strategy.prepare(program, args, kwargs)
     with tf.device(strategy.extended.ipu_device):
         if executable_cache.folder() is not None:
-            programs.compile_only(prepared._prepared)
+            prepared.program.compile()
         else:
-            executable_cache.hold(*programs.compile_only(prepared._prepared, executable_cache.machine_key()))
+            executable_cache.hold(*prepared.program.compile(executable_cache.machine_key()))
     return prepared
 
 

@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu._native import executable_cache
 from tensorflow_ipu._native.library import native, ops
-from tensorflow_ipu._tensorflow import functions, op_errors
+from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu.config import _state
 from tensorflow_ipu.executables import application_compile_op
 from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.executables.application_compile_op import Application
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
-from tensorflow_ipu.programs import ipus_or_one
+from tensorflow_ipu.programs.diagnostics import faults
 
 # How long the answering thread waits natively for an answer before it checks whether the engine was stopped.
 _WAIT_US = 20_000
@@ -214,12 +214,8 @@ class Engine:
                         shards=application.shards,
                         shapes=[one["shape"] for one in application.results],
                     )
-        except tf.errors.InvalidArgumentError as exc:
-            reason = programs.why_stopped(None, exc.message)
-            told = op_errors.told_plainly(exc)
-            self._end(told if reason is None else tf.errors.InvalidArgumentError(None, None, reason))
         except tf.errors.OpError as exc:
-            self._end(op_errors.told_plainly(exc))
+            self._end(faults.explained(None, exc))
         except BaseException as exc:
             self._end(exc)
 
@@ -377,7 +373,7 @@ def embedded_runtime_start(
         application.inputs, _in_a_row(application.elements("infeed")), _in_a_row(application.elements("outfeed"))
     )
     extended = current_strategy().extended
-    ipus = ipus_or_one(extended.ordinal)
+    ipus = _state.ipus_or_one(extended.ordinal)
     if ipus != application.ipus and not (application.by_itself and ipus > 1):
         raise ValueError(
             f"`executable_file` is `{os.fspath(executable_file)}`, which was compiled for a device of {application.ipus} IPUs,"

@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import graphs, xla
-from tensorflow_ipu.programs import _instruction_attributes, _slices, _trace_context
+from tensorflow_ipu.programs import _attributes, _slices, _trace_context
 from tensorflow_ipu.programs._trace_context import is_tracing, wants_host_kernels
 
 # By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
@@ -59,7 +59,7 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
     if op.type in _LAYERS:
         type_ = op.outputs[0].dtype if op.outputs else None
         # One that says how it is computed is not computed by TensorFlow's kernel.
-        own = type_ == tf.float16 and _instruction_attributes.is_told_how(graph, op)
+        own = type_ == tf.float16 and _attributes.is_set_by_scope(graph, op)
         if _trace_context.wants_host_kernels(type_, len(op.outputs)) and not own:
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):
@@ -122,7 +122,7 @@ def convolution_gradient(
 def _served(op: tf.Operation) -> bool:
     """Whether TensorFlow's own gradients are fast, by kernels of the host or as products."""
     type_ = op.inputs[0].dtype
-    own = type_ == tf.float16 and _instruction_attributes.are_told_how(tf.compat.v1.get_default_graph())
+    own = type_ == tf.float16 and _attributes.is_set_by_scope(tf.compat.v1.get_default_graph())
     if own or not wants_host_kernels(type_):
         return False
     rows, columns = op.inputs[1].shape[:2]

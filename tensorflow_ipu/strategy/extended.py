@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -67,21 +68,6 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
         return self._strategy.extended.gathered(value, axis)
 
 
-class _AsReplica:
-    """The mode of a replica for a block, without the rest of what a trace needs."""
-
-    __slots__ = ("_mode",)
-
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        self._mode = devices.mode_of(IPUReplicaContext(strategy))
-
-    def __enter__(self) -> None:
-        devices.enter_mode(self._mode)
-
-    def __exit__(self, *exc_info: object) -> None:
-        devices.leave_mode()
-
-
 class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     """The side of `IPUStrategy` that TensorFlow's own library code calls.
 
@@ -101,7 +87,6 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         self.ipu_device = devices.full_name(f"/device:IPU:{ordinal}")
         self.host_kernels = host_kernels
         self.cpu_device = devices.full_name(f"/device:CPU:{cpu_ordinal}")
-        self._as_replica: _AsReplica | None = None
         self._target = programs.Target(None, host_kernels)
         self._configured: tuple[int, ...] | None = None  # For which system that is.
         self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
@@ -109,7 +94,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     @property
     def ipus(self) -> int:
         """How many IPUs the device has in the present configuration; 1 where it does not exist."""
-        return programs.ipus_or_one(self.ordinal)
+        return _state.ipus_or_one(self.ordinal)
 
     @property
     def target(self) -> programs.Target:
@@ -119,14 +104,15 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         if self._configured is not configured:
             _state.warn_of_unapplied()
             self._configured = configured
-            self._target = programs.Target(self.ipus, self.host_kernels, programs.floating_point_of(self.ordinal))
+            floating_point = programs.floating_point_of(self.ordinal)
+            self._target = programs.Target(_state.ipus_or_one(self.ordinal), self.host_kernels, floating_point)
         return self._target
 
     @contextlib.contextmanager
     def without_traps(self) -> Iterator[None]:
         """A block whose programs no trap stops; not for several threads."""
         target = self.target
-        self._target = programs.Target(target.ipus, target.host_kernels, target.floating_point.without_traps())
+        self._target = target._replace(floating_point=target.floating_point.without_traps())
         try:
             yield
         finally:
@@ -162,11 +148,10 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def value_container(self, value: Nested) -> Nested:
         return value
 
-    def as_replica(self) -> _AsReplica:
-        """The context that TensorFlow's cache of traces looks for."""
-        if self._as_replica is None:
-            self._as_replica = _AsReplica(self._container_strategy())
-        return self._as_replica
+    @functools.cached_property
+    def as_replica(self) -> contextlib.AbstractContextManager[None]:
+        """A block in the context that TensorFlow's cache of traces looks for, without the rest of what a trace needs."""
+        return devices.replica_mode(IPUReplicaContext(self._container_strategy()))
 
     def call_on_device(self, fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
         """Calls `fn` on the IPU device, in the context of a replica."""

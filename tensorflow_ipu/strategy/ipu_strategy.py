@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import tensorflow as tf
 
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tensorflow_ipu.analysis import machine as machine_model
 
 _logger = logging.getLogger(__name__)
-
-_Call: TypeAlias = "tuple[Callable[..., Nested], Sequence[Nested], Mapping[str, Nested]]"
 
 # What TensorFlow says where a program meets an object of another strategy, such as that of no scope at all.
 _MEETS_ANOTHER = ("Must not nest tf.distribute.Strategy scopes", "Mixing different tf.distribute.Strategy objects")
@@ -50,23 +48,20 @@ def _other_strategies_explained() -> Iterator[None]:
 class PreparedProgram:
     """A program with its inputs for the present configuration, to be run many times; it keeps no queue of data alive."""
 
-    def __init__(self, extended: IPUExtended, prepared: programs.Prepared, target: programs.Target) -> None:
-        """Takes a program and its flat inputs, as they were found for `target`."""
+    def __init__(self, extended: IPUExtended, program: programs.Program) -> None:
         self._extended = extended
-        self._prepared = prepared
-        self._target = target
+        self.program = program
 
     @property
     def is_current(self) -> bool:
         """Whether the system is configured as it was: otherwise another program has to be prepared."""
-        return self._extended.target == self._target
+        return self._extended.target == self.program.target
 
     @tracebacks.user_lines_alone
     def run(self) -> Nested:
-        """Runs it, and returns what its function returns."""
-        extended = self._extended
-        with tf.device(extended.ipu_device):
-            return programs.run(self._prepared, extended.ipu_device, extended.ordinal)
+        """Runs the program, and returns what its function returns."""
+        with tf.device(self.program.device):
+            return self.program.run()
 
 
 class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, PageView):
@@ -171,15 +166,15 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
             raise TypeError(f"`options` must be a `tf.distribute.RunOptions`, but is {options!r}")
         _check_call(fn, args, kwargs)
         extended = self.extended
-        call = (fn, args, kwargs or {})
+        kwargs = kwargs or {}
         if not tf.executing_eagerly():
             if self._auto_reports is not None:
                 self._auto_reports.warn("it is built into a graph, and programs of graphs are not read")
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
-                return extended.call_on_device(programs.insert, (*call, extended.ipu_device, extended.host_kernels), {})
-        self._check_traceable(fn)
+                call = (fn, args, kwargs, extended.ipu_device, extended.host_kernels)
+                return extended.call_on_device(programs.insert, call, {})
         with tf.device(extended.ipu_device):
-            return programs.run(self._prepare_and_report(call, extended.target), extended.ipu_device, extended.ordinal)
+            return self._program_to_run(fn, args, kwargs).run()
 
     @tracebacks.user_lines_alone
     def prepare(
@@ -193,35 +188,35 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         if not tf.executing_eagerly():
             raise RuntimeError("`prepare` is for eager execution, and a graph is being built: call `run` in it")
         _check_call(fn, args, kwargs)
-        self._check_traceable(fn)
-        target = self.extended.target
-        call = (fn, args, kwargs or {})
         with tf.device(self.extended.ipu_device):
-            return PreparedProgram(self.extended, self._prepare_and_report(call, target), target)
+            return PreparedProgram(self.extended, self._program_to_run(fn, args, kwargs or {}))
 
-    def _check_traceable(self, fn: Callable[..., Nested]) -> None:
-        if not programs.is_graph_function(fn):
+    def _program_to_run(
+        self, fn: Callable[..., Nested], args: Sequence[Nested], kwargs: Mapping[str, Nested]
+    ) -> programs.Program:
+        """Returns the program of a function, and saves its report if reports of all programs are requested."""
+        if not isinstance(fn, programs.GRAPH_FUNCTIONS):
             raise ValueError(
                 f"`{type(self).__name__}.run` does not support eager execution, and `fn` is the plain callable {fn!r}."
                 " Decorate it with `@tf.function(jit_compile=True)`, or call `run` inside of a `tf.function`"
             )
-
-    def _prepare_and_report(self, call: _Call, target: programs.Target) -> programs.Prepared:
-        """A program that is to run; its report is saved where reports of all programs are asked for."""
-        prepared = self._prepare(call, target)
+        program = self._program(fn, args, kwargs, self.extended.target)
         if self._auto_reports is not None:
-            self._auto_reports.save(prepared[0], lambda: self.report(*call))
-        return prepared
+            self._auto_reports.save(program.function, lambda: self.report(fn, args, kwargs))
+        return program
 
-    def _prepare(self, call: _Call, target: programs.Target) -> programs.Prepared:
+    def _program(
+        self, fn: Callable[..., Nested], args: Sequence[Nested], kwargs: Mapping[str, Nested], target: programs.Target
+    ) -> programs.Program:
         """Finds or traces the program of a function and its arguments, on the device of the caller."""
         extended = self.extended
-        with extended.as_replica():
-            prepared = programs.find(*call, target)
-        if prepared is None:
+        call = (fn, args, kwargs, extended.ipu_device, target)
+        with extended.as_replica:
+            program = programs.Program.find(*call)
+        if program is None:
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
-                prepared = extended.call_on_device(programs.trace, (*call, target), {})
-        return prepared
+                program = extended.call_on_device(programs.Program.trace, call, {})
+        return program
 
     @tracebacks.user_lines_alone
     def report(
@@ -253,7 +248,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         from tensorflow_ipu.analysis import machine as model
         from tensorflow_ipu.analysis import program_report as predicted  # Not with the package: few programs ask.
 
-        if not programs.is_graph_function(fn):
+        if not isinstance(fn, programs.GRAPH_FUNCTIONS):
             raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
         device = self.extended.ipu_device
         setting = model.setting_of(machine, _state.options_of_device(self.extended.ordinal))
@@ -262,8 +257,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         values = (*args, *(kwargs or {}).values())
         with progress.of(f"predicting `{getattr(fn, '__name__', fn)}`"):
             with tf.device(device):
-                prepared = self._prepare((fn, args, kwargs or {}), target)
-            return predicted.report_of(fn, values, prepared, device, self.extended.ipus, setting, trip_counts, kept)
+                program = self._program(fn, args, kwargs or {}, target)
+            return predicted.report_of(fn, values, program, self.extended.ipus, setting, trip_counts, kept)
 
     def reduce(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested, axis: int | None = None) -> Nested:
         """Reduces what `run` returned over `axis`, an axis or a tuple of some; None leaves it, since the host is one replica.

@@ -19,7 +19,7 @@ from tensorflow_ipu.programs.diagnostics import tracebacks
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function, Leaf
-    from tensorflow_ipu.programs._program import Target
+    from tensorflow_ipu.programs._trace_context import Target
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ _MOST_CODES = 1000
 
 
 def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
-    """Notes a trace that has just ended and its reason; warns where only shapes or numbers have differed before."""
+    """Notes a trace that has just ended and its reason; warns if only shapes or numbers have differed before."""
+    if hasattr(program, _KNOWN):
+        return
     duration = tracepoints.trace_times.add(begin)
     new = _Known(name_of(function), functions.leaves_of(program), target)
     # Those without variables to make are in two tables of TensorFlow's.

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import autograph, functions
-from tensorflow_ipu.programs._instruction_attributes import named_operations
+from tensorflow_ipu._tensorflow.graphs import named_operations
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
