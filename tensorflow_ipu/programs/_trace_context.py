@@ -68,7 +68,6 @@ _floating_points: dict[int, tuple[Mapping[str, Any], FloatingPoint]] = {}
 
 
 def floating_point_of(ordinal: int) -> FloatingPoint:
-    """Returns the floating-point options that are configured for a device."""
     options = _state.options_of_device(ordinal)
     if options is None:
         return _PLAIN

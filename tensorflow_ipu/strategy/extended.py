@@ -15,11 +15,10 @@ from tensorflow_ipu._tensorflow import devices, graphs, variables
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.hosts import Cluster
 from tensorflow_ipu.ops import random_streams, reductions, replication_ops
-from tensorflow_ipu.strategy.input_iterator import InputIterator
 
 
 def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
-    """The `tf.distribute.ReduceOp` passed as itself or by name."""
+    """Returns the `tf.distribute.ReduceOp` passed as itself or by name."""
     name = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op
     for known in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
         if name in (known, known.value):
@@ -37,12 +36,11 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The one device of the strategy."""
         return (self._strategy.extended.ipu_device,)
 
     @property
     def replica_id_in_sync_group(self) -> int | tf.Tensor:
-        """Which replica runs: an int32 scalar in a program; outside of one, the first of this process."""
+        """The replica that runs: an int32 scalar in a program; outside of one, the first of this process."""
         return replication_ops.replication_index() if reductions.in_program() else self._strategy.extended.first_replica
 
     def all_reduce(
@@ -51,7 +49,6 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
         value: Nested,
         options: tf.distribute.experimental.CommunicationOptions | None = None,
     ) -> Nested:
-        """Reduces `value` over the replicas; see `tf.distribute.ReplicaContext.all_reduce`."""
         return super().all_reduce(reduction(reduce_op), value, options)
 
     def all_gather(
@@ -60,7 +57,6 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
         axis: int,
         options: tf.distribute.experimental.CommunicationOptions | None = None,
     ) -> Nested:
-        """Concatenates `value` of all replicas along `axis`; see `tf.distribute.ReplicaContext.all_gather`."""
         is_sparse = any(isinstance(leaf, tf.IndexedSlices) for leaf in tf.nest.flatten(value))
         if is_sparse or not reductions.in_program():
             return super().all_gather(value, axis, options)
@@ -93,7 +89,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
 
     @property
     def ipus(self) -> int:
-        """How many IPUs the device has in the present configuration; 1 where it does not exist."""
+        """How many IPUs the device has in the present configuration; 1 if it does not exist."""
         return _state.ipus_or_one(self.ordinal)
 
     @property
@@ -154,7 +150,6 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return devices.replica_mode(IPUReplicaContext(self._container_strategy()))
 
     def call_on_device(self, fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
-        """Calls `fn` on the IPU device, in the context of a replica."""
         with tf.device(self.ipu_device), IPUReplicaContext(self._container_strategy()):
             return fn(*args, **kwargs)
 
@@ -251,7 +246,6 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return self.gathered(value, axis) if reductions.in_program() else value
 
     def gathered(self, value: Nested, axis: int) -> Nested:
-        """Concatenates tensors of all replicas in the program that is being traced."""
         return reductions.all_gather(value, axis, self.ordinal, self.workers)
 
     def _broadcast_to(self, tensor: Nested, destinations: object) -> Nested:
@@ -263,16 +257,16 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     ) -> Nested:
         return value_fn(tf.distribute.experimental.ValueContext(self.first_replica, self._num_replicas_in_sync))
 
-    def _make_dataset_iterator(self, dataset: tf.data.Dataset) -> InputIterator:
-        return InputIterator(self._container_strategy().experimental_distribute_dataset(dataset), self.cpu_device)
+    def _make_dataset_iterator(self, dataset: tf.data.Dataset) -> _InputIterator:
+        return _InputIterator(self._container_strategy().experimental_distribute_dataset(dataset), self.cpu_device)
 
     def _make_input_fn_iterator(
         self, input_fn: Callable[[tf.distribute.InputContext], Nested], replication_mode: object = None
-    ) -> InputIterator:
+    ) -> _InputIterator:
         del replication_mode  # There is one.
         with tf.device(self.cpu_device):
             source = self._container_strategy().distribute_datasets_from_function(input_fn)
-        return InputIterator(source, self.cpu_device)
+        return _InputIterator(source, self.cpu_device)
 
     def _experimental_make_numpy_dataset(
         self, numpy_input: Nested, session: tf.compat.v1.Session | None
@@ -336,3 +330,49 @@ def _not_colocated() -> contextlib.AbstractContextManager[None]:
     if tf.executing_eagerly() or not graphs.has_attribute_now("_class"):
         return contextlib.nullcontext()
     return graphs.attributed({"_class": None})
+
+
+class _InputIterator:
+    """Returns elements of a dataset, or what a function returns, on the host, for strategies of TensorFlow 1.
+
+    In a graph, a session runs `initializer` first. In eager execution the iterator is ready, and `initialize()` begins
+    anew.
+    """
+
+    def __init__(self, source: tf.data.Dataset | Callable[[], Nested], device: str) -> None:
+        if not isinstance(source, tf.data.Dataset) and not callable(source):
+            raise ValueError(f"`input_fn` must return a `tf.data.Dataset` or a function, but returned {source!r}")
+        self._source = source
+        self._device = device
+        self._iterator = self._make()
+
+    def _make(self) -> Nested:
+        if not isinstance(self._source, tf.data.Dataset):
+            return None
+        make = tf.compat.v1.data.make_one_shot_iterator
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            make = tf.compat.v1.data.make_initializable_iterator
+        with tf.device(self._device):
+            return make(self._source)
+
+    def get_next(self) -> Nested:
+        """Returns the next element."""
+        with tf.device(self._device):
+            return self._iterator.get_next() if isinstance(self._source, tf.data.Dataset) else self._source()
+
+    def initialize(self) -> tf.Operation | None:
+        """Returns the operation that initializes the iterator; in eager execution, begins anew and returns None."""
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            self._iterator = self._make()
+            return None
+        return tf.no_op() if self._iterator is None else self._iterator.initializer
+
+    @property
+    def initializer(self) -> tf.Operation | None:
+        """The same as `initialize()`."""
+        return self.initialize()
+
+    @property
+    def element_spec(self) -> Nested:
+        """The types of an element; None for a function."""
+        return self._source.element_spec if isinstance(self._source, tf.data.Dataset) else None

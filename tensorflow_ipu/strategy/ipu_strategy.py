@@ -5,22 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import tensorflow as tf
 
 from tensorflow_ipu import _upcalls, programs
-from tensorflow_ipu._base import environment, progress
+from tensorflow_ipu._base import environment, lifetimes, progress
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._base.page import PageView, small_page, table
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
+from tensorflow_ipu.feeds import iterator
 from tensorflow_ipu.programs.diagnostics import tracebacks
-from tensorflow_ipu.strategy.auto_reports import auto_reports
 from tensorflow_ipu.strategy.extended import IPUExtended, reduction
-from tensorflow_ipu.strategy.scope import StrategyScope
 
 if TYPE_CHECKING:
     from tensorflow_ipu.analysis import machine as machine_model
@@ -123,7 +125,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         _logger.debug("a strategy for `%s`, kernels of the host %s", ipu_device, "on" if host_kernels else "off")
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
-        self._auto_reports = auto_reports()
+        directory = environment.report_directory()
+        self._auto_reports = None if directory is None else _AutoReports(directory)
         if enable_keras_extensions:
             _upcalls.follow_models(self)
 
@@ -136,7 +139,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, Pa
         A notebook may call `strategy.scope().__enter__()`, and later `strategy.scope().__exit__(None, None, None)` on the same
         thread. To leave a scope that is not entered, or not the innermost, raises `RuntimeError`.
         """
-        return StrategyScope(self, self._enable_keras_extensions)
+        return _Scope(self, self._enable_keras_extensions)
 
     @tracebacks.user_lines_alone
     def run(
@@ -362,3 +365,106 @@ def _ordinal(argument: str, value: object, kind: str) -> int:
     if found is None:
         raise ValueError(f"`{argument}` must name a device like `/device:{kind}:0`, but is {value!r}")
     return int(found["ordinal"] or 0)
+
+
+class _Entered(NamedTuple):
+    scope: _Scope
+    graph: tf.Graph
+    exits: contextlib.ExitStack
+
+
+class _EnteredScopes(list[_Entered]):
+    """The scopes that a thread has entered and not left, which end with the thread."""
+
+    def __del__(self) -> None:
+        while self:
+            with contextlib.suppress(Exception):  # What TensorFlow keeps of the thread may be gone.
+                self.pop().exits.close()
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.entered = _EnteredScopes()
+
+
+_thread = _Thread()
+
+
+class _Scope:
+    """A strategy's scope, which may be entered several times; a new one may leave what another one has entered."""
+
+    def __init__(self, strategy: IPUStrategyV1, extends_models: bool) -> None:
+        self._strategy = strategy
+        self._extends_models = extends_models
+        self._was_entered = False
+
+    def __enter__(self) -> IPUStrategyV1:
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(tf.distribute.Strategy.scope(self._strategy))
+            entered.enter_context(iterator.on_device())
+            if self._extends_models:
+                entered.enter_context(_upcalls.extending_models())
+            _thread.entered.append(_Entered(self, tf.compat.v1.get_default_graph(), entered.pop_all()))
+        self._was_entered = True
+        return self._strategy
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        graph = self._innermost().graph
+        exits = _thread.entered.pop().exits
+        # TensorFlow keeps scopes in the default graph, and `keras.backend.clear_session()` makes another one.
+        with contextlib.nullcontext() if graph is tf.compat.v1.get_default_graph() else graph.as_default():
+            exits.__exit__(kind, error, traceback)
+
+    def _innermost(self) -> _Entered:
+        entered = _thread.entered
+        mine = [self._leaves(each) for each in entered]
+        if not any(mine):
+            raise RuntimeError(
+                "this scope was left before, or entered on another thread: leave each scope once, on the thread that entered it"
+                if self._was_entered
+                else "no scope of this strategy is entered on this thread, so none can be left: enter it by"
+                " `with strategy.scope():`, or by `strategy.scope().__enter__()`"
+            )
+        if not mine[-1]:
+            raise RuntimeError(
+                "scopes are left in the wrong order: another scope was entered after this one, and is left first"
+            )
+        if entered[-1].graph is not tf.compat.v1.get_default_graph() and not tf.executing_eagerly():
+            raise RuntimeError(
+                "this scope was entered outside of the `tf.function` or graph in which it is left: leave it there"
+            )
+        return entered[-1]
+
+    def _leaves(self, entered: _Entered) -> bool:
+        return entered.scope is self if self._was_entered else entered.scope._strategy is self._strategy
+
+
+_has_warned = False
+
+
+class _AutoReports:
+    """Saves a report of each program in a folder. A run never fails for its report."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._seen = lifetimes.WeakObjects()  # Programs.
+
+    def save(self, program: object, make: Callable[[], machine_model.Report]) -> None:
+        if program in self._seen:
+            return
+        self._seen.add(program)
+        from tensorflow_ipu.analysis import machine
+
+        try:
+            machine.autosave(make(), self._directory)
+        except Exception as exc:
+            self.warn(f"{type(exc).__name__}: {exc}")
+
+    def warn(self, reason: str) -> None:
+        global _has_warned  # noqa: PLW0603
+        if not _has_warned:
+            _has_warned = True
+            variable = environment.ENGINE_VARIABLE
+            warnings.warn(f"`{variable}` asks for reports, and a program has none: {reason}", stacklevel=4)

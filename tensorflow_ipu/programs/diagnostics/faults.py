@@ -134,7 +134,7 @@ def refuse_shapes_of_data(program: functions.ConcreteFunction, inputs: Sequence[
 
 
 def _sized_by_data(program: functions.ConcreteFunction) -> list[_Found]:
-    """The needed operations whose results may have a shape that depends on data, in their order."""
+    """Returns the needed operations whose results may have a shape that depends on data, in their order."""
     operations = (operation for graph in graphs.graphs_of(program) for operation in graph.get_operations())
     if not any(map(_is_sized_by_data, operations)):
         return []
@@ -149,7 +149,6 @@ def _is_sized_by_data(operation: tf.Operation) -> bool:
 
 
 def _of_data(found: _Found) -> str:
-    """Explains an operation whose result has a shape that depends on data."""
     place = _place(found, user_frame(found.operation), _layers(found))
     way_out = _ONE_SIZE
     if found.operation.type in _SELECTING:
@@ -201,7 +200,7 @@ def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | Non
 
 
 def _named(program: functions.ConcreteFunction, kind: str, name: str) -> _Found | None:
-    """The operation of a name that begins with the calls of its function; None if several lines could be meant."""
+    """Returns the operation of a name that begins with the calls of its function; None if several lines could be meant."""
     alike = [one for one in _operations(program.graph, ()) if one.operation.type == kind]
     alike = [one for one in alike if f"/{name}".endswith(f"/{one.operation.name}")]
     longest = max((len(one.operation.name) for one in alike), default=0)
@@ -215,7 +214,7 @@ def _needed(
     scope: tuple[str, ...],
     is_sought: Callable[[tf.Operation], bool],
 ) -> Iterator[_Found]:
-    """The operations that `outputs` and side effects need, that XLA cannot fold, and that are sought; the last one first."""
+    """Yields the sought operations that `outputs` and side effects need and XLA cannot fold, the last one first."""
     operations = graph.get_operations()
     constant: set[tf.Operation] = set()
     for operation in operations:
@@ -336,7 +335,7 @@ _FAMILIES = (
 
 
 def _words(found: Sequence[_Found]) -> str:
-    """The message: a sentence for each line of the user's that made such operations, the last one first."""
+    """Returns the message: a sentence for each line of the user's that made such operations, the last one first."""
     places: dict[tuple[tuple[str, int] | None, str | None], list[_Found]] = {}
     for one in reversed(found):
         places.setdefault((user_frame(one.operation), _layers(one)), []).append(one)
@@ -374,12 +373,12 @@ def _place(found: _Found, place: tuple[str, int] | None, layers: str | None) -> 
 
 
 def _scope(operation: tf.Operation, around: tuple[str, ...]) -> tuple[str, ...]:
-    """The scope of an operation, without what TensorFlow adds to it."""
+    """Returns the scope of an operation, without what TensorFlow adds to it."""
     return (*around, *(part for part in operation.name.split("/")[:-1] if not _GENERATED.fullmatch(part)))
 
 
 def _layers(found: _Found) -> str | None:
-    """The names of the Keras layers that made an operation, from the model inwards; None where no layer did."""
+    """Returns the names of the Keras layers that made an operation, from the model inwards; None if no layer did."""
     # Keras opens the scope of a layer twice a call, so TensorFlow adds a number to it.
     if not any(frame[0].endswith(_LAYER_CALL) for frame in found.operation.traceback or ()):
         return None
