@@ -102,7 +102,7 @@ def folded(summary: str, content: str) -> str:
 
 
 def small_page(title: str, said: str, *content: str) -> str:
-    """The page of an object: what it is, a sentence on it, and elements below each other."""
+    """Returns the page of an object: what it is, a sentence on it, and elements below each other."""
     head = f"<h1>{escape(title)}</h1>\n" + f"<p>{prose(said)}</p>" * bool(said)
     return page(escape(title), head, "\n".join(content), "")
 
@@ -119,7 +119,7 @@ _FRAME = Template("""\
 
 @functools.singledispatch
 def page_of(value: object) -> str:
-    """The page of an object, of those whose classes know nothing of pages."""
+    """Returns the page of an object, of those whose classes know nothing of pages."""
     raise NotImplementedError(type(value).__name__)
 
 
@@ -127,11 +127,11 @@ class PageView:
     """What a notebook shows as a page."""
 
     def _page(self) -> str:
-        """The page."""
+        """Returns the page."""
         return page_of(self)
 
     def _repr_html_(self) -> str | None:
-        """The page in a frame of its own, so that neither its styles nor the notebook's reach the other."""
+        """Returns the page in a frame of its own, so that neither its styles nor the notebook's reach the other."""
         try:
             text = self._page()
         except ImportError:  # Pictures need matplotlib. Without, a notebook shows the line of text.
@@ -163,17 +163,17 @@ class SavedReport(PageView):
     _SCHEMA: ClassVar[int]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as what JSON can hold."""
+        """Returns the report as what JSON can hold."""
         raise NotImplementedError
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Self:
-        """The report that `to_dict` gave, of this schema."""
+        """Returns the report that `to_dict` gave, of this schema."""
         raise NotImplementedError
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The report that `to_dict` gave.
+        """Returns the report that `to_dict` gave.
 
         Raises:
           ValueError: It is of another schema, or is no report.

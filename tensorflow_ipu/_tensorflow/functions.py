@@ -140,7 +140,7 @@ def _config_of(function: Function) -> Any:
 
 
 def _options_of(function: Function, target: object) -> Any:
-    """The options whose traces are kept apart from those for another target; see `known_trace`."""
+    """Returns the options whose traces are kept apart from those for another target; see `known_trace`."""
     # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
     config = _config_of(function)
     known = getattr(function, "_ipu_options", None)
@@ -187,7 +187,7 @@ def _bound_arguments(
 
 
 def _flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> list[tf.Tensor]:
-    """The flat inputs for bound arguments without captured ones; stands on `FunctionType.unpack_inputs`."""
+    """Returns the flat inputs for bound arguments without captured ones; stands on `FunctionType.unpack_inputs`."""
     # Without it: `tf.nest.flatten` of the bound arguments with `expand_composites`.
     signature = program.function_type
     wanted = bound.signature.parameters
@@ -200,7 +200,7 @@ def _flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> li
 def flat_inputs_of_call(
     program: ConcreteFunction, args: Sequence[Nested], kwargs: Mapping[str, Nested]
 ) -> list[tf.Tensor]:
-    """The flat inputs of a concrete function's call, with or without its Python values; see `_flat_inputs`."""
+    """Returns the flat inputs of a concrete function's call, with or without its Python values; see `_flat_inputs`."""
     # Uses `ConcreteFunction._arg_keywords` too. Without it: the names in `program.structured_input_signature`.
     try:
         bound = function_type_utils.canonicalize_function_inputs(args, kwargs, program.function_type)
@@ -254,7 +254,7 @@ def keep_from_compiling(function: ConcreteFunction) -> None:
 
 
 def hlo_of(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, stage: str = "hlo_serialized") -> bytes:
-    """The HLO of a concrete function at a stage, without running it; stands on `context.get_compiler_ir`."""
+    """Returns the HLO of a concrete function at a stage, without running it; stands on `context.get_compiler_ir`."""
     # By default a serialized `HloModuleProto` as XLA gets it; `"optimized_hlo"` is the text of what XLA makes of it. The public
     # `experimental_get_compiler_ir` takes a `tf.function` and traces it without the replica. Without it: that one, of a
     # function that calls this one.
@@ -288,7 +288,7 @@ def leaves_of(program: ConcreteFunction) -> dict[str, Leaf]:
 
 
 def leaves_of_spec(name: str, spec: object) -> dict[str, Leaf]:
-    """The same of a structure of `tf.TensorSpec`; see `leaves_of`."""
+    """Returns the same of a structure of `tf.TensorSpec`; see `leaves_of`."""
     leaves: dict[str, Leaf] = {}
     for path, part in enumerate(tf.nest.flatten(spec)):
         _add(leaves, f"{name}[{path}]", part)

@@ -24,7 +24,7 @@ def between(
 
 
 def has_gradient(tensor: tf.Tensor) -> bool:
-    """Whether gradients flow through a tensor, resources included; stands on `backprop_util.IsTrainable`."""
+    """Returns True if gradients flow through a tensor, resources included; stands on `backprop_util.IsTrainable`."""
     # Without it: floating and complex types, resources and variants.
     return backprop_util.IsTrainable(tensor)
 
@@ -50,7 +50,7 @@ def overridden(graph: tf.Graph, kind: str, gradient: Callable[..., Any]) -> Abst
 
 
 def of_call(program: functions.ConcreteFunction) -> Callable[..., tuple[Gradient | None, ...]]:
-    """The gradient `(op, *upstream)` of a concrete function's call; stands on `_delayed_rewrite_functions`."""
+    """Returns the gradient `(op, *upstream)` of a concrete function's call; stands on `_delayed_rewrite_functions`."""
     # Without it: no gradient, which replicas refuse anyway, and one replica has by `tf.custom_gradient`.
     return program._delayed_rewrite_functions._rewrite_forward_and_call_backward
 
@@ -67,7 +67,7 @@ REGISTRY: Any = ops.gradient_registry
 
 
 def own_gradient(operation: tf.Operation) -> Callable[..., Any] | None:
-    """The gradient that one operation has for itself, or None; stands on `Operation._gradient_function`."""
+    """Returns the gradient that one operation has for itself, or None; stands on `Operation._gradient_function`."""
     # `Graph.gradient_override_map` and calls of functions set it. Without it: None, and only registered gradients can be
     # placed.
     return operation._gradient_function

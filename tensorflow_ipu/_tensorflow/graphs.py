@@ -64,12 +64,12 @@ _default = tf.compat.v1.get_default_graph
 
 
 def is_function(graph: object) -> bool:
-    """Whether a graph is that of a function; see `FunctionGraph`."""
+    """Returns True if a graph is that of a function; see `FunctionGraph`."""
     return isinstance(graph, FunctionGraph)
 
 
 def around(graph: tf.Graph | None) -> Iterator[tf.Graph]:
-    """The graph, if any, and those around it, from the innermost out; stands on `FuncGraph.outer_graph`."""
+    """Returns the graph, if any, and those around it, from the innermost out; stands on `FuncGraph.outer_graph`."""
     # The outermost may be no function's. Without it: keep the default graphs of a trace on a stack.
     while graph is not None:
         yield graph
@@ -77,12 +77,12 @@ def around(graph: tf.Graph | None) -> Iterator[tf.Graph]:
 
 
 def enclosing(graph: tf.Graph) -> tf.Graph | None:
-    """The graph in which that of a function is traced; None for one that is no function's. See `around`."""
+    """Returns the graph in which that of a function is traced; None for one that is no function's. See `around`."""
     return getattr(graph, "outer_graph", None)
 
 
 def being_traced() -> Iterator[FunctionGraph]:
-    """The graphs of the functions that are being traced now, from the innermost out; see `around`."""
+    """Returns the graphs of the functions that are being traced now, from the innermost out; see `around`."""
     for graph in around(_default()):
         if not isinstance(graph, FunctionGraph):
             return
@@ -102,7 +102,7 @@ def replace_input(operation: tf.Operation, at: int, tensor: tf.Tensor) -> None:
 
 
 def in_loop(graph: tf.Graph) -> bool:
-    """Whether operations of the graph run in a loop, as far as is known; stands on `WhileBodyFuncGraph`."""
+    """Returns True if operations of the graph run in a loop, as far as is known; stands on `WhileBodyFuncGraph`."""
     # A graph that will be called in a loop is traced outside of it, and has an attribute `runs_in_loop` that is True. Without
     # it: what `while_v2.while_loop` traces bodies into.
     body = control_flow_v2_func_graphs.WhileBodyFuncGraph
@@ -118,22 +118,22 @@ def in_condition() -> bool:
 
 
 def is_control_flow(graph: object) -> bool:
-    """Whether a graph is a part of a loop or a branch; stands on `ControlFlowFuncGraph`, see `in_loop`."""
+    """Returns True if a graph is a part of a loop or a branch; stands on `ControlFlowFuncGraph`, see `in_loop`."""
     return isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph)
 
 
 def is_branch(graph: object) -> bool:
-    """Whether a graph is that of a branch; stands on `CondBranchFuncGraph`, see `in_loop`."""
+    """Returns True if a graph is that of a branch; stands on `CondBranchFuncGraph`, see `in_loop`."""
     return isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph)
 
 
 def outside_control_flow() -> tf.Graph:
-    """The graph that is being built, without the loops and branches that it is in; see `around`."""
+    """Returns the graph that is being built, without the loops and branches that it is in; see `around`."""
     return next(graph for graph in around(_default()) if not is_control_flow(graph))
 
 
 def is_compiled(graph: tf.Graph) -> bool:
-    """Whether XLA will compile a graph; stands on `control_flow_util.GraphOrParentsInXlaContext`."""
+    """Returns True if XLA will compile a graph; stands on `control_flow_util.GraphOrParentsInXlaContext`."""
     # Without it: `tf.__internal__.get_enclosing_xla_context` for each graph of `around`.
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
@@ -168,7 +168,7 @@ def in_compilation_context(context: Any) -> Iterator[None]:
 
 
 def functions_in(graph: tf.Graph) -> Mapping[str, Any]:
-    """The functions that a graph itself holds, by name; stands on `Graph._functions`."""
+    """Returns the functions that a graph itself holds, by name; stands on `Graph._functions`."""
     # `graph.as_graph_def().library` has no Python graphs. Without it: that, and a table kept by `functions.of_graph`.
     return getattr(graph, "_functions", {})
 
@@ -191,7 +191,7 @@ def hold_function(graph: tf.Graph, function: Any) -> None:
 
 
 def graphs_of(program: ConcreteFunction | tf.Graph) -> list[tf.Graph]:
-    """The graph of a program, and those of all functions that it calls; see `functions_in`."""
+    """Returns the graph of a program, and those of all functions that it calls; see `functions_in`."""
     graphs: list[tf.Graph] = []
     waiting: list[Any] = [getattr(program, "graph", program)]
     seen: set[int] = set()
@@ -229,7 +229,7 @@ def declare_read_only(operation: str) -> None:
 
 
 def read_only_inputs(graph: tf.Graph) -> list[int]:
-    """The inputs of a graph that it only reads; stands on `get_read_only_resource_input_indices_graph`."""
+    """Returns the inputs of a graph that it only reads; stands on `get_read_only_resource_input_indices_graph`."""
     # Without it: the inputs whose consumers are all `ReadVariableOp`.
     return auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
 
@@ -242,7 +242,7 @@ def say_read_only(operation: tf.Operation, inputs: Sequence[int]) -> None:
 
 
 def definition_of(operation: str) -> Any:
-    """The `OpDef` of a kind of operation; None for a function's name; stands on `op_def_registry.get`."""
+    """Returns the `OpDef` of a kind of operation; None for a function's name; stands on `op_def_registry.get`."""
     # Without it: `operation.op_def`, which is public.
     return op_def_registry.get(operation)
 
@@ -330,7 +330,7 @@ def attribute_now(name: str, graph: Any = None) -> Any:
 
 
 def has_attribute_now(name: str) -> bool:
-    """Whether operations get this attribute now, be it an empty one; see `attribute_now`."""
+    """Returns True if operations get this attribute now, be it an empty one; see `attribute_now`."""
     return name in _default()._attr_scope_map
 
 

@@ -195,7 +195,7 @@ class Changes:
 
 
 def _located(place: str) -> tuple[object, str]:
-    """The module, class, object or dict that holds a place, and the name there."""
+    """Returns the module, class, object or dict that holds a place, and the name there."""
     module, _, path = place.partition(":")
     holder: object = importlib.import_module(module)
     *way, name = path.split(".")
@@ -205,7 +205,7 @@ def _located(place: str) -> tuple[object, str]:
 
 
 def _own(holder: object, name: str) -> Any:
-    """The value that a holder itself has; `_NOTHING` where a class inherits it."""
+    """Returns the value that a holder itself has; `_NOTHING` where a class inherits it."""
     if isinstance(holder, dict):
         return holder[name]
     return vars(holder).get(name, _NOTHING) if inspect.isclass(holder) else getattr(holder, name)

@@ -43,7 +43,7 @@ def compile(  # noqa: A001
 
 
 def current_strategy() -> IPUStrategyV1:
-    """The IPU strategy whose scope is around, or one for `/device:IPU:0`."""
+    """Returns the IPU strategy whose scope is around, or one for `/device:IPU:0`."""
     around = tf.distribute.get_strategy()
     return around if isinstance(around, IPUStrategyV1) else IPUStrategy()
 
@@ -71,5 +71,5 @@ def set_cache(folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MA
 
 
 def cache_folder() -> str | None:
-    """The folder in which compiled programs are kept; None where they are not."""
+    """Returns the folder in which compiled programs are kept; None where they are not."""
     return executable_cache.folder()

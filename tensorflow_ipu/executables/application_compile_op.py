@@ -74,7 +74,7 @@ class Application:
         return first + [at for at, one in numbered if one["kind"] == "variable" and at not in self.weights]
 
     def elements(self, kind: str) -> list[list[tf.TensorSpec]]:
-        """The tensors of an element of each `infeed` or `outfeed`, in the order of the arguments."""
+        """Returns the tensors of an element of each `infeed` or `outfeed`, in the order of the arguments."""
         return [stored_feeds.specs_of(one["elements"]) for one in self.arguments if one["kind"] == kind]
 
 
@@ -257,7 +257,7 @@ def experimental_application_compile_op(
 
 
 def _without_operation(func: Callable[..., Nested]) -> Callable[..., Nested]:
-    """The function, returning nothing in place of an operation, which loops return without results."""
+    """Returns the function, returning nothing in place of an operation, which loops return without results."""
 
     @functools.wraps(func)
     def program(*args: tf.Tensor) -> Nested:

@@ -182,7 +182,7 @@ class Engine:
         return self._kept[-1].state(self._device)
 
     def _next(self, infeed: int) -> tuple[np.ndarray, ...] | None:
-        """The next element for the program from one of its infeeds; None at the end."""
+        """Returns the next element for the program from one of its infeeds; None at the end."""
         waiting = self._waiting[infeed]
         with self._condition:
             # A pipeline that waits for calls holds back the answers to earlier ones.
@@ -261,7 +261,7 @@ class Engine:
 
 
 def _elements(reference: weakref.ref[Engine], infeed: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """The elements of the program's dataset, which must not keep the engine alive."""
+    """Returns the elements of the program's dataset, which must not keep the engine alive."""
     while True:
         engine = reference()
         element = None if engine is None else engine._next(infeed)
@@ -319,11 +319,11 @@ class RuntimeContext:
         start_output.stop_after(self)
 
     def start_output(self) -> tf.Tensor:
-        """The name of the application, as a tensor."""
+        """Returns the name of the application, as a tensor."""
         return tf.constant(self._name)
 
     def name(self) -> str:
-        """The name of the application."""
+        """Returns the name of the application."""
         return self._name
 
     def signature(self) -> Signature:
@@ -331,7 +331,7 @@ class RuntimeContext:
         return self._signature
 
     def output_types(self) -> list[tf.DType]:
-        """The types of an answer's tensors."""
+        """Returns the types of an answer's tensors."""
         return [spec.dtype for spec in self._signature.streamed_outputs]
 
     def __repr__(self) -> str:
@@ -436,7 +436,7 @@ def embedded_runtime_start_and_call(
 
 
 def _in_a_row(queues: list[list[tf.TensorSpec]]) -> list[tf.TensorSpec]:
-    """The tensors of the elements of all queues, with distinct names."""
+    """Returns the tensors of the elements of all queues, with distinct names."""
     counts = collections.Counter(spec.name for specs in queues for spec in specs)
     return [
         tf.TensorSpec(spec.shape, spec.dtype, spec.name if counts[spec.name] == 1 else f"{at}.{spec.name}")

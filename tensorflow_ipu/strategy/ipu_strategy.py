@@ -343,7 +343,7 @@ def report(
     *,
     kept: machine_model.Kept | None = None,
 ) -> machine_model.Report:
-    """The same as `IPUStrategy.report`, for the strategy whose scope this is in, else a new one."""
+    """Returns the same as `IPUStrategy.report`, for the strategy whose scope this is in, else a new one."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, IPUStrategyV1):
         strategy = IPUStrategyV1()

@@ -325,7 +325,7 @@ def test_messages_have_the_forms_that_are_cut():
 
 
 def test_errors_of_our_operations_in_graphs_alone_are_told_plainly(refused):
-    add = op_errors.telling_in_graphs(tf.raw_ops.AddV2)
+    add = op_errors.telling_plainly(tf.raw_ops.AddV2, eagerly=False)
     assert add(x=1.0, y=2.0).numpy() == 3.0
     untold = patch.object(error_interpolation, "interpolate_graph", lambda message, graph: message)
     with tf.Graph().as_default() as graph, tf.compat.v1.Session() as session:
