@@ -66,7 +66,7 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
         around = None
     of_strategy = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
     host_kernels = environment.host_kernels() if of_strategy is None else of_strategy
-    with programs.tracing_program(programs.Target.of_graph(around, host_kernels), placed=around is not None):
+    with programs.tracing_program(programs.Target.of_device(around, host_kernels), placed=around is not None):
         try:
             program = functions.traced_once(traced, flat, "ipu_program", {"_XlaMustCompile": True})
         except Exception as exc:
@@ -90,7 +90,7 @@ def _called(
     with tf.device(device):
         if not tf.executing_eagerly():
             return programs.insert(program, values, {}, device, host_kernels)
-        target = programs.Target.of_graph(device, host_kernels)._replace(ipus=1)
+        target = programs.Target.of_device(device, host_kernels, ipus=1)
         return programs.Program.trace(program, values, {}, devices.full_name(device), target).run()
 
 

@@ -398,7 +398,7 @@ def insert(
 
     An operation that a Python function returns is that of the program, which runs it.
     """
-    target = Target.of_graph(device, host_kernels)
+    target = Target.of_device(device, host_kernels)
     if isinstance(fn, GRAPH_FUNCTIONS):
         return Program.trace(fn, args, kwargs, device, target).run()
     wrapped = _WithOperations(fn)

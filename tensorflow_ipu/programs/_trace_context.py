@@ -103,12 +103,15 @@ class Target(NamedTuple):
     floating_point: FloatingPoint = _PLAIN
 
     @classmethod
-    def of_graph(cls, device: str | None, host_kernels: bool | None = None) -> Target:
-        """Returns the target of a program that is built into a graph."""
+    def of_device(cls, device: str | None, host_kernels: bool | None = None, ipus: int | None = None) -> Target:
+        """Returns the target of programs of a device, if no strategy has one, as the system is configured now."""
         ordinal = tf.DeviceSpec.from_string(device or "").device_index or 0
         return cls(
-            None, environment.host_kernels() if host_kernels is None else host_kernels, floating_point_of(ordinal)
+            ipus, environment.host_kernels() if host_kernels is None else host_kernels, floating_point_of(ordinal)
         )
+
+    def without_traps(self) -> Target:
+        return self._replace(floating_point=self.floating_point.without_traps())
 
 
 _HOLDS_PROGRAM = "_ipu_holds_program"  # An attribute of graphs.

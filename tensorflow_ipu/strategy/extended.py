@@ -107,8 +107,7 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     @contextlib.contextmanager
     def without_traps(self) -> Iterator[None]:
         """A block whose programs no trap stops; not for several threads."""
-        target = self.target
-        self._target = target._replace(floating_point=target.floating_point.without_traps())
+        self._target = self.target.without_traps()
         try:
             yield
         finally:

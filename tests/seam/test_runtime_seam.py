@@ -147,7 +147,6 @@ def test_a_thread_enters_and_leaves_the_modes_of_a_strategy(strategy, refused):
         with devices.cross_replica_mode(strategy):
             assert tf.distribute.in_cross_replica_context()
         assert not tf.distribute.in_cross_replica_context()
-    assert tf.distribute.in_cross_replica_context()
     with devices.updating("/device:CPU:0"):
         assert not tf.distribute.has_strategy()
     devices.check_colocated(own, strategy.extended)
