@@ -221,13 +221,13 @@ def _shards_and_attributes(operation: Any) -> tuple[Sequence[int] | None, Mappin
 
 
 def _looking_up(plain: Any) -> type:
-    class Following(plain):
+    class Gradients(plain):
         __slots__ = ()
 
         def lookup(self, name: str) -> _Gradient | None:
             return _following(super().lookup(name))
 
-    return Following
+    return Gradients
 
 
 def _finding_own(plain: Callable[[tf.Operation], _Gradient | None]) -> Callable[[tf.Operation], _Gradient | None]:
