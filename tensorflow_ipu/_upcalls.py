@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def replaced_in_traces() -> list[tuple[patches.Patch, patches.Make]]:
-    """Returns what operations and Keras replace while a program is traced; `replicas/_program.py` has the rest."""
+    """Returns what operations and Keras replace while a program is traced; `programs/_program.py` has the rest."""
     from tensorflow_ipu.keras.model import rnn_steps, scope
     from tensorflow_ipu.ops import distributed_batch_norm, internal_ops, random_streams
 

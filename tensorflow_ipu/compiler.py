@@ -60,17 +60,15 @@ def compile(computation: Callable[..., Nested], inputs: Sequence[Nested] | None 
             results.append(_Results(computation(*tf.nest.pack_sequence_as(arguments, values))))
         return results[-1].fetched()
 
-    options = functions.options_for(traced, "ipu_program", {"_XlaMustCompile": True})
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(arguments)]
     around: str | None = devices.current()
     if tf.DeviceSpec.from_string(around).device_type != "IPU":
         around = None
     of_strategy = getattr(tf.distribute.get_strategy().extended, "host_kernels", None)
     host_kernels = environment.host_kernels() if of_strategy is None else of_strategy
-    floating_point = programs.floating_point_of(tf.DeviceSpec.from_string(around or "").device_index or 0)
-    with programs.tracing_program(None, host_kernels, placed=around is not None, floating_point=floating_point):
+    with programs.tracing_program(programs.Target.of_device(around, host_kernels), placed=around is not None):
         try:
-            program = functions.traced(tuple(flat), {}, options)
+            program = functions.traced_once(traced, flat, "ipu_program", {"_XlaMustCompile": True})
         except Exception as exc:
             raise tracebacks.shortened(exc)  # noqa: B904  (It is the same.)
     device = _device_inside(program) or around
@@ -92,9 +90,8 @@ def _called(
     with tf.device(device):
         if not tf.executing_eagerly():
             return programs.insert(program, values, {}, device, host_kernels)
-        ordinal = tf.DeviceSpec.from_string(device).device_index or 0
-        target = programs.Target(1, host_kernels, programs.floating_point_of(ordinal))
-        return programs.run(programs.trace(program, values, {}, target), devices.full_name(device), ordinal)
+        target = programs.Target.of_device(device, host_kernels, ipus=1)
+        return programs.Program.trace(program, values, {}, devices.full_name(device), target).run()
 
 
 class _Results:
@@ -220,7 +217,7 @@ def _as_replica() -> contextlib.AbstractContextManager[None]:
     """The context of a replica where a strategy's scope is around, outside of which optimizers refuse to apply gradients."""
     current = tf.distribute.get_strategy().extended
     if tf.distribute.in_cross_replica_context() and isinstance(current, IPUExtended):
-        return current.as_replica()
+        return current.as_replica
     return contextlib.nullcontext()
 
 

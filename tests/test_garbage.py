@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 import tensorflow_ipu as ipu
-from tensorflow_ipu._base import garbage
+from tensorflow_ipu.programs import _trace_context
 
 
 @pytest.fixture(autouse=True)
@@ -17,21 +17,13 @@ def restored():
     gc.enable()
 
 
-def test_collector_is_off_in_blocks_and_on_after_the_last():
-    first, second = garbage.paused(), garbage.paused()
-    first.__enter__()
-    second.__enter__()  # On another thread, say: it ends later.
-    first.__exit__(None, None, None)
-    assert not gc.isenabled()
-    second.__exit__(None, None, None)
-    assert gc.isenabled()
-
-
-def test_collector_that_the_user_switched_off_stays_off():
-    gc.disable()
-    with garbage.paused():
-        pass
-    assert not gc.isenabled()
+@pytest.mark.parametrize("is_on", [True, False])
+def test_collector_is_off_until_the_last_trace_ends_and_then_as_the_user_left_it(is_on):
+    if not is_on:
+        gc.disable()
+    for traces, during in ((1, False), (1, False), (-1, False), (-1, is_on)):
+        _trace_context.pause_garbage_collector(traces)
+        assert gc.isenabled() is during
 
 
 def test_collector_runs_again_after_a_trace_that_failed():

@@ -83,7 +83,7 @@ def contest(layer: Layer, loop: bool) -> Contest:
             code = instructions(program.get_concrete_function(*arguments), list(arguments))
         else:
             with _host_kernels.wherever_known() if way == "host" else contextlib.nullcontext():
-                code = instructions(*programs.trace(program, arguments, {}, strategy.extended.target))
+                code = instructions(programs.Program.trace(program, arguments, {}, DEVICE, strategy.extended.target))
         same[way] = next((other for other in known if known[other] == code), way)
         known.setdefault(same[way], code)
         # By a strategy where one runs the same program: what the call itself takes is no matter of the layer.
@@ -98,10 +98,10 @@ def run(strategy: ipu.IPUStrategy | None, program: Any, values: list[Any], count
     return program(*arguments) if strategy is None else strategy.run(program, arguments)
 
 
-def instructions(program: Any, inputs: list[Any]) -> list[Any]:
+def instructions(program: programs.Program) -> list[Any]:
     """What a program consists of: two that have the same run the same code."""
     module: Any = hlo_pb2.HloModuleProto()  # pyright: ignore[reportAttributeAccessIssue]
-    module.ParseFromString(programs.hlo(program, inputs, DEVICE))
+    module.ParseFromString(programs.hlo(program.function, program.inputs, DEVICE))
     everything = [one for part in module.computations for one in part.instructions]
     return [(one.opcode, one.custom_call_target, one.shape.SerializeToString()) for one in everything]
 

@@ -12,12 +12,12 @@ under_way: set[threading.Lock] = set()
 
 
 def active() -> bool:
-    """Whether any program runs now."""
+    """Returns True if any program runs now."""
     return bool(under_way)
 
 
 def wait_until_idle(timeout: float | None = None) -> bool:
-    """Waits until no program runs."""
+    """Waits until no program runs; returns False if `timeout` seconds were not enough."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while runs := tuple(under_way):
         left = _SLICE if deadline is None else min(_SLICE, deadline - time.monotonic())

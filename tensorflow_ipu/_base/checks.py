@@ -15,7 +15,6 @@ class Faults:
         self._found: list[tuple[Callable[[str], Exception], str]] = []
 
     def add(self, kind: Callable[[str], Exception], message: str) -> None:
-        """Records one fault."""
         self._found.append((kind, message))
 
     def check(self, check: Callable[..., object], *arguments: Any) -> None:
@@ -26,7 +25,7 @@ class Faults:
             self.add(type(exc), str(exc))
 
     def raise_any(self) -> None:
-        """Raises what was recorded; returns if nothing was."""
+        """Raises what was recorded, if anything was."""
         if not self._found:
             return
         kind = self._found[0][0]
@@ -40,12 +39,12 @@ _Method = TypeVar("_Method", bound=enum.Enum)
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Whether a value is an int, but no bool."""
+    """Returns True for an int that is no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def as_int(value: Any) -> int | None:
-    """A whole number of any kind (Python's, NumPy's, a tensor) as an int; None for a bool and all else."""
+    """Returns a whole number of any kind (Python's, NumPy's, a tensor) as an int; None for a bool and all else."""
     if isinstance(value, bool):
         return None
     try:
@@ -55,7 +54,7 @@ def as_int(value: Any) -> int | None:
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether a value is an int or a float, and no bool."""
+    """Returns True for an int or a float that is no bool."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -75,13 +74,12 @@ def check_instance(argument: str, value: object, kinds: type | tuple[type, ...],
 
 
 def check_bool(argument: str, value: object) -> None:
-    """Refuses what is not a bool."""
     if not isinstance(value, bool):
         raise TypeError(_no_bool(argument, value, ""))
 
 
 def note_bool(argument: str, value: object, faults: Faults, *, optional: bool = False) -> bool:
-    """Records a fault where a value is no bool, nor None where that is `optional`; returns whether it is fine."""
+    """Records a fault for a value that is no bool, nor None if `optional`; returns True if it is fine."""
     if isinstance(value, bool) or (optional and value is None):
         return True
     faults.add(TypeError, _no_bool(argument, value, ", False or None" if optional else ""))
@@ -93,7 +91,7 @@ def _no_bool(argument: str, value: object, choices: str) -> str:
 
 
 def parse_method(methods: type[_Method], value: object) -> _Method:
-    """A member of an enumeration, passed as itself or by its name in any case."""
+    """Returns a member of an enumeration, passed as itself or by its name in any case."""
     if isinstance(value, methods):
         return value
     if isinstance(value, str) and value.upper() in methods.__members__:

@@ -10,7 +10,6 @@ class Chrome:
     """A trace that is being made: processes of tracks of slices, and counters. Times are in nanoseconds."""
 
     def __init__(self, begin: int, processes: Sequence[str] = ()) -> None:
-        """Makes an empty trace."""
         self._begin = begin
         self._order = {name: number for number, name in enumerate(processes)}
         self._processes: dict[str, int] = {}
@@ -37,7 +36,6 @@ class Chrome:
         colour: str = "",
         details: Mapping[str, object] | None = None,
     ) -> None:
-        """Adds a slice."""
         process_id = self._process(process)
         at, end = self._at(begin), self._at(begin + duration)
         event = {"ph": "X", "pid": process_id, "tid": self._track(process, track), "ts": at}
@@ -57,12 +55,11 @@ class Chrome:
         self.add_slice(process, title, name, begin, duration, kind, **more)
 
     def add_value(self, process: str, name: str, at: float, values: Mapping[str, float]) -> None:
-        """Adds the values of a counter at a moment."""
         event = {"ph": "C", "pid": self._process(process), "name": name, "ts": self._at(at)}
         self._events.append(event | {"args": dict(values)})
 
     def trace(self) -> dict[str, Any]:
-        """The trace, as what `json.dump` takes."""
+        """Returns the trace as what `json.dump` takes."""
         return {"traceEvents": self._events, "displayTimeUnit": "ms"}
 
     def _at(self, time: float) -> float:

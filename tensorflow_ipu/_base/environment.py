@@ -59,7 +59,7 @@ def positive_int(variable: str, default: int, most: int, environ: Mapping[str, s
 
 
 def json_object(variable: str, text: str, example: str) -> dict[str, Any]:
-    """The JSON object that a variable holds."""
+    """Returns the JSON object that a variable holds."""
     try:
         found = json.loads(text)
     except ValueError as exc:
@@ -140,18 +140,18 @@ class PoplarFlags:
     others: tuple[str, ...] = ()
 
     def synthetic(self, category: str) -> bool:
-        """Whether data of `category` (for instance `"infeed"`, in any case) is synthetic."""
+        """Returns True if data of `category` (for instance `"infeed"`, in any case) is synthetic."""
         return self.use_synthetic_data or category.lower() in self.synthetic_data_categories
 
 
 @functools.lru_cache(maxsize=1)
 def registered_devices() -> int:
-    """The number of `/device:IPU:n` by `TENSORFLOW_IPU_DEVICES`, read once, as by the kernels."""
+    """Returns the number of `/device:IPU:n` by `TENSORFLOW_IPU_DEVICES`, read once, as by the kernels."""
     return positive_int(DEVICES_VARIABLE, DEFAULT_DEVICES, _MOST[DEVICES_VARIABLE], None)
 
 
 def ipu_count(environ: Mapping[str, str] | None = None) -> int:
-    """How many emulated IPUs the system offers now (`TENSORFLOW_IPU_COUNT`)."""
+    """Returns how many emulated IPUs the system offers now (`TENSORFLOW_IPU_COUNT`)."""
     return positive_int(COUNT_VARIABLE, DEFAULT_COUNT, _MOST[COUNT_VARIABLE], environ)
 
 
@@ -176,7 +176,7 @@ def emulations(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def full_tracebacks(environ: Mapping[str, str] | None = None) -> bool:
-    """Whether tracebacks show more than the user's lines (`TENSORFLOW_IPU_FULL_TRACEBACKS`); no where unset."""
+    """Returns True if tracebacks show more than the user's lines (`TENSORFLOW_IPU_FULL_TRACEBACKS`); no where unset."""
     return switch(TRACEBACKS_VARIABLE, False, environ)
 
 
@@ -303,7 +303,7 @@ def tf_config(environ: Mapping[str, str] | None = None) -> str | None:
 
 
 def worker_timeout(environ: Mapping[str, str] | None = None) -> float:
-    """How many seconds workers wait for each other (`TENSORFLOW_IPU_TIMEOUT`); 60 where unset."""
+    """Returns how many seconds workers wait for each other (`TENSORFLOW_IPU_TIMEOUT`); 60 where unset."""
     text = text_of(TIMEOUT_VARIABLE, environ)
     if not text:
         return DEFAULT_TIMEOUT
@@ -320,7 +320,7 @@ def worker_timeout(environ: Mapping[str, str] | None = None) -> float:
 
 
 def local_replicas(environ: Mapping[str, str] | None = None) -> int | None:
-    """How many replicas each worker has (`TENSORFLOW_IPU_REPLICAS`); None where that is left to programs."""
+    """Returns how many replicas each worker has (`TENSORFLOW_IPU_REPLICAS`); None where that is left to programs."""
     return positive_int(REPLICAS_VARIABLE, 0, MOST_IPUS, environ) or None
 
 
@@ -330,7 +330,7 @@ def ipus_per_replica(environ: Mapping[str, str] | None = None) -> int | None:
 
 
 def default_ipus(environ: Mapping[str, str] | None = None) -> int:
-    """How many IPUs the device has that there is where programs select none: as many as its replicas need."""
+    """Returns how many IPUs the device has that there is where programs select none: as many as its replicas need."""
     replicas, each = local_replicas(environ), ipus_per_replica(environ)
     wanted = (replicas or 1) * (each or 1)
     if wanted > ipu_count(environ):

@@ -57,7 +57,6 @@ class FairLock:
             self._release()
 
     def _takes(self, place: tuple[int, threading.Lock]) -> bool:
-        """Takes the lock if it is free and this place is the first."""
         with self._guard:
             if self._holder is not None or self._waiting[0] is not place:
                 return False

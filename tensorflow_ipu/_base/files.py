@@ -52,7 +52,6 @@ def write(path: str | os.PathLike[str], contents: str | bytes) -> None:
 
 
 def _is_replaceable(path: str | os.PathLike[str]) -> bool:
-    """Returns whether a new file can take the place of what is at `path`, if anything is."""
     try:
         about = os.stat(path)
     except FileNotFoundError:

@@ -69,12 +69,10 @@ class WeakObjects:
     """A few objects, told apart by identity, for as long as something else keeps them."""
 
     def __init__(self) -> None:
-        """Makes a collection of none."""
         self._lock = threading.Lock()
         self._references: list[weakref.ref[object]] = []  # Guarded by the lock.
 
     def add(self, subject: object) -> None:
-        """Adds an object, which can be referenced weakly."""
         with self._lock:
             self._references = [reference for reference in self._references if reference() is not None]
             self._references.append(weakref.ref(subject))

@@ -14,19 +14,19 @@ _ATTRIBUTE_OF_PARTIALS = "ipu_partials_type"
 
 
 def attribute_of(option: str) -> str:
-    """The attribute of instructions that says an option of theirs."""
+    """Returns the attribute of instructions for an option of theirs."""
     return _ATTRIBUTE_OF_PARTIALS if option == PARTIALS else f"{_ATTRIBUTE_OF_OPTION}{option}"
 
 
 def option_of(attribute: str) -> str | None:
-    """The option that an attribute of instructions says; None for every other attribute."""
+    """Returns the option of an attribute of instructions; None for every other attribute."""
     if attribute == _ATTRIBUTE_OF_PARTIALS:
         return PARTIALS
     return attribute.removeprefix(_ATTRIBUTE_OF_OPTION) if attribute.startswith(_ATTRIBUTE_OF_OPTION) else None
 
 
 def faults(name: str, options: Mapping[str, str]) -> Iterator[str]:
-    """What is wrong with the values of options; the libraries have many, and all but a few are theirs to judge."""
+    """Yields what is wrong with the values of options; the libraries judge all but a few themselves."""
     partials = options.get(PARTIALS)
     if partials is not None and partials not in _PARTIALS_TYPES:
         yield f"`{name}` has `{PARTIALS!r}: {partials!r}`, the type of partial sums; write one of {_PARTIALS_TYPES}"

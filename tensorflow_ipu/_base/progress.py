@@ -23,7 +23,6 @@ class Work:
     """Work under way. Whoever does it may count what is `done`."""
 
     def __init__(self, words: str, total: int | None, until: Callable[[Work], bool] | None) -> None:
-        """Takes what it is, how much there is to do, and what tells that it has ended before its block has."""
         self.done = 0
         self._words = words
         self._total = total
@@ -32,11 +31,10 @@ class Work:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is no more to tell of it."""
         return self._until is not None and self._until(self)
 
     def counting(self, parts: Iterable[_T]) -> Iterator[_T]:
-        """The same parts, each counted when the next one is asked for."""
+        """Yields the same parts, each counted when the next one is requested."""
         for part in parts:
             yield part
             self.done += 1

@@ -29,7 +29,7 @@ def check_tensorflow() -> None:
 
 
 def tensorflow_release() -> str:
-    """The release of TensorFlow, such as `2.21`, that the library was built for."""
+    """Returns the release of TensorFlow, such as `2.21`, that the library was built for."""
     try:
         built_for = json.loads(_BUILD_INFO.read_text())["tensorflow"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def is_function(dtype: object) -> TypeIs[Callable[..., DTypeLike | None]]:
-    """Whether a `DTypeOf` is a function: dtypes and types can be called too."""
+    """Returns True if a `DTypeOf` is a function: dtypes and types can be called too."""
     return callable(dtype) and not isinstance(dtype, (tf.DType, type))
 
 
 def note_dtype(argument: str, value: Any, faults: Faults) -> None:
-    """Records a fault where a value is no `DTypeOf`: no dtype, no function that may return one, and not None."""
+    """Records a fault for a value that is no `DTypeOf`."""
     if value is None or is_function(value):
         return
     try:
@@ -30,25 +30,25 @@ def note_dtype(argument: str, value: Any, faults: Faults) -> None:
 
 
 def dtype_for(choice: DTypeOf, tensor: tf.Tensor | Variable) -> tf.DType:
-    """The type to accumulate in: that of the variable or tensor, one for all, or what a function says."""
+    """Returns the type to accumulate in: that of the variable or tensor, one for all, or what a function returns."""
     chosen = choice(tensor) if is_function(choice) else choice
     return tf.as_dtype(tensor.dtype if chosen is None else chosen)
 
 
 def known_size(tensor: tf.Tensor, axis: int) -> int:
-    """The size of an axis of a tensor, where it is sure to be known."""
+    """Returns the size of an axis of a tensor that is sure to be known."""
     size = tensor.shape[axis]
     assert size is not None
     return size
 
 
 def name_of(variable: Any) -> str:
-    """The full name of a variable: of Keras 3 its path, of TensorFlow and Keras 2 its name."""
+    """Returns the full name of a variable: of Keras 3 its path, of TensorFlow and Keras 2 its name."""
     return getattr(variable, "path", variable.name)
 
 
 def tf_variable(variable: object) -> Any:
-    """The variable of TensorFlow in which Keras keeps one of its own; any other value as it is."""
+    """Returns the variable of TensorFlow that a variable of Keras has; any other value as it is."""
     if isinstance(variable, tf.Variable):
         return variable
     inner = getattr(variable, "value", None)

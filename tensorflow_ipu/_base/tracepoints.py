@@ -45,7 +45,7 @@ _recordings: list[Recording] = []  # One at most.
 
 
 def start() -> Recording | None:
-    """Begins to record; None where somebody records already."""
+    """Begins to record; returns None if a recording is under way."""
     with _lock:
         if _recordings:
             return None
@@ -54,13 +54,11 @@ def start() -> Recording | None:
 
 
 def stop() -> None:
-    """Ends the recording."""
     with _lock:
         _recordings.clear()
 
 
 def is_recording() -> bool:
-    """Whether marks are recorded now."""
     return bool(_recordings)
 
 
@@ -72,7 +70,6 @@ def mark(channel: str, name: str, begin: int, end: int | None = None, details: M
 
 
 def note_value(graph: str, series: str, value: float) -> None:
-    """Records a number."""
     for recording in _recordings:
         recording.values.append(Value(graph, series, time.monotonic_ns(), value))
 
@@ -105,7 +102,7 @@ class Times:
         self._latest: deque[tuple[int, int]] = deque(maxlen=KEPT)  # A `Sample` takes longer to make, at each run.
 
     def add(self, begin: int) -> int:
-        """Notes a time that began at `begin`, by `time.monotonic_ns`, and ends now; returns how long it was."""
+        """Adds a time that began at `begin`, by `time.monotonic_ns`, and ends now; returns its duration."""
         end = time.monotonic_ns()
         with self._lock:
             self._count += 1
@@ -114,7 +111,6 @@ class Times:
         return end - begin
 
     def read(self) -> Summary:
-        """All that was noted."""
         with self._lock:
             return Summary(self._count, self._total, tuple(Sample(*each) for each in self._latest))
 
@@ -136,7 +132,6 @@ class Counter:
         self.value = 0
 
     def add(self) -> None:
-        """Adds one."""
         with self._lock:
             self.value += 1
 

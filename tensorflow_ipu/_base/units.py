@@ -6,7 +6,7 @@ import math
 
 
 def format_bytes(size: float) -> str:
-    """A size in words, for instance `1.5 MiB`."""
+    """Returns a size as text, for instance `1.5 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             break
@@ -15,7 +15,7 @@ def format_bytes(size: float) -> str:
 
 
 def format_seconds(time: float) -> str:
-    """A time in words, for instance `1.5 ms`."""
+    """Returns a time as text, for instance `1.5 ms`."""
     if not time:
         return "0 s"
     for unit, scale in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):

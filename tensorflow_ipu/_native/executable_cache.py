@@ -78,7 +78,7 @@ def _log(folder: str) -> None:
 
 
 def folder() -> str | None:
-    """The folder in use; None where executables are not kept."""
+    """Returns the folder in use; None if executables are not kept."""
     return _current[0] or None
 
 
@@ -106,7 +106,6 @@ def hold(name: str, executable: bytes) -> None:
 
 
 def release(name: str) -> None:
-    """Forgets an executable of `hold`."""
     native.ipu_release_executable(name.encode())
 
 

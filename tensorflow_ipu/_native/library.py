@@ -138,7 +138,7 @@ def of_user(path: str) -> ctypes.CDLL:
 
 
 def check_runtime_not_started() -> None:
-    """TensorFlow asks for its devices once; ours must be known by then."""
+    """Refuses to load once TensorFlow has asked for its devices, which it does once."""
     if devices.are_in_use():
         raise LibraryError(
             "TensorFlow's runtime started before `import tensorflow_ipu`, and it takes no new devices after that."
@@ -147,7 +147,7 @@ def check_runtime_not_started() -> None:
         )
 
 
-# Operations that users call eagerly. Those that run programs are told of by `replicas`.
+# Operations that users call eagerly. `programs` explains the errors of those that run programs.
 _EAGER = ("ipu_host_exchange", "ipu_infeed_start", "ipu_infeed_stop")
 _EAGER += ("ipu_outfeed_delete", "ipu_outfeed_dequeue")
 
@@ -158,8 +158,7 @@ def _load_ops() -> ModuleType:
     except (tf.errors.OpError, OSError, RuntimeError) as exc:
         raise LibraryError(f"the kernel library `{LIBRARY}` does not load: {exc}. {_REBUILD}") from exc
     for name in [name for name in vars(loaded) if name.startswith("ipu_")]:
-        operation = op_errors.telling_in_graphs(getattr(loaded, name))
-        setattr(loaded, name, op_errors.telling_plainly(operation) if name in _EAGER else operation)
+        setattr(loaded, name, op_errors.telling_plainly(getattr(loaded, name), eagerly=name in _EAGER))
     return loaded
 
 

@@ -11,13 +11,13 @@ from tensorflow.python.eager import context
 
 
 def current() -> str:
-    """The device of the scope around as named; empty for none; stands on `device_util.current`."""
+    """Returns the device of the scope around as named; empty for none; stands on `device_util.current`."""
     # Without it: `tf.constant(0).device`, which names the default where there is none.
     return device_util.current() or ""
 
 
 def of_eager_thread() -> str:
-    """The full device name of this thread's eager execution, or empty; stands on `context.device_name`."""
+    """Returns the full device name of this thread's eager execution, or empty; stands on `context.device_name`."""
     # `current` asks the graph where one is built. Without it: `current`.
     running: Any = context.context()
     return running.device_name
@@ -31,7 +31,7 @@ def place_eager_thread(device: str) -> None:
 
 
 def full_name(device: str) -> str:
-    """The full name of a device: with job, replica and task; stands on `device_util.canonicalize`."""
+    """Returns the full name of a device: with job, replica and task; stands on `device_util.canonicalize`."""
     # `tf.DeviceSpec` does not know the job of this process. Without it: `tf.DeviceSpec.make_merged_spec` with that of
     # `tf.config.list_logical_devices("CPU")[0]`.
     return device_util.canonicalize(device)
@@ -52,7 +52,7 @@ def eagerly() -> AbstractContextManager[None]:
 
 
 def global_seed() -> int | None:
-    """The seed of `tf.random.set_seed`; stands on `context.global_seed`: there is no public getter."""
+    """Returns the seed of `tf.random.set_seed`; stands on `context.global_seed`: there is no public getter."""
     return context.global_seed()
 
 
@@ -62,25 +62,30 @@ def is_of_strategy(generator: tf.random.Generator) -> bool:
     return getattr(generator, "_distribution_strategy", generator) is not None
 
 
-def mode_of(replica_context: tf.distribute.ReplicaContext) -> Any:
-    """What TensorFlow keeps for a thread in a replica's context; stands on `ReplicaContext._thread_context`."""
+class _Mode:
+    """A block in which `tf.distribute` has this thread in a mode. It can be entered any number of times."""
+
+    __slots__ = ("_mode",)
+
+    def __init__(self, mode: Any) -> None:
+        self._mode = mode
+
+    def __enter__(self) -> None:
+        distribute_lib._push_per_thread_mode(self._mode)
+
+    def __exit__(self, *exc_info: object) -> None:
+        distribute_lib._pop_per_thread_mode()
+
+
+def replica_mode(replica_context: tf.distribute.ReplicaContext) -> _Mode:
+    """A block in a replica's context; stands on `ReplicaContext._thread_context` and `_push_per_thread_mode`."""
     # Entering the context does more and costs ten microseconds a run. Without it: enter the context.
-    return replica_context._thread_context
+    return _Mode(replica_context._thread_context)
 
 
-def cross_replica_mode(strategy: tf.distribute.Strategy) -> Any:
-    """The same for one that is in `merge_call`; stands on `_CrossReplicaThreadMode`, see `mode_of`."""
-    return distribute_lib._CrossReplicaThreadMode(strategy)
-
-
-def enter_mode(mode: Any) -> None:
-    """Puts this thread into a mode; stands on `_push_per_thread_mode`, see `mode_of`."""
-    distribute_lib._push_per_thread_mode(mode)
-
-
-def leave_mode() -> None:
-    """Ends the mode that was entered last; stands on `_pop_per_thread_mode`, see `mode_of`."""
-    distribute_lib._pop_per_thread_mode()
+def cross_replica_mode(strategy: tf.distribute.Strategy) -> _Mode:
+    """Returns the same for one that is in `merge_call`; stands on `_CrossReplicaThreadMode`, see `replica_mode`."""
+    return _Mode(distribute_lib._CrossReplicaThreadMode(strategy))
 
 
 def updating(device: str) -> AbstractContextManager[None]:

@@ -76,43 +76,26 @@ def compiled_copy(function: Function) -> Function:
     return jitted
 
 
-def lock_of(function: Function) -> AbstractContextManager[object]:
-    """The lock that a `tf.function` holds while it is traced; stands on `Function._lock`."""
-    # Another thread may be at the first call, and make the variables. Without it: a lock per function that holds off our traces
-    # only.
-    return function._lock
-
-
-def has_made_variables(function: Function) -> bool:
-    """Whether the first call of a `tf.function` made variables; stands on `Function._created_variables`, as TensorFlow does."""
-    return bool(function._created_variables)
-
-
 def initializes_variables(graph: tf.Graph) -> bool:
     """Whether a graph initializes the variables of a first trace on the host; stands on its name in `polymorphic_function`."""
     # It is traced as programs are. When the name changes: programs that make variables fail for want of a host kernel.
     return getattr(graph, "name", None) == "initialize_variables"
 
 
-def tracing_options(function: Function) -> Any:
-    """How a `tf.function` is traced; None before its first trace; stands on `Function._[no_]variable_creation_config`."""
+def known_trace(
+    function: Function, args: Sequence[Nested], kwargs: Mapping[str, Nested], target: object
+) -> tuple[ConcreteFunction, list[tf.Tensor]] | None:
+    """Returns what was traced for a call and a target, with the call's flat inputs, or None.
+
+    Stands on `TracingOptions.function_cache`, as does `new_trace`.
+    """
     # `get_concrete_function` has no look-up that does not trace, and no key of ours, so a program for one number of IPUs could
-    # be taken for another. Without them: a cache by `tf.types.experimental.TraceType` of the arguments.
-    if function._created_variables:
-        return function._no_variable_creation_config
-    return function._variable_creation_config
-
-
-def with_target(options: Any, target: object) -> Any:
-    """Options whose traces are kept apart from those for another target; see `tracing_options`."""
-    # Of all that makes up the key of a trace, `scope_type` is free for anything.
-    return dataclasses.replace(options, scope_type=(options.scope_type, target))
-
-
-def known_trace(bound: inspect.BoundArguments, options: Any) -> ConcreteFunction | None:
-    """The concrete function traced for bound arguments, or None; stands on `TracingOptions.function_cache`."""
-    # `tracing_compilation.trace_function` looks it up in the same way, but binds the arguments again at each run. Without it:
-    # `traced`, with a Python function that raises.
+    # be taken for another. `tracing_compilation.trace_function` looks up in this way, but binds the arguments again at each
+    # run. Without it: a cache by `tf.types.experimental.TraceType` of the arguments.
+    if _config_of(function) is None:
+        return None
+    options = _options_of(function, target)
+    bound = _bound_arguments(function, args, kwargs)
     args, signature, captures = bound.args, options.input_signature, options.function_captures
     if signature is not None:
         args = (*signature, *args[len(signature) :])
@@ -122,29 +105,79 @@ def known_trace(bound: inspect.BoundArguments, options: Any) -> ConcreteFunction
     )
     key = function_context.make_function_context(options.scope_type)
     with options.lock:
-        return options.function_cache.lookup(kind, key)
+        program = options.function_cache.lookup(kind, key)
+    return None if program is None else (program, _flat_inputs(program, bound))
 
 
-def options_for(function: Callable[..., Any], name: str, attributes: Mapping[str, Any]) -> Any:
-    """Options by which a Python function is traced once, with attributes on what comes of it; see `tracing_options`."""
-    return tracing_compilation.TracingOptions(
+def new_trace(
+    function: Function, args: Sequence[Nested], kwargs: Mapping[str, Nested], target: object
+) -> tuple[ConcreteFunction, list[tf.Tensor]]:
+    """Traces a call for a target unless it was traced, and returns the same; see `known_trace`."""
+    with function._lock:  # Another thread may be at the first call, and make the variables.
+        if _config_of(function) is None:
+            function._ipu_first = target  # pyright: ignore[reportAttributeAccessIssue]
+            try:
+                function.get_concrete_function(*args, **kwargs)
+            except BaseException:  # A plain call may be the first that is traced.
+                function._ipu_first = function._ipu_options = None  # pyright: ignore[reportAttributeAccessIssue]
+                raise
+        created = function._created_variables
+    bound = _bound_arguments(function, args, kwargs)
+    program: Any = tracing_compilation.trace_function(bound.args, dict(bound.kwargs), _options_of(function, target))
+    if function._created_variables and not created:
+        raise ValueError(
+            "the function made variables on a call that is not its first; make them once, outside of it or on the first call"
+            " alone"
+        )
+    return program, _flat_inputs(program, bound)
+
+
+def _config_of(function: Function) -> Any:
+    """How a `tf.function` is traced; None before its first trace; stands on `Function._[no_]variable_creation_config`."""
+    if function._created_variables:
+        return function._no_variable_creation_config
+    return function._variable_creation_config
+
+
+def _options_of(function: Function, target: object) -> Any:
+    """Returns the options whose traces are kept apart from those for another target; see `known_trace`."""
+    # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
+    config = _config_of(function)
+    known = getattr(function, "_ipu_options", None)
+    if known is None or known[0] is not config:
+        known = function._ipu_options = (config, {})  # pyright: ignore[reportAttributeAccessIssue]
+    options = known[1].get(target)
+    if options is None:
+        # TensorFlow's own key is for the target that the function was first traced for. There is none if a plain call was
+        # the first, even one that failed. Of all that makes up the key of a trace, `scope_type` is free for anything.
+        options = config
+        if target != getattr(function, "_ipu_first", None):
+            options = dataclasses.replace(config, scope_type=(config.scope_type, target))
+        known[1][target] = options
+    return options
+
+
+def traced_once(
+    function: Callable[..., Any], args: Sequence[tf.Tensor], name: str, attributes: Mapping[str, Any]
+) -> ConcreteFunction:
+    """Traces a Python function of tensors, with attributes on what comes of it; stands on `trace_function`."""
+    # Without it: `tf.function`, and attributes by `tf.__internal__`.
+    options = tracing_compilation.TracingOptions(
         python_function=function, name=name, attributes=dict(attributes), autograph=False
     )
-
-
-def traced(args: tuple[Any, ...], kwargs: Mapping[str, Nested], options: Any) -> ConcreteFunction:
-    """The concrete function for these arguments, found or traced; see `tracing_options`."""
-    found: Any = tracing_compilation.trace_function(args, dict(kwargs), options)
-    return found
+    traced: Any = tracing_compilation.trace_function(tuple(args), {}, options)
+    return traced
 
 
 def traces_of(function: Function) -> list[ConcreteFunction]:
-    """All that a `tf.function` was traced to, the latest last; see `tracing_options`."""
+    """All that a `tf.function` was traced to, the latest last; see `known_trace`."""
     configs = (function._variable_creation_config, function._no_variable_creation_config)
     return [trace for config in configs if config is not None for trace in config.function_cache.values()]
 
 
-def bound_arguments(function: Function, args: Sequence[Nested], kwargs: Mapping[str, Nested]) -> inspect.BoundArguments:
+def _bound_arguments(
+    function: Function, args: Sequence[Nested], kwargs: Mapping[str, Nested]
+) -> inspect.BoundArguments:
     """The arguments of a call as TensorFlow binds them; stands on `function_type_utils.canonicalize_function_inputs`."""
     # Only a call does so in public. Without it: `function.function_type.bind`, and `tf.convert_to_tensor` where there is an
     # `input_signature`.
@@ -153,8 +186,8 @@ def bound_arguments(function: Function, args: Sequence[Nested], kwargs: Mapping[
     )
 
 
-def flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> list[tf.Tensor]:
-    """The flat inputs for bound arguments without captured ones; stands on `FunctionType.unpack_inputs`."""
+def _flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> list[tf.Tensor]:
+    """Returns the flat inputs for bound arguments without captured ones; stands on `FunctionType.unpack_inputs`."""
     # Without it: `tf.nest.flatten` of the bound arguments with `expand_composites`.
     signature = program.function_type
     wanted = bound.signature.parameters
@@ -167,7 +200,7 @@ def flat_inputs(program: ConcreteFunction, bound: inspect.BoundArguments) -> lis
 def flat_inputs_of_call(
     program: ConcreteFunction, args: Sequence[Nested], kwargs: Mapping[str, Nested]
 ) -> list[tf.Tensor]:
-    """The flat inputs of a concrete function's call, with or without its Python values; see `flat_inputs`."""
+    """Returns the flat inputs of a concrete function's call, with or without its Python values; see `_flat_inputs`."""
     # Uses `ConcreteFunction._arg_keywords` too. Without it: the names in `program.structured_input_signature`.
     try:
         bound = function_type_utils.canonicalize_function_inputs(args, kwargs, program.function_type)
@@ -221,7 +254,7 @@ def keep_from_compiling(function: ConcreteFunction) -> None:
 
 
 def hlo_of(program: ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, stage: str = "hlo_serialized") -> bytes:
-    """The HLO of a concrete function at a stage, without running it; stands on `context.get_compiler_ir`."""
+    """Returns the HLO of a concrete function at a stage, without running it; stands on `context.get_compiler_ir`."""
     # By default a serialized `HloModuleProto` as XLA gets it; `"optimized_hlo"` is the text of what XLA makes of it. The public
     # `experimental_get_compiler_ir` takes a `tf.function` and traces it without the replica. Without it: that one, of a
     # function that calls this one.
@@ -255,7 +288,7 @@ def leaves_of(program: ConcreteFunction) -> dict[str, Leaf]:
 
 
 def leaves_of_spec(name: str, spec: object) -> dict[str, Leaf]:
-    """The same of a structure of `tf.TensorSpec`; see `leaves_of`."""
+    """Returns the same of a structure of `tf.TensorSpec`; see `leaves_of`."""
     leaves: dict[str, Leaf] = {}
     for path, part in enumerate(tf.nest.flatten(spec)):
         _add(leaves, f"{name}[{path}]", part)

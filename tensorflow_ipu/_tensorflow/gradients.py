@@ -24,7 +24,7 @@ def between(
 
 
 def has_gradient(tensor: tf.Tensor) -> bool:
-    """Whether gradients flow through a tensor, resources included; stands on `backprop_util.IsTrainable`."""
+    """Returns True if gradients flow through a tensor, resources included; stands on `backprop_util.IsTrainable`."""
     # Without it: floating and complex types, resources and variants.
     return backprop_util.IsTrainable(tensor)
 
@@ -50,7 +50,7 @@ def overridden(graph: tf.Graph, kind: str, gradient: Callable[..., Any]) -> Abst
 
 
 def of_call(program: functions.ConcreteFunction) -> Callable[..., tuple[Gradient | None, ...]]:
-    """The gradient `(op, *upstream)` of a concrete function's call; stands on `_delayed_rewrite_functions`."""
+    """Returns the gradient `(op, *upstream)` of a concrete function's call; stands on `_delayed_rewrite_functions`."""
     # Without it: no gradient, which replicas refuse anyway, and one replica has by `tf.custom_gradient`.
     return program._delayed_rewrite_functions._rewrite_forward_and_call_backward
 
@@ -61,14 +61,13 @@ def note_use_of(variable: tf.Variable) -> None:
     resource_variable_ops.variable_accessed(variable)
 
 
-def registered_for(kind: str) -> Callable[..., Any]:
-    """The gradient that is registered for a kind of operation; stands on `ops.gradient_registry`."""
-    registry: Any = ops.gradient_registry
-    return registry.lookup(kind)
+# The gradients that are registered, by kind of operation. `tf.RegisterGradient` alone is public, and only adds some. When it
+# is gone: no gradient is placed, and those of `tf.custom_gradient` stay for ever.
+REGISTRY: Any = ops.gradient_registry
 
 
 def own_gradient(operation: tf.Operation) -> Callable[..., Any] | None:
-    """The gradient that one operation has for itself, or None; stands on `Operation._gradient_function`."""
+    """Returns the gradient that one operation has for itself, or None; stands on `Operation._gradient_function`."""
     # `Graph.gradient_override_map` and calls of functions set it. Without it: None, and only registered gradients can be
     # placed.
     return operation._gradient_function
@@ -81,25 +80,12 @@ def recorded_attributes(operation: Any) -> Sequence[Any]:
     return getattr(operation, "attrs", None) or ()
 
 
-def lookups_through(change: Callable[[Any], Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Makes a replacement of `Registry.lookup` that changes gradients and nothing else; stands on `ops.gradient_registry`."""
-
-    def make(plain: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup(registry: object, name: str) -> Any:
-            value = plain(registry, name)
-            return change(value) if registry is ops.gradient_registry else value
-
-        return lookup
-
-    return make
-
-
-def is_custom(registry: object, name: str | None) -> bool:
-    """Whether a name is one that `tf.custom_gradient` registered in a graph; stands on `custom_gradient.generate_name`."""
+def is_custom(name: str | None) -> bool:
+    """Returns True for the name of a graph's `tf.custom_gradient`; stands on `custom_gradient.generate_name`."""
     # When it gives other names: False, and such gradients stay for ever.
-    return registry is ops.gradient_registry and (name or "").startswith("CustomGradient-")
+    return (name or "").startswith("CustomGradient-")
 
 
 def forget(name: str) -> None:
     """Takes a gradient out of the registry; stands on `Registry._registry`. When it is gone: an entry stays, of no size."""
-    ops.gradient_registry._registry.pop(name, None)
+    REGISTRY._registry.pop(name, None)

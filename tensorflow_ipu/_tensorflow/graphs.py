@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps, auto_control_deps_utils, func_graph, op_def_registry
@@ -63,12 +64,12 @@ _default = tf.compat.v1.get_default_graph
 
 
 def is_function(graph: object) -> bool:
-    """Whether a graph is that of a function; see `FunctionGraph`."""
+    """Returns True if a graph is that of a function; see `FunctionGraph`."""
     return isinstance(graph, FunctionGraph)
 
 
 def around(graph: tf.Graph | None) -> Iterator[tf.Graph]:
-    """The graph, if any, and those around it, from the innermost out; stands on `FuncGraph.outer_graph`."""
+    """Returns the graph, if any, and those around it, from the innermost out; stands on `FuncGraph.outer_graph`."""
     # The outermost may be no function's. Without it: keep the default graphs of a trace on a stack.
     while graph is not None:
         yield graph
@@ -76,12 +77,12 @@ def around(graph: tf.Graph | None) -> Iterator[tf.Graph]:
 
 
 def enclosing(graph: tf.Graph) -> tf.Graph | None:
-    """The graph in which that of a function is traced; None for one that is no function's. See `around`."""
+    """Returns the graph in which that of a function is traced; None for one that is no function's. See `around`."""
     return getattr(graph, "outer_graph", None)
 
 
 def being_traced() -> Iterator[FunctionGraph]:
-    """The graphs of the functions that are being traced now, from the innermost out; see `around`."""
+    """Returns the graphs of the functions that are being traced now, from the innermost out; see `around`."""
     for graph in around(_default()):
         if not isinstance(graph, FunctionGraph):
             return
@@ -101,7 +102,7 @@ def replace_input(operation: tf.Operation, at: int, tensor: tf.Tensor) -> None:
 
 
 def in_loop(graph: tf.Graph) -> bool:
-    """Whether operations of the graph run in a loop, as far as is known; stands on `WhileBodyFuncGraph`."""
+    """Returns True if operations of the graph run in a loop, as far as is known; stands on `WhileBodyFuncGraph`."""
     # A graph that will be called in a loop is traced outside of it, and has an attribute `runs_in_loop` that is True. Without
     # it: what `while_v2.while_loop` traces bodies into.
     body = control_flow_v2_func_graphs.WhileBodyFuncGraph
@@ -117,39 +118,46 @@ def in_condition() -> bool:
 
 
 def is_control_flow(graph: object) -> bool:
-    """Whether a graph is a part of a loop or a branch; stands on `ControlFlowFuncGraph`, see `in_loop`."""
+    """Returns True if a graph is a part of a loop or a branch; stands on `ControlFlowFuncGraph`, see `in_loop`."""
     return isinstance(graph, control_flow_v2_func_graphs.ControlFlowFuncGraph)
 
 
 def is_branch(graph: object) -> bool:
-    """Whether a graph is that of a branch; stands on `CondBranchFuncGraph`, see `in_loop`."""
+    """Returns True if a graph is that of a branch; stands on `CondBranchFuncGraph`, see `in_loop`."""
     return isinstance(graph, control_flow_v2_func_graphs.CondBranchFuncGraph)
 
 
 def outside_control_flow() -> tf.Graph:
-    """The graph that is being built, without the loops and branches that it is in; see `around`."""
+    """Returns the graph that is being built, without the loops and branches that it is in; see `around`."""
     return next(graph for graph in around(_default()) if not is_control_flow(graph))
 
 
 def is_compiled(graph: tf.Graph) -> bool:
-    """Whether XLA will compile a graph; stands on `control_flow_util.GraphOrParentsInXlaContext`."""
+    """Returns True if XLA will compile a graph; stands on `control_flow_util.GraphOrParentsInXlaContext`."""
     # Without it: `tf.__internal__.get_enclosing_xla_context` for each graph of `around`.
     return control_flow_util.GraphOrParentsInXlaContext(graph)
 
 
-def compilation_contexts(graph: tf.Graph) -> Iterator[Any]:
-    """The control flow contexts of a graph, innermost first; stands on `Graph._get_control_flow_context`."""
+_Context = TypeVar("_Context", bound=XlaContext)
+
+
+def compilation_context(graph: tf.Graph | None, kind: type[_Context]) -> _Context | None:
+    """Returns the innermost context of a kind on a graph or one around it; stands on `Graph._get_control_flow_context`."""
     # It is the only mark on a graph that keeps traces of functions apart. Without it: `scope_type` of `functions.with_target`
     # and a table of graphs.
-    context = graph._get_control_flow_context()
-    while context is not None:
-        yield context
-        context = context.outer_context
+    while graph is not None:
+        context = graph._get_control_flow_context()
+        while context is not None:
+            if isinstance(context, kind):
+                return context
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+    return None
 
 
 @contextlib.contextmanager
 def in_compilation_context(context: Any) -> Iterator[None]:
-    """A block in which the graph that is being built has this context of control flow; see `compilation_contexts`."""
+    """A block in which the graph that is being built has this context of control flow; see `compilation_context`."""
     graph = _default()
     before = graph._get_control_flow_context()
     graph._set_control_flow_context(context)
@@ -160,7 +168,7 @@ def in_compilation_context(context: Any) -> Iterator[None]:
 
 
 def functions_in(graph: tf.Graph) -> Mapping[str, Any]:
-    """The functions that a graph itself holds, by name; stands on `Graph._functions`."""
+    """Returns the functions that a graph itself holds, by name; stands on `Graph._functions`."""
     # `graph.as_graph_def().library` has no Python graphs. Without it: that, and a table kept by `functions.of_graph`.
     return getattr(graph, "_functions", {})
 
@@ -183,7 +191,7 @@ def hold_function(graph: tf.Graph, function: Any) -> None:
 
 
 def graphs_of(program: ConcreteFunction | tf.Graph) -> list[tf.Graph]:
-    """The graph of a program, and those of all functions that it calls; see `functions_in`."""
+    """Returns the graph of a program, and those of all functions that it calls; see `functions_in`."""
     graphs: list[tf.Graph] = []
     waiting: list[Any] = [getattr(program, "graph", program)]
     seen: set[int] = set()
@@ -221,7 +229,7 @@ def declare_read_only(operation: str) -> None:
 
 
 def read_only_inputs(graph: tf.Graph) -> list[int]:
-    """The inputs of a graph that it only reads; stands on `get_read_only_resource_input_indices_graph`."""
+    """Returns the inputs of a graph that it only reads; stands on `get_read_only_resource_input_indices_graph`."""
     # Without it: the inputs whose consumers are all `ReadVariableOp`.
     return auto_control_deps_utils.get_read_only_resource_input_indices_graph(graph)
 
@@ -234,9 +242,54 @@ def say_read_only(operation: tf.Operation, inputs: Sequence[int]) -> None:
 
 
 def definition_of(operation: str) -> Any:
-    """The `OpDef` of a kind of operation; None for a function's name; stands on `op_def_registry.get`."""
+    """Returns the `OpDef` of a kind of operation; None for a function's name; stands on `op_def_registry.get`."""
     # Without it: `operation.op_def`, which is public.
     return op_def_registry.get(operation)
+
+
+# Operations whose names are a part of the names of what they call; those of loops and branches are not.
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+@functools.cache
+def _function_attributes(kind: str) -> tuple[str, ...] | None:
+    """Returns the attributes of an operation that are functions; None if it is itself a function; see `definition_of`."""
+    definition = definition_of(kind)
+    if definition is None:
+        return None
+    return tuple(attribute.name for attribute in definition.attr if attribute.type in ("func", "list(func)"))
+
+
+def functions_of(graph: FunctionGraph, operation: tf.Operation) -> list[FunctionGraph]:
+    """Returns the graphs of the functions that an operation calls; see `called_graph`."""
+    attributes = _function_attributes(operation.type)
+    if attributes is None:
+        names = [operation.type]
+    elif attributes:
+        values = [operation.get_attr(attribute) for attribute in attributes]
+        names = [function.name for value in values for function in (value if isinstance(value, list) else [value])]
+    else:  # As of most operations.
+        return []
+    called = [called_graph(graph, name) for name in names]
+    return [function for function in called if function is not None]
+
+
+def named_operations(graph: FunctionGraph, prefix: str = "") -> Iterator[tuple[str, tf.Operation]]:
+    """Yields all operations of a graph and of the functions that it calls, by their names in HLO; see `called_graph`."""
+    for operation in graph.get_operations():
+        yield prefix + operation.name, operation
+        for function in functions_of(graph, operation):
+            yield from named_operations(function, scope_of_called(operation, prefix))
+
+
+def scope_of_called(operation: tf.Operation, prefix: str) -> str:
+    """Returns the prefix of the names that a called function's operations have in HLO; see `named_operations`."""
+    return f"{prefix}{operation.name}/" if operation.type in CALLS else ""
+
+
+def without_inlining(name: str) -> str:
+    """Returns the name of an operation within the name of an inlined instruction; see `named_operations`."""
+    return name.rsplit(";", 1)[-1]
 
 
 def copy_operation(
@@ -277,7 +330,7 @@ def attribute_now(name: str, graph: Any = None) -> Any:
 
 
 def has_attribute_now(name: str) -> bool:
-    """Whether operations get this attribute now, be it an empty one; see `attribute_now`."""
+    """Returns True if operations get this attribute now, be it an empty one; see `attribute_now`."""
     return name in _default()._attr_scope_map
 
 

@@ -19,7 +19,7 @@ Optimizer = OptimizerV2
 
 
 def are_asked_for() -> bool:
-    """Whether Keras calls a layer or model with symbols, for shapes alone; stands on `in_symbolic_scope`."""
+    """Returns True if Keras calls a layer or model with symbols, for shapes alone; stands on `in_symbolic_scope`."""
     if environment.uses_keras_2():
         return getattr(tf.compat.v1.get_default_graph(), "name", "") in ("keras_graph", "scratch_graph")
     # Looked up where Keras is imported already: a program without models need not have it. Without it: the graph's name

@@ -37,9 +37,11 @@ _CALLED = (
     " runs it there"
 )
 
+_TELLS = "_ipu_tells_plainly"  # The attribute of graphs for which `tell_plainly_in` was called.
+
 
 def is_ours(message: str) -> bool:
-    """Whether an operation of ours failed; of several that did, the first."""
+    """Returns True if an operation of ours failed; of several that did, the first."""
     return _OURS.search(_FIRST.sub(r"\1", message)) is not None or _ELSEWHERE.search(message) is not None
 
 
@@ -53,34 +55,30 @@ def plain_message(message: str) -> str:
 
 
 def told_plainly(error: tf.errors.OpError) -> tf.errors.OpError:
-    """The same error with the message of its operation alone, to be raised in its place."""
+    """Returns the same error with the message of its operation alone, to be raised in its place."""
     told = type(error)(error.node_def, error.op, plain_message(error.message), error.experimental_payloads)
+    told.__suppress_context__ = True
     return told.with_traceback(error.__traceback__)
 
 
-def telling_plainly(operation: Callable[_P, _T]) -> Callable[_P, _T]:
-    """An operation of ours whose errors have its message alone where it runs eagerly."""
+def telling_plainly(operation: Callable[_P, _T], eagerly: bool = True) -> Callable[_P, _T]:
+    """Makes errors of an operation of ours have its message alone, in graphs and, with `eagerly`, where it runs eagerly."""
 
     # Without its module: AutoGraph leaves functions of this package alone by theirs.
     @functools.wraps(operation, assigned=("__name__",))
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if not tf.executing_eagerly():
+            if not hasattr(tf.compat.v1.get_default_graph(), _TELLS):
+                for graph in graphs.being_built():
+                    setattr(graph, _TELLS, True)
+                    tell_plainly_in(graph)
+            return operation(*args, **kwargs)
         try:
             return operation(*args, **kwargs)
         except tf.errors.OpError as exc:
+            if not eagerly:
+                raise
             raise told_plainly(exc) from None
-
-    return call
-
-
-def telling_in_graphs(operation: Callable[_P, _T]) -> Callable[_P, _T]:
-    """An operation of ours whose errors have its message alone where a graph runs it."""
-
-    @functools.wraps(operation, assigned=("__name__",))
-    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
-        if not tf.executing_eagerly():
-            for graph in graphs.being_built():
-                tell_plainly_in(graph)
-        return operation(*args, **kwargs)
 
     return call
 

@@ -195,7 +195,7 @@ class Changes:
 
 
 def _located(place: str) -> tuple[object, str]:
-    """The module, class, object or dict that holds a place, and the name there."""
+    """Returns the module, class, object or dict that holds a place, and the name there."""
     module, _, path = place.partition(":")
     holder: object = importlib.import_module(module)
     *way, name = path.split(".")
@@ -205,7 +205,7 @@ def _located(place: str) -> tuple[object, str]:
 
 
 def _own(holder: object, name: str) -> Any:
-    """The value that a holder itself has; `_NOTHING` where a class inherits it."""
+    """Returns the value that a holder itself has; `_NOTHING` where a class inherits it."""
     if isinstance(holder, dict):
         return holder[name]
     return vars(holder).get(name, _NOTHING) if inspect.isclass(holder) else getattr(holder, name)
@@ -264,7 +264,7 @@ OPERATIONS = Patch(
 
 CONVOLUTION_GRADIENT = Patch(
     "tensorflow.python.framework.ops:gradient_registry._registry.Conv2D.type",
-    why="XLA:CPU has fast code for convolutions outside of loops alone; see `replicas/_host_kernels.py`.",
+    why="XLA:CPU has fast code for convolutions outside of loops alone; see `programs/_host_kernels.py`.",
     lasts=Lifetime.TRACE,
     until="https://github.com/openxla/xla/blob/main/xla/service/cpu/conv_canonicalization.cc looks into loops",
 )
@@ -334,7 +334,7 @@ KERAS_SEEDS = Patch(
 )
 
 GRADIENT_LOOKUPS = Patch(
-    "tensorflow.python.framework.registry:Registry.lookup",
+    "tensorflow.python.framework.ops:gradient_registry.__class__",
     why="Gradients are placed, and compute, as their operations do, as long as a graph with shards or such scopes lives.",
     lasts=Lifetime.OBJECT,
     until="gradients get the attributes of their operations, as `colocate_gradients_with_ops` gives them the device",
@@ -356,7 +356,7 @@ RECORDED_OPERATIONS = Patch(
 
 GRAPH_RANGES = Hook(
     f"{_FUNCTIONS}.transform:FUNC_GRAPH_TRANSFORMS",
-    why="XLA would compile a program anew for each length of its unused ranges; see `replicas/_trace_context.py`.",
+    why="XLA would compile a program anew for each length of its unused ranges; see `programs/_trace_context.py`.",
     lasts=Lifetime.TRACE,
     until="TensorFlow's bridge to XLA does so itself",
 )

@@ -64,6 +64,6 @@ def measured(logdir: str) -> Iterator[Measured]:
 
 
 def _value(stat: Any, names: dict[int, str]) -> Any:
-    """The value of a stat; see `measured`."""
+    """Returns the value of a stat; see `measured`."""
     kind = stat.WhichOneof("value")
     return names.get(stat.ref_value, "") if kind == "ref_value" else getattr(stat, kind or "str_value")

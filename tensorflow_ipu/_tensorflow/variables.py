@@ -39,7 +39,7 @@ def of_handle(handle: tf.Tensor, spec: tf.TensorSpec, name: str) -> tf.Variable:
 
 
 def type_behind(handle: tf.Tensor) -> Any:
-    """The `HandleData` of a resource, eager or not, or None; stands on `get_eager_safe_handle_data`."""
+    """Returns the `HandleData` of a resource, eager or not, or None; stands on `get_eager_safe_handle_data`."""
     # `tf.__internal__.ops.get_resource_handle_data` takes symbolic handles alone. Without it: that one, and
     # `handle._handle_data` of an eager tensor.
     return resource_variable_ops.get_eager_safe_handle_data(handle)
@@ -81,13 +81,13 @@ def numpy_dataset(arrays: Nested, device: str, session: tf.compat.v1.Session | N
 
 
 def options_of(dataset: tf.data.Dataset) -> tf.data.Options:
-    """The options of a dataset; stands on `DatasetV2._options_attr`."""
+    """Returns the options of a dataset; stands on `DatasetV2._options_attr`."""
     # In a graph, `options()` warns. Without it: that, in `warnings.catch_warnings`.
     return dataset.options() if tf.executing_eagerly() else dataset._options_attr
 
 
 def with_paths(structure: Nested) -> list[tuple[str, Any]]:
-    """The leaves in `tf.nest` order, each with its path; stands on `nest.flatten_with_joined_string_paths`."""
+    """Returns the leaves in `tf.nest` order, each with its path; stands on `nest.flatten_with_joined_string_paths`."""
     # A path is keys and positions, with `/` between. Without it: a walk through dicts, tuples and attributes.
     found: Any = nest.flatten_with_joined_string_paths(structure)
     return list(found)

@@ -63,13 +63,13 @@ def written_at(tensor: tf.Tensor, value: tf.Tensor, start: tf.Tensor) -> tf.Tens
 
 
 def barred(tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """The same tensors, past which XLA moves no computation; TensorFlow has no such operation in public."""
+    """Returns the same tensors, past which XLA moves no computation; TensorFlow has no such operation in public."""
     found: Any = gen_xla_ops.xla_optimization_barrier(list(tensors))
     return list(found)
 
 
 def frontend_attributes(serialized: bytes) -> dict[str, str]:
-    """The attributes of instructions in a serialized `FrontendAttributes`."""
+    """Returns the attributes of instructions in a serialized `FrontendAttributes`."""
     return dict(_messages.FrontendAttributes.FromString(serialized).map)
 
 

@@ -12,6 +12,7 @@ from tensorflow_ipu.analysis import machine
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUIterator
 from tensorflow_ipu.optimizers import AccumulationOptions
 from tensorflow_ipu.optimizers.accumulation import accumulators_of, bytes_of, state_of
+from tensorflow_ipu.programs.diagnostics import faults
 
 # A function is followed through so many others that it names, such as a step for `loops.repeat`.
 _DEEPEST = 4
@@ -90,18 +91,17 @@ def _named(value: Any) -> list[Any]:
 def report_of(
     function: Callable[..., Nested],
     arguments: Sequence[Nested],
-    prepared: programs.Prepared,
-    device: str,
+    program: programs.Program,
     ipus: int,
     setting: machine.Setting,
     trip_counts: Mapping[str, int] | None,
     kept: machine.Kept | None,
 ) -> machine.Report:
     """Predicts what a machine makes of a program."""
-    program, inputs = prepared
-    name = getattr(function, "__name__", program.name)
-    per_replica = programs.ipus_of_replica(program)
-    pipelines = pipelining.pipelines_of(program)
+    traced = program.function
+    name = getattr(function, "__name__", traced.name)
+    per_replica = program.ipus_of_replica
+    pipelines = pipelining.pipelines_of(traced)
     if len(pipelines) == 1:
         return pipelining.report_of_pipeline(
             pipelines[0],
@@ -115,21 +115,21 @@ def report_of(
         raise NotImplementedError(
             f"the program has {len(pipelines)} pipelines: a report is of programs with one pipeline, or with none"
         )
-    programs.refuse_shapes_of_data(program, inputs, device)
+    faults.refuse_shapes_of_data(traced, program.inputs, program.device)
     report = machine.report_of(
-        programs.hlo(program, inputs, device),
+        programs.hlo(traced, program.inputs, program.device),
         setting.system,
         program=name,
         replicas=max(1, ipus // per_replica),
         proportion=setting.proportion,
         trip_counts=trip_counts,
-        lines=programs.user_lines(program),
+        lines=programs.user_lines(traced),
         prefetch=prefetch_of(function, arguments),
         ipus=per_replica,
-        shards=programs.placed_by_name(program),
+        shards=programs.placed_by_name(traced),
     )
     if per_replica > 1:
         return report
     if kept is None:
-        kept = kept_by(function, arguments, program.captured_inputs, ipus)
+        kept = kept_by(function, arguments, traced.captured_inputs, ipus)
     return machine.told_apart(report, kept)

@@ -175,6 +175,11 @@ class ConfiguredSystem:
         """Returns the IPUs of each device; one device of `default_ipus()` if nothing was configured."""
         return self._ipus  # Without the lock: each run asks.
 
+    def ipus_or_one(self, ordinal: int) -> int:
+        """Returns how many IPUs a device has; 1 if it does not exist, which its run reports."""
+        ipus = self._ipus
+        return ipus[ordinal] if ordinal < len(ipus) else 1
+
     def ipus_of_device(self, ordinal: int) -> int:
         return _of_device(self._ipus, ordinal)
 
@@ -266,6 +271,7 @@ reset = _system.reset
 records = _system.records
 ipus = _system.ipus
 ipus_of_device = _system.ipus_of_device
+ipus_or_one = _system.ipus_or_one
 options_of_device = _system.options_of_device
 connection_type = _system.connection_type
 set_device_seed = _system.set_device_seed

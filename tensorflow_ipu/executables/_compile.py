@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from tensorflow_ipu import programs
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import executable_cache
 from tensorflow_ipu.strategy import IPUStrategy, IPUStrategyV1
@@ -37,14 +36,14 @@ def compile(  # noqa: A001
     prepared = strategy.prepare(program, args, kwargs)
     with tf.device(strategy.extended.ipu_device):
         if executable_cache.folder() is not None:
-            programs.compile_only(prepared._prepared)
+            prepared.program.compile()
         else:
-            executable_cache.hold(*programs.compile_only(prepared._prepared, executable_cache.machine_key()))
+            executable_cache.hold(*prepared.program.compile(executable_cache.machine_key()))
     return prepared
 
 
 def current_strategy() -> IPUStrategyV1:
-    """The IPU strategy whose scope is around, or one for `/device:IPU:0`."""
+    """Returns the IPU strategy whose scope is around, or one for `/device:IPU:0`."""
     around = tf.distribute.get_strategy()
     return around if isinstance(around, IPUStrategyV1) else IPUStrategy()
 
@@ -72,5 +71,5 @@ def set_cache(folder: str | os.PathLike[str] | None, max_bytes: int = DEFAULT_MA
 
 
 def cache_folder() -> str | None:
-    """The folder in which compiled programs are kept; None where they are not."""
+    """Returns the folder in which compiled programs are kept; None where they are not."""
     return executable_cache.folder()

@@ -25,11 +25,11 @@ from tensorflow_ipu._base import files
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu._native import executable_cache
 from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu.config import _state
 from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
 from tensorflow_ipu.pipelining import pipelines_of
-from tensorflow_ipu.programs import Prepared
 
 _FORMAT = 2
 # An operation of programs that compute with the machine's numbers.
@@ -74,17 +74,16 @@ class Application:
         return first + [at for at, one in numbered if one["kind"] == "variable" and at not in self.weights]
 
     def elements(self, kind: str) -> list[list[tf.TensorSpec]]:
-        """The tensors of an element of each `infeed` or `outfeed`, in the order of the arguments."""
+        """Returns the tensors of an element of each `infeed` or `outfeed`, in the order of the arguments."""
         return [stored_feeds.specs_of(one["elements"]) for one in self.arguments if one["kind"] == kind]
 
 
-def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str], frozen: bool) -> Application:
-    """Compiles a program into an application."""
-    program, inputs = prepared
-    variables = {id(variable.handle): variable for variable in program.variables}
+def of_program(program: programs.Program, names: Sequence[str], frozen: bool) -> Application:
+    """Compiles a program into an application, for as many IPUs as its device has."""
+    variables = {id(variable.handle): variable for variable in program.function.variables}
     arguments: list[dict[str, Any]] = []
     weights: dict[int, np.ndarray] = {}
-    for at, tensor in enumerate([*inputs, *program.captured_inputs]):
+    for at, tensor in enumerate(program.arguments):
         variable = variables.get(id(tensor))
         if variable is not None:
             arguments.append(_described("variable", variable.name.removesuffix(":0"), variable))
@@ -93,7 +92,7 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
         elif tensor.dtype != tf.resource:
             arguments.append(_described("input", names[at] if at < len(names) else f"input_{at}", tensor))
         else:
-            arguments.append(_state(tensor))
+            arguments.append(_described_state(tensor))
     kinds = [one["kind"] for one in arguments]
     if "infeed" not in kinds or "outfeed" not in kinds:
         raise ValueError(
@@ -101,17 +100,17 @@ def of_program(prepared: Prepared, device: str, ipus: int, names: Sequence[str],
             " takes an element of each of its infeeds for each call, and enqueues the answer to each of its outfeeds, of"
             " which it has to have one at least"
         )
-    with tf.device(device):
-        executable_name, executable = programs.compile_only(prepared, executable_cache.machine_key())
-    shards = programs.ipus_of_replica(program)
+    with tf.device(program.device):
+        executable_name, executable = program.compile(executable_cache.machine_key())
+    shards, ipus = program.ipus_of_replica, _state.ipus_or_one(program.ordinal)
     return Application(
         name=os.urandom(8).hex(),
-        functions=functions.definitions_of(program),
+        functions=functions.definitions_of(program.function),
         arguments=arguments,
-        results=[{"dtype": one.dtype.name, "shape": one.shape.as_list()} for one in program.outputs],
+        results=[{"dtype": one.dtype.name, "shape": one.shape.as_list()} for one in program.function.outputs],
         shards=shards,
         ipus=ipus,
-        ahead=ipus > shards or bool(pipelines_of(program)),
+        ahead=ipus > shards or bool(pipelines_of(program.function)),
         weights=weights,
         key=executable_cache.machine_key(),
         executables={executable_name: executable} if executable_name else {},  # XLA may not serialize it.
@@ -185,7 +184,7 @@ def _described(kind: str, name: str, value: Any) -> dict[str, Any]:
     return {"kind": kind, "name": name, "dtype": value.dtype.name, "shape": value.shape.as_list()}
 
 
-def _state(tensor: tf.Tensor) -> dict[str, Any]:
+def _described_state(tensor: tf.Tensor) -> dict[str, Any]:
     known = stored_feeds.described(tensor)
     if known is not None and known["kind"] == "other":
         kind = stored_states.kind(tensor)
@@ -234,17 +233,16 @@ def experimental_application_compile_op(
     """
     if not tf.executing_eagerly():
         raise RuntimeError("an application is compiled in eager execution, and a graph is being built: call it outside")
-    program = func if programs.is_graph_function(func) else tf.function(_without_operation(func), jit_compile=True)
-    strategy = current_strategy()
-    prepared = strategy.prepare(program, [tf.convert_to_tensor(value) for value in inputs or ()])._prepared
-    extended = strategy.extended
+    program = (
+        func if isinstance(func, programs.GRAPH_FUNCTIONS) else tf.function(_without_operation(func), jit_compile=True)
+    )
+    arguments = [tf.convert_to_tensor(value) for value in inputs or ()]
+    prepared = current_strategy().prepare(program, arguments)
     try:
         names = list(inspect.signature(getattr(func, "python_function", func)).parameters)
     except (TypeError, ValueError):
         names = []
-    application = of_program(
-        prepared, extended.ipu_device, programs.ipus_or_one(extended.ordinal), names, bool(freeze_variables)
-    )
+    application = of_program(prepared.program, names, bool(freeze_variables))
     if output_path is not None:
         save(application, os.fspath(output_path))
         return tf.constant(os.fspath(output_path))
@@ -259,7 +257,7 @@ def experimental_application_compile_op(
 
 
 def _without_operation(func: Callable[..., Nested]) -> Callable[..., Nested]:
-    """The function, returning nothing in place of an operation, which loops return without results."""
+    """Returns the function, returning nothing in place of an operation, which loops return without results."""
 
     @functools.wraps(func)
     def program(*args: tf.Tensor) -> Nested:

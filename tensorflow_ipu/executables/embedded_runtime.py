@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tensorflow_ipu import programs
 from tensorflow_ipu._base.checks import is_int
 from tensorflow_ipu._base.types import TensorLike
 from tensorflow_ipu._native import executable_cache
 from tensorflow_ipu._native.library import native, ops
-from tensorflow_ipu._tensorflow import functions, op_errors
+from tensorflow_ipu._tensorflow import functions
+from tensorflow_ipu.config import _state
 from tensorflow_ipu.executables import application_compile_op
 from tensorflow_ipu.executables._compile import current_strategy
 from tensorflow_ipu.executables.application_compile_op import Application
 from tensorflow_ipu.feeds import stored as stored_feeds
 from tensorflow_ipu.ops import sites as stored_states
-from tensorflow_ipu.programs import ipus_or_one
+from tensorflow_ipu.programs.diagnostics import faults
 
 # How long the answering thread waits natively for an answer before it checks whether the engine was stopped.
 _WAIT_US = 20_000
@@ -182,7 +182,7 @@ class Engine:
         return self._kept[-1].state(self._device)
 
     def _next(self, infeed: int) -> tuple[np.ndarray, ...] | None:
-        """The next element for the program from one of its infeeds; None at the end."""
+        """Returns the next element for the program from one of its infeeds; None at the end."""
         waiting = self._waiting[infeed]
         with self._condition:
             # A pipeline that waits for calls holds back the answers to earlier ones.
@@ -214,12 +214,8 @@ class Engine:
                         shards=application.shards,
                         shapes=[one["shape"] for one in application.results],
                     )
-        except tf.errors.InvalidArgumentError as exc:
-            reason = programs.why_stopped(None, exc.message)
-            told = op_errors.told_plainly(exc)
-            self._end(told if reason is None else tf.errors.InvalidArgumentError(None, None, reason))
         except tf.errors.OpError as exc:
-            self._end(op_errors.told_plainly(exc))
+            self._end(faults.explained(None, exc))
         except BaseException as exc:
             self._end(exc)
 
@@ -265,7 +261,7 @@ class Engine:
 
 
 def _elements(reference: weakref.ref[Engine], infeed: int) -> Iterator[tuple[np.ndarray, ...]]:
-    """The elements of the program's dataset, which must not keep the engine alive."""
+    """Returns the elements of the program's dataset, which must not keep the engine alive."""
     while True:
         engine = reference()
         element = None if engine is None else engine._next(infeed)
@@ -323,11 +319,11 @@ class RuntimeContext:
         start_output.stop_after(self)
 
     def start_output(self) -> tf.Tensor:
-        """The name of the application, as a tensor."""
+        """Returns the name of the application, as a tensor."""
         return tf.constant(self._name)
 
     def name(self) -> str:
-        """The name of the application."""
+        """Returns the name of the application."""
         return self._name
 
     def signature(self) -> Signature:
@@ -335,7 +331,7 @@ class RuntimeContext:
         return self._signature
 
     def output_types(self) -> list[tf.DType]:
-        """The types of an answer's tensors."""
+        """Returns the types of an answer's tensors."""
         return [spec.dtype for spec in self._signature.streamed_outputs]
 
     def __repr__(self) -> str:
@@ -377,7 +373,7 @@ def embedded_runtime_start(
         application.inputs, _in_a_row(application.elements("infeed")), _in_a_row(application.elements("outfeed"))
     )
     extended = current_strategy().extended
-    ipus = ipus_or_one(extended.ordinal)
+    ipus = _state.ipus_or_one(extended.ordinal)
     if ipus != application.ipus and not (application.by_itself and ipus > 1):
         raise ValueError(
             f"`executable_file` is `{os.fspath(executable_file)}`, which was compiled for a device of {application.ipus} IPUs,"
@@ -440,7 +436,7 @@ def embedded_runtime_start_and_call(
 
 
 def _in_a_row(queues: list[list[tf.TensorSpec]]) -> list[tf.TensorSpec]:
-    """The tensors of the elements of all queues, with distinct names."""
+    """Returns the tensors of the elements of all queues, with distinct names."""
     counts = collections.Counter(spec.name for specs in queues for spec in specs)
     return [
         tf.TensorSpec(spec.shape, spec.dtype, spec.name if counts[spec.name] == 1 else f"{at}.{spec.name}")

@@ -29,13 +29,13 @@ def encode(values: tf.Tensor, metadata: tf.Tensor, nan_on_overflow: bool = False
     # Infinities and NaN have the largest exponent of float32, for which there is no power to divide by.
     exponent = tf.minimum(exponent, 64)
     steps = tf.minimum(magnitude * _power(bits - exponent), 64.0)
-    with programs.instructions_attributed({_ATTRIBUTE: "rounds"}):
+    with programs.attributed({_ATTRIBUTE: "rounds"}):
         steps = tf.round(steps)
     # A fraction that was rounded up to the next power of 2 carries over into the exponent.
     code = tf.bitwise.left_shift(exponent - lowest, bits) + tf.cast(steps, tf.int32)
     over = tf.logical_and(code > 0x7F, tf.logical_not(tf.math.is_nan(values)))
     beyond = tf.where(over, tf.abs(values), 0.0)
-    with programs.instructions_attributed({_ATTRIBUTE: "overflows"}):
+    with programs.attributed({_ATTRIBUTE: "overflows"}):
         beyond = tf.negative(beyond, name="overflow")
     code = tf.where(beyond < 0, _NAN if nan_on_overflow else 0x7F, code)
     code = tf.where(tf.logical_and(values < 0, code > 0), tf.bitwise.bitwise_or(code, 0x80), code)

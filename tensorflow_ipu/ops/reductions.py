@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tensorflow_ipu import programs
 from tensorflow_ipu._tensorflow import graphs
+from tensorflow_ipu.config import _state
 from tensorflow_ipu.ops import _collectives, sites
 from tensorflow_ipu.programs import ReplicaGroups
 
@@ -42,7 +43,7 @@ def all_gather(values: Nested, axis: int, ordinal: int, workers: int) -> Nested:
     """
     *_, program = graphs.around(tf.compat.v1.get_default_graph())
     ipus = programs.ipus_traced_for()
-    count = (ipus or programs.ipus_or_one(ordinal)) // programs.power_of_2(programs.shards_of(program)) * workers
+    count = (ipus or _state.ipus_or_one(ordinal)) // programs.power_of_2(programs.shards_of(program)) * workers
     flat = [tf.convert_to_tensor(value) for value in tf.nest.flatten(values)]
     checks = []
     if ipus is None:

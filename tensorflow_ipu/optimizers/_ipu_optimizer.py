@@ -130,11 +130,8 @@ class _NoReduction(tf.distribute.ReplicaContext):
 
     def _merge_call(self, merge_fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
         extended = View(self._strategy.extended, batch_reduce_to=_values)
-        devices.enter_mode(devices.cross_replica_mode(self._strategy))
-        try:
+        with devices.cross_replica_mode(self._strategy):
             return merge_fn(View(self._strategy, extended=extended), *args, **kwargs)
-        finally:
-            devices.leave_mode()
 
 
 class View:

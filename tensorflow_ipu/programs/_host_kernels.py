@@ -14,7 +14,7 @@ import tensorflow as tf
 from tensorflow_ipu._base.tensors import known_size
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import graphs, xla
-from tensorflow_ipu.programs import _instruction_attributes, _slices, _trace_context
+from tensorflow_ipu.programs import _attributes, _slices, _trace_context
 from tensorflow_ipu.programs._trace_context import is_tracing, wants_host_kernels
 
 # By this attribute the lowering to XLA tells the nodes of a program from others; TensorFlow ignores it.
@@ -59,7 +59,7 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
     if op.type in _LAYERS:
         type_ = op.outputs[0].dtype if op.outputs else None
         # One that says how it is computed is not computed by TensorFlow's kernel.
-        own = type_ == tf.float16 and _instruction_attributes.is_told_how(graph, op)
+        own = type_ == tf.float16 and _attributes.is_set_by_scope(graph, op)
         if _trace_context.wants_host_kernels(type_, len(op.outputs)) and not own:
             graphs.set_attribute(op, ATTRIBUTE, _mark)
             if graphs.in_loop(graph):
@@ -76,7 +76,7 @@ def _mark_if_wanted(graph: tf.Graph, op: tf.Operation) -> None:
 
 
 def _text(tensor: tf.Tensor) -> bytes:
-    """The text of a string tensor of known value; empty for others."""
+    """Returns the text of a string tensor of known value; empty for others."""
     if tensor.dtype.name != "string":
         return b""
     value = tf.get_static_value(_trace_context.source_of(tensor))
@@ -95,14 +95,13 @@ def wherever_known() -> Iterator[None]:
 
 
 def are_wherever_known() -> bool:
-    """Whether this is in a block of `wherever_known`."""
     return _mark is _WHEREVER_KNOWN
 
 
 def convolution_gradient(
     plain: Callable[..., tuple[tf.Tensor, tf.Tensor]],
 ) -> Callable[..., tuple[tf.Tensor, tf.Tensor]]:
-    """TensorFlow's gradients of a `Conv2D`, except where XLA would be slow."""
+    """Replaces TensorFlow's gradients of a `Conv2D` if XLA would be slow."""
 
     def gradient(op: tf.Operation, upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         slow = (
@@ -120,9 +119,9 @@ def convolution_gradient(
 
 
 def _served(op: tf.Operation) -> bool:
-    """Whether TensorFlow's own gradients are fast, by kernels of the host or as products."""
+    """Returns True if TensorFlow's own gradients are fast, by kernels of the host or as products."""
     type_ = op.inputs[0].dtype
-    own = type_ == tf.float16 and _instruction_attributes.are_told_how(tf.compat.v1.get_default_graph())
+    own = type_ == tf.float16 and _attributes.is_set_by_scope(tf.compat.v1.get_default_graph())
     if own or not wants_host_kernels(type_):
         return False
     rows, columns = op.inputs[1].shape[:2]
@@ -164,7 +163,7 @@ class _Axis:
 
 
 def _geometry(op: tf.Operation, upstream: tf.Tensor) -> list[_Axis] | None:
-    """The axes of space; None where the gradient stays TensorFlow's own."""
+    """Returns the axes of space; None if the gradient stays TensorFlow's own."""
     inputs, weights = op.inputs
     shapes = (inputs.shape, weights.shape, upstream.shape)
     if not all(shape.is_fully_defined() for shape in shapes) or op.get_attr("data_format") != b"NHWC":

@@ -1,97 +1,359 @@
-"""From a `tf.function` and arguments to a compiled program and its flat inputs, and its execution."""
+"""A program: a `tf.function` that was traced for a target, with its inputs and its device."""
 
 from __future__ import annotations
 
+# What `signal` wraps with enums, at many times the price, which every run would pay.
+import _signal  # pyright: ignore[reportMissingImports]
 import contextlib
+import functools
+import logging
+import os
+import re
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from signal import SIGINT, default_int_handler
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu import _upcalls
-from tensorflow_ipu._base import environment, garbage, progress
-from tensorflow_ipu._base.types import Nested
-from tensorflow_ipu._tensorflow import functions, op_errors, patches
+from tensorflow_ipu import _upcalls, hosts
+from tensorflow_ipu._base import active_runs, environment, progress, tracepoints
+from tensorflow_ipu._base.types import Gradient, Nested
+from tensorflow_ipu._native import journal
+from tensorflow_ipu._native.library import native, ops
+from tensorflow_ipu._tensorflow import functions, gradients, graphs, patches
+from tensorflow_ipu._tensorflow.autograph import user_code
 from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function
-from tensorflow_ipu.programs import (
-    _floating_point,
-    _gradients,
-    _host_kernels,
-    _replicated,
-    _trace_context,
-)
-from tensorflow_ipu.programs.diagnostics import retracing, uncompilable
+from tensorflow_ipu.config import DeviceConnectionType, _state
+from tensorflow_ipu.errors import ForkedProcessError
+from tensorflow_ipu.programs import _attributes, _host_kernels, _trace_context
+from tensorflow_ipu.programs._trace_context import Target
+from tensorflow_ipu.programs.diagnostics import faults, retracing
 
-_MUST_COMPILE = "_XlaMustCompile"
+_logger = logging.getLogger(__name__)
 
-# A program and its flat inputs, without those that it captured.
-Prepared = tuple[ConcreteFunction, list[tf.Tensor]]
+_T = TypeVar("_T")
 
-
-class Target(NamedTuple):
-    """What a program is traced for: another one needs another trace."""
-
-    ipus: int | None
-    host_kernels: bool
-    floating_point: _floating_point.FloatingPoint = _floating_point.PLAIN
+GRAPH_FUNCTIONS = (Function, ConcreteFunction)
+"""The types of functions that can become a program."""
 
 
-# What is replaced while a program is traced, with what makes the replacements; `_upcalls` has what higher layers replace.
-_REPLACED: list[tuple[patches.Patch, patches.Make]] = [
-    (patches.OPERATIONS, _host_kernels.marking),
-    (patches.CONVOLUTION_GRADIENT, _host_kernels.convolution_gradient),
-    (patches.CUSTOM_GRADIENTS, _gradients.registering),
-    (patches.GRAPH_RANGES, _trace_context.finish),
-    (patches.FUNCTION_CALLS, _trace_context.calling),
-]
+class Program:
+    """A traced function with its flat inputs, to be run any number of times on its device.
+
+    The caller enters the device around `find`, `trace`, `compile` and `run`.
+
+    Attributes:
+      function: The concrete function.
+      inputs: Its flat inputs, without those that it captured.
+      device: The full name of its device.
+      target: What it was traced for.
+    """
+
+    __slots__ = ("device", "function", "inputs", "target")
+
+    def __init__(self, function: ConcreteFunction, inputs: list[tf.Tensor], device: str, target: Target) -> None:
+        self.function = function
+        self.inputs = inputs
+        self.device = device
+        self.target = target
+
+    @classmethod
+    def find(
+        cls,
+        fn: Callable[..., Nested],
+        args: Sequence[Nested],
+        kwargs: Mapping[str, Nested],
+        device: str,
+        target: Target,
+    ) -> Program | None:
+        """Returns the program of `fn` for these arguments if it was traced, in the kind of context that is around."""
+        function = _compiled(fn)
+        if isinstance(function, ConcreteFunction):
+            return cls(function, functions.flat_inputs_of_call(function, args, kwargs), device, target)
+        known = functions.known_trace(function, args, kwargs, target)
+        return None if known is None else cls(*known, device, target)
+
+    @classmethod
+    def trace(
+        cls,
+        fn: Callable[..., Nested],
+        args: Sequence[Nested],
+        kwargs: Mapping[str, Nested],
+        device: str,
+        target: Target,
+    ) -> Program:
+        """Finds or traces the program of `fn` for these arguments, without running it."""
+        function = _compiled(fn)
+        if isinstance(function, ConcreteFunction):
+            return cls(function, functions.flat_inputs_of_call(function, args, kwargs), device, target)
+        begin = time.monotonic_ns()
+        with progress.of(f"tracing `{retracing.name_of(function)}`"), tracing_program(target):
+            trace, inputs = functions.new_trace(function, args, kwargs, target)
+        retracing.note(function, trace, target, begin)
+        return cls(trace, inputs, device, target)
+
+    @property
+    def ordinal(self) -> int:
+        """The number of its device."""
+        return int(self.device[self.device.rfind(":") + 1 :])
+
+    @property
+    def name(self) -> str:
+        """The name of the Python function; TensorFlow extends it, as in `__inference_step_33`."""
+        name = self.function.name
+        name = name.decode() if isinstance(name, bytes) else name
+        return re.sub(r"^__inference_(.*)_\d+$", r"\1", name)
+
+    @property
+    def arguments(self) -> list[tf.Tensor]:
+        """The inputs, and the tensors that it captured."""
+        return [*self.inputs, *self.function.captured_inputs]
+
+    @property
+    def ipus_of_replica(self) -> int:
+        """How many IPUs one replica uses: the next power of two of its pipeline stages' or shards' IPUs."""
+        ipus: int | None = getattr(self.function, _IPUS_OF_REPLICA, None)
+        if ipus is None:
+            ipus = _attributes.power_of_2(_attributes.shards_of(self.function))
+            setattr(self.function, _IPUS_OF_REPLICA, ipus)
+        return ipus
+
+    def check(self) -> bool:
+        """Checks the program, once for a device, and the places of its inputs; returns True if it had passed before."""
+        function, device = self.function, self.device
+        known: tuple[str, list[int]] | None = getattr(function, _CHECKED, None)
+        was_checked = known is not None and known[0] == device
+        if known is None or not was_checked:
+            faults.check(function, self.inputs, device)
+            handles = [
+                at for at, tensor in enumerate(function.inputs[: len(self.inputs)]) if tensor.dtype == tf.resource
+            ]
+            known = device, handles
+            setattr(function, _CHECKED, known)
+        if known[1]:
+            faults.check_places([(function.inputs[at].op.name, self.inputs[at].device) for at in known[1]], device)
+        return was_checked
+
+    def compile(self, key: str = "") -> tuple[str, bytes]:
+        """Compiles the program into the executable cache.
+
+        With a key, returns a name and the executable instead, for `executable_cache.hold`.
+        """
+        try:
+            with progress.of(self._compiling()):
+                name, executable = ops.ipu_compile(self.arguments, f=self.function, key=key)
+        except tf.errors.InvalidArgumentError as exc:
+            raise self.explain(exc)  # noqa: B904  (It has its cause.)
+        return name.numpy().decode(), executable.numpy()
+
+    def run(self) -> Nested:
+        """Runs the program, and returns what its function returns when it has ended; in a graph, adds the run to it."""
+        if not tf.executing_eagerly():
+            self._check_in_graph()
+            return self._execute()
+        if _forked:
+            raise ForkedProcessError(
+                "this process was forked from one that had loaded TensorFlow, whose threads did not come along, so no program"
+                " can run here. Start processes with `multiprocessing.get_context('spawn')`"
+            )
+        was_checked = self.check()
+        connection = _state.connection_type(self.ordinal)
+        if connection is DeviceConnectionType.PRE_COMPILE or connection is DeviceConnectionType.NEVER:
+            return self._without_device(connection)
+        this_run = threading.Lock()
+        this_run.acquire()
+        compilations = self._log_begin() if _logger.isEnabledFor(logging.INFO) else None
+        begin = time.monotonic_ns()
+        try:
+            active_runs.under_way.add(this_run)
+            if was_checked:
+                return interruptible(self._execute)
+            before = _compilations()[0]
+            with progress.of(self._compiling(), until=lambda _: _compilations()[0] != before):
+                return interruptible(self._execute)
+        except BaseException as exc:
+            tracepoints.failed_runs.add()
+            # As text: a log that keeps records would keep all that the frames of the error hold.
+            if _logger.isEnabledFor(logging.INFO):
+                error = f"{type(exc).__name__}: {exc!s:.300}"
+                _logger.info("the run of `%s` on `%s` ended with %s", self.name, faults.short(self.device), error)
+            raise
+        finally:
+            active_runs.under_way.discard(this_run)
+            this_run.release()
+            duration = tracepoints.run_times.add(begin)
+            if tracepoints.is_recording():
+                tracepoints.mark(tracepoints.PROGRAMS, f"run of {self.name}", begin)
+            if compilations is not None:
+                self._log_end(compilations, duration)
+
+    def explain(self, error: tf.errors.OpError) -> Exception:
+        """Returns the error to raise in place of one of compiling or running the program, with its cause."""
+        if isinstance(error, tf.errors.UnimplementedError):
+            resources = [id(value) for value in self.arguments if value.dtype == tf.resource]
+            if len(set(resources)) < len(resources):
+                explained = ValueError(
+                    "the program gets the same queue twice: in two arguments, or in an argument and as one that it captures."
+                    " Pass it once, or capture it alone"
+                )
+                explained.__cause__ = error
+                return explained
+        return faults.explained(self.function, error)
+
+    def _execute(self) -> Nested:
+        """Runs the program by itself, or on replicas; or adds that to the graph. Results are replica 0's."""
+        function, is_eager = self.function, tf.executing_eagerly()
+        try:
+            if not self._needs_replicas(is_eager):
+                return functions.execute(function, self.inputs, function.captured_inputs)
+            results = self._run_on_replicas(timed=False) if is_eager else self._insert()
+            return functions.results_of(function, results)
+        except tf.errors.OpError as exc:
+            raise self.explain(exc)  # noqa: B904  (It has its cause.)
+
+    def _needs_replicas(self, is_eager: bool) -> bool:
+        # A graph may run under another configuration, so there the run finds out how many replicas there are. What is traced
+        # within a program runs as its part.
+        if not is_eager:
+            return not graphs.is_compiled(tf.compat.v1.get_default_graph())
+        # One IPU runs a program of one IPU by itself, unless other workers run it too, or its numbers may stop it.
+        return (
+            _state.ipus_or_one(self.ordinal) > 1
+            or self.ipus_of_replica > 1
+            or hosts.joined() is not None
+            or hasattr(self.function.graph, _trace_context.STOPS)
+        )
+
+    def _run_on_replicas(self, *, timed: bool) -> list[tf.Tensor]:
+        """Calls the operation that runs the program on all replicas at once; with `timed`, it records its own times."""
+        results = ops.ipu_replicated_run(
+            self.arguments,
+            Tout=[output.dtype for output in self.function.outputs],
+            f=self.function,
+            shards=self.ipus_of_replica,
+            shapes=[output.shape for output in self.function.outputs],
+            timed=timed,
+        )
+        # A program without results is an operation in a graph, and None eagerly.
+        return list(results) if isinstance(results, (list, tuple)) else []
+
+    def _check_in_graph(self) -> None:
+        """Checks the program before it goes into a graph, and places variables that were made without a device with it."""
+        self.check()
+        for tensor in self.arguments:
+            # What a function captured of eager execution has a place, and no operation.
+            made = tensor.dtype == tf.resource and tf.is_symbolic_tensor(tensor) and tensor.op.type == "VarHandleOp"
+            if made and not tensor.device:
+                graphs.place(tensor.op, self.device)
+        faults.refuse(self.function)  # When it compiles, in a session, nobody could say which line is meant.
+
+    def _insert(self) -> list[tf.Tensor]:
+        """Adds the run on replicas to the graph, with the gradient of a function's call, which fails on several replicas."""
+        function, graph = self.function, tf.compat.v1.get_default_graph()
+        if hasattr(graph, "watch_variable"):
+            for variable in function.graph.variables:  # They have to live as long as the function around.
+                gradients.note_use_of(variable)
+        of_call = gradients.of_call(function)
+
+        def gradient(op: tf.Operation, *upstream: Gradient | None) -> tuple[Gradient | None, ...]:
+            graphs.set_attribute(op, "differentiated", tf.compat.v1.AttrValue(b=True))
+            return of_call(op, *upstream)
+
+        with gradients.overridden(graph, _RUN, gradient), gradients.unrecorded():
+            results = self._run_on_replicas(timed=True)
+        for result, output in zip(results, function.outputs, strict=True):
+            result.set_shape(output.shape)
+        if results:
+            gradients.record_as(_RUN, results, self.arguments, lambda *upstream: gradient(results[0].op, *upstream))
+        return results
+
+    def _without_device(self, connection: DeviceConnectionType) -> Nested:
+        if connection is DeviceConnectionType.NEVER:
+            raise tf.errors.FailedPreconditionError(
+                None,
+                None,
+                f"`{self.device}` cannot run a program: its `device_connection.type` is `NEVER`, which compiles alone."
+                " Configure the system with `DeviceConnectionType.ALWAYS` to run",
+            )
+        if not hasattr(self.function, _COMPILED_ONLY):
+            self.compile()
+            setattr(self.function, _COMPILED_ONLY, True)
+        return tf.nest.map_structure(
+            lambda output: tf.zeros(output.shape, output.dtype) if tf.is_tensor(output) else output,
+            self.function.structured_outputs,
+        )
+
+    def _compiling(self) -> str:
+        return f"compiling `{retracing.name_of_trace(self.function) or self.name}`"
+
+    def _log_begin(self) -> tuple[int, float]:
+        _logger.log(environment.TRACE, "`%s` runs on `%s`", self.name, faults.short(self.device))
+        return _compilations()
+
+    def _log_end(self, before: tuple[int, float], duration: int) -> None:
+        journal.log()
+        count, seconds = (now - earlier for now, earlier in zip(_compilations(), before, strict=True))
+        if count:
+            _logger.info("XLA compiled for `%s`: %d programs, %.3f s", self.name, count, seconds)
+        _logger.log(environment.TRACE, "`%s` ran for %.6f s", self.name, duration / 1e9)
 
 
-@contextlib.contextmanager
-def tracing_program(
-    ipus: int | None,
-    host_kernels: bool | None = None,
-    placed: bool = True,
-    floating_point: _floating_point.FloatingPoint = _floating_point.PLAIN,
-) -> Iterator[None]:
-    """A block that traces a program; one inside of another is part of that program."""
-    if _trace_context.is_tracing():
-        yield
-        return
-    if host_kernels is None:
-        host_kernels = environment.host_kernels()
-    with (
-        patches.all_applied([*_REPLACED, *_upcalls.replaced_in_traces()]),
-        _trace_context.of_program(ipus, host_kernels, placed, floating_point),
-    ):
-        yield
+# Attributes of concrete functions: the IPUs of one replica, once it has run; the device that it was checked for, with the
+# positions of its inputs that are handles of state; and that it was compiled for a device that only compiles.
+_IPUS_OF_REPLICA, _CHECKED, _COMPILED_ONLY = "_ipu_shards", "_ipu_passed", "_ipu_compiled_only"
+_RUN = "IpuReplicatedRun"
 
 
-def is_graph_function(fn: object) -> bool:
-    """Whether `fn` is a `tf.function` or a concrete function, which alone can become a program."""
-    return isinstance(fn, (Function, ConcreteFunction))
+@tf.RegisterGradient(_RUN)
+def _refuse_gradient(op: tf.Operation, *upstream: Gradient | None) -> None:
+    del op, upstream
+    raise NotImplementedError(
+        "there is no gradient through a run on replicas, whose inputs and results are replica 0's: take the gradient"
+        " inside of the program, where `tf.GradientTape` and optimizers see all replicas"
+    )
 
 
-def compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Function | ConcreteFunction:
-    """The function itself if it is compiled, else its compiled copy."""
+_forked = False
+
+
+def _note_fork() -> None:
+    global _forked  # noqa: PLW0603
+    _forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def _compilations() -> tuple[int, float]:
+    """Returns how many programs XLA has compiled in this process, and in how many seconds."""
+    for line in native.ipu_metrics(0).decode(errors="replace").splitlines():
+        if line.startswith("metric CompileTime "):
+            count, nanoseconds = map(int, line.split()[2:4])
+            return count, nanoseconds / 1e9
+    return 0, 0.0
+
+
+def _compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Function | ConcreteFunction:
+    """Returns the function itself if it is compiled, else its compiled copy."""
     if isinstance(fn, Function):
         if functions.is_compiled(fn):
             return fn
     elif isinstance(fn, ConcreteFunction):
         attributes = fn.function_def.attr
         # Asked for first: to read an attribute that a protobuf's map does not have adds an empty one.
-        if _MUST_COMPILE in attributes and attributes[_MUST_COMPILE].b:
+        if "_XlaMustCompile" in attributes and attributes["_XlaMustCompile"].b:
             return fn
     else:
         return tf.function(fn, jit_compile=True)
     copies = vars(fn)
     # Threads that make the first call at the same time use the same copy, which may make variables.
-    return copies.get("_ipu_compiled") or copies.setdefault("_ipu_compiled", _make_jitted(fn))
+    return copies.get("_ipu_compiled") or copies.setdefault("_ipu_compiled", _compiled_copy(fn))
 
 
-def _make_jitted(fn: Function | ConcreteFunction) -> Function:
-    """Makes the compiled copy of a function that the user does not compile."""
+def _compiled_copy(fn: Function | ConcreteFunction) -> Function:
     if isinstance(fn, Function):
         return functions.compiled_copy(fn)
     reference = weakref.ref(fn)  # The function has its copy, and is to end without the garbage collector.
@@ -104,95 +366,133 @@ def _make_jitted(fn: Function | ConcreteFunction) -> Function:
     return tf.function(call_it, jit_compile=True, autograph=False)
 
 
-def find(
-    fn: Callable[..., Nested] | Function | ConcreteFunction,
-    args: Sequence[Nested],
-    kwargs: Mapping[str, Nested],
-    target: Target,
-) -> Prepared | None:
-    """Finds the program of `fn` for these arguments, on the device and in the kind of context that it was traced in."""
-    function = compiled(fn)
-    if isinstance(function, ConcreteFunction):
-        return function, functions.flat_inputs_of_call(function, args, kwargs)
-    config = functions.tracing_options(function)
-    if config is None:
-        return None
-    bound = functions.bound_arguments(function, args, kwargs)
-    program = functions.known_trace(bound, _options(function, config, target))
-    return None if program is None else (program, functions.flat_inputs(program, bound))
+# What is replaced while a program is traced, with what makes the replacements; `_upcalls` has what higher layers replace.
+_REPLACED: list[tuple[patches.Patch, patches.Make]] = [
+    (patches.OPERATIONS, _host_kernels.marking),
+    (patches.CONVOLUTION_GRADIENT, _host_kernels.convolution_gradient),
+    (patches.CUSTOM_GRADIENTS, _attributes.registering),
+    (patches.GRAPH_RANGES, _trace_context.finish),
+    (patches.FUNCTION_CALLS, _trace_context.calling),
+]
 
 
-def trace(
-    fn: Callable[..., Nested] | Function | ConcreteFunction,
+@contextlib.contextmanager
+def tracing_program(target: Target, placed: bool = True) -> Iterator[None]:
+    """A block that traces a program; one inside of another is part of that program."""
+    if _trace_context.is_tracing():
+        yield
+        return
+    replaced = [*_REPLACED, *_upcalls.replaced_in_traces()]
+    with patches.all_applied(replaced), _trace_context.of_program(target, placed):
+        yield
+
+
+def insert(
+    fn: Callable[..., Nested] | ConcreteFunction,
     args: Sequence[Nested],
     kwargs: Mapping[str, Nested],
-    target: Target,
-) -> Prepared:
-    """Finds or traces the program of `fn` for these arguments, without running it."""
-    function = compiled(fn)
-    if isinstance(function, ConcreteFunction):
-        prepared = find(function, args, kwargs, target)
-        assert prepared is not None
-        return prepared
-    begin = time.monotonic_ns()
-    known = set(map(id, functions.traces_of(function)))
-    with (
-        progress.of(f"tracing `{retracing.name_of(function)}`"),
-        garbage.paused(),
-        tracing_program(target.ipus, target.host_kernels, floating_point=target.floating_point),
-    ):
-        with functions.lock_of(function):  # Another thread may be at the first call, and make the variables.
-            if functions.tracing_options(function) is None:
-                function._ipu_first = target  # pyright: ignore[reportAttributeAccessIssue]
-                try:
-                    function.get_concrete_function(*args, **kwargs)
-                except BaseException:  # A plain call may be the first that is traced.
-                    function._ipu_first = function._ipu_options = None  # pyright: ignore[reportAttributeAccessIssue]
-                    raise
-            created = functions.has_made_variables(function)
-        bound = functions.bound_arguments(function, args, kwargs)
-        options = _options(function, functions.tracing_options(function), target)
-        program = functions.traced(bound.args, bound.kwargs, options)
-        if functions.has_made_variables(function) and not created:
-            raise ValueError(
-                "the function made variables on a call that is not its first; make them once, outside of it or on the"
-                " first call alone"
+    device: str,
+    host_kernels: bool | None = None,
+) -> Nested:
+    """Adds `fn` as one compiled program to the graph that is being built, on the device of the caller.
+
+    An operation that a Python function returns is that of the program, which runs it.
+    """
+    target = Target.of_device(device, host_kernels)
+    if isinstance(fn, GRAPH_FUNCTIONS):
+        return Program.trace(fn, args, kwargs, device, target).run()
+    wrapped = _WithOperations(fn)
+    function = tf.function(wrapped, jit_compile=True, autograph=False)
+    return wrapped.results(Program.trace(function, args, kwargs, device, target).run())
+
+
+class _WithOperations:
+    """A Python function that returns a tensor for each operation, as a program returns tensors alone."""
+
+    def __init__(self, fn: Callable[..., Nested]) -> None:
+        self._fn = user_code(fn, by_default=True)
+        self._are_operations: list[bool] = []
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: Nested, **kwargs: Nested) -> Nested:
+        returned = self._fn(*args, **kwargs)
+        flat = tf.nest.flatten(returned)
+        operations = [value for value in flat if isinstance(value, tf.Operation)]
+        self._are_operations = [isinstance(value, tf.Operation) for value in flat]
+        if not operations:
+            return returned
+        with tf.control_dependencies(operations):
+            flat = [tf.constant(0) if isinstance(value, tf.Operation) else value for value in flat]
+            return tf.nest.pack_sequence_as(returned, flat)
+
+    def results(self, results: Nested) -> Nested:
+        """Returns the results of the program, with its operation in the places of those of the function."""
+        if not any(self._are_operations):
+            return results
+        flat = zip(tf.nest.flatten(results), self._are_operations, strict=True)
+        return tf.nest.pack_sequence_as(results, [value.op if is_op else value for value, is_op in flat])
+
+
+# Ctrl-C while a program runs on the main thread ends the program. Python then only notes the signal, and writes its number to
+# the wake-up file descriptor, by which a native thread ends the waits of feeds. Handlers of other signals run when the program
+# has ended, as for any operation of TensorFlow.
+_MAIN_IDENT = threading.main_thread().ident
+# Its handler, in a cell of Jupyter that awaits, only notifies the event loop, which stands still while a program runs.
+_OF_CELLS = "ipykernel.ipkernel"
+_pipe: int | None = None
+
+
+def _interrupt_pipe() -> int:
+    """Returns the pipe to the native thread, which starts with the first use."""
+    global _pipe  # noqa: PLW0603
+    if _pipe is None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        if not native.ipu_interrupt_watch(reading):
+            os.close(reading)
+            os.close(writing)
+            raise tf.errors.ResourceExhaustedError(
+                None,
+                None,
+                "the system gives this process no further thread: raise its limit (`ulimit -u`, the container's)",
             )
-    if id(program) not in known:
-        retracing.note(function, program, target, begin)
-    return program, functions.flat_inputs(program, bound)
+        _pipe = writing
+    return _pipe
 
 
-def _options(function: Function, config: Any, target: Target) -> Any:
-    """The options by which the program for a target is traced and found."""
-    # Kept by the function, since what TensorFlow traces by may lead back to it, and would keep a weak table's key alive.
-    known = getattr(function, "_ipu_options", None)
-    if known is None or known[0] is not config:
-        known = function._ipu_options = (config, {})  # pyright: ignore[reportAttributeAccessIssue]
-    options = known[1].get(target)
-    if options is None:
-        # TensorFlow's own key is for the target that the function was first traced for. There is none if a plain call was
-        # the first, even one that failed.
-        first = getattr(function, "_ipu_first", None)
-        options = known[1][target] = config if target == first else functions.with_target(config, target)
-    return options
+def interruptible(program: Callable[[], _T]) -> _T:
+    """Calls `program`; on the main thread, Ctrl-C raises `KeyboardInterrupt`, unless it has a handler of the user's."""
+    # It ends the program where it waits for data or is about to use a feed; otherwise it is raised when the program returns.
+    if threading.get_ident() != _MAIN_IDENT:
+        return program()
+    on_interrupt = _signal.getsignal(SIGINT)
+    if on_interrupt is not default_int_handler and getattr(on_interrupt, "__module__", "") != _OF_CELLS:
+        return program()
+    pressed = False
 
+    def note(*_: object) -> None:
+        nonlocal pressed
+        pressed = True
 
-def call(program: ConcreteFunction, inputs: list[tf.Tensor], captured: list[tf.Tensor], ordinal: int) -> Nested:
-    """Executes a program, or puts its execution into the graph. The caller has entered the device."""
+    writing = _interrupt_pipe()
+    previous = -1
     try:
-        if _replicated.wanted(program, ordinal, tf.executing_eagerly()):
-            return _replicated.call(program, inputs, captured)
-        return functions.execute(program, inputs, captured)
-    except tf.errors.InvalidArgumentError as exc:
-        uncompilable.raise_explained(program, exc)
-    except tf.errors.UnimplementedError as exc:
-        resources = [id(value) for value in (*inputs, *captured) if value.dtype == tf.resource]
-        if len(set(resources)) == len(resources):
-            raise op_errors.told_plainly(exc) from None
-        raise ValueError(
-            "the program gets the same queue twice: in two arguments, or in an argument and as one that it captures. Pass"
-            " it once, or capture it alone"
-        ) from exc
-    except tf.errors.OpError as exc:
-        raise op_errors.told_plainly(exc) from None
+        # Python's own handler would raise in the middle of the error that TensorFlow makes of the run's end, and
+        # TensorFlow cannot cope with that.
+        _signal.signal(SIGINT, note)
+        previous = _signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        native.ipu_interrupt_arm(previous)
+        if pressed:  # Before the watch began.
+            raise KeyboardInterrupt
+        return program()
+    finally:
+        # One in the other: handlers of other signals may raise after each of these calls.
+        try:
+            _signal.set_wakeup_fd(previous, warn_on_full_buffer=False)
+        finally:
+            try:
+                native.ipu_interrupt_disarm()
+            finally:
+                _signal.signal(SIGINT, on_interrupt)
+        if pressed:
+            raise KeyboardInterrupt from None

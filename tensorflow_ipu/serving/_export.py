@@ -72,7 +72,7 @@ def _refuse_operations_of_ours(graph: tf.Graph) -> None:
 
 
 def _used_by(step: Callable[..., Nested] | None) -> Iterator[Any]:
-    """Tables and modules that a function has from around it, for the SavedModel to hold."""
+    """Yields tables and modules that a function has from around it, for the SavedModel to hold."""
     function: Any = getattr(step, "python_function", step)
     if not inspect.isroutine(function):
         if isinstance(function, tf.Module):
@@ -102,7 +102,7 @@ def of_steps(
     preprocessing_step_signature: _Signature | None,
     constants: int = 0,
 ) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
-    """The signatures of requests and of the step that predicts; equal without preprocessing."""
+    """Returns the signatures of requests and of the step that predicts; equal without preprocessing."""
     first = "predict_step" if preprocessing_step is None else "preprocessing_step"
     signature = predict_step_signature if preprocessing_step is None else preprocessing_step_signature
     if input_dataset is not None:
@@ -159,7 +159,7 @@ def _named(
 
 
 def _parameters(step: Callable[..., Nested]) -> tuple[list[str], int] | None:
-    """The names of a function's arguments, and how many it needs; None where it does not say, or takes any number."""
+    """Returns the names of a function's arguments, and how many it needs; None if it does not say, or takes any number."""
     function = getattr(step, "python_function", step)
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -333,14 +333,13 @@ def _check_iterations(iterations: object) -> None:
 
 
 def _call(stage: _Step, results: Nested) -> Nested:
-    """Calls a stage with what the one before returned."""
     if isinstance(results, Mapping):
         return stage(**results)
     return stage(*results) if isinstance(results, (list, tuple)) else stage(results)
 
 
 def _joined(results: list[Nested]) -> Nested:
-    """The results of the concurrent parts of a stage, one after the other."""
+    """Returns the results of the concurrent parts of a stage, one after the other."""
     if len(results) == 1:
         return results[0]
     return [one for result in results for one in (result if isinstance(result, (list, tuple)) else [result])]

@@ -13,7 +13,7 @@ from tensorflow_ipu._base.types import Nested
 
 
 def signature(argument: str, step: object, passed: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
-    """The signature of a step, as passed or as the step, a `tf.function`, declares it."""
+    """Returns the signature of a step, as passed or as the step, a `tf.function`, declares it."""
     declared = getattr(step, "input_signature", None) if passed is None else passed
     if passed is None and not declared:
         raise ValueError(
@@ -24,7 +24,7 @@ def signature(argument: str, step: object, passed: Sequence[tf.TensorSpec] | Non
 
 
 def check_signature(argument: str, signature: Sequence[tf.TensorSpec] | None) -> list[tf.TensorSpec]:
-    """A signature as a list."""
+    """Returns a signature as a list."""
     if not isinstance(signature, (list, tuple)):
         raise TypeError(f"`{argument}` must be a list or tuple of `tf.TensorSpec`, but is {signature!r}")
     if not signature:
@@ -36,7 +36,7 @@ def check_signature(argument: str, signature: Sequence[tf.TensorSpec] | None) ->
 
 
 def checked(source: str, returned: Nested, specs: Sequence[tf.TensorSpec] | None) -> list[tf.Tensor]:
-    """The tensors that a step returned, with the shapes that the next one takes."""
+    """Returns the tensors that a step returned, with the shapes that the next one takes."""
     values = tf.nest.flatten(returned)
     for at, value in enumerate(values):
         if not tf.is_tensor(value):
@@ -55,7 +55,7 @@ def checked(source: str, returned: Nested, specs: Sequence[tf.TensorSpec] | None
 
 
 def names(output_names: str | list[str] | None) -> list[str] | None:
-    """The names of outputs as a list."""
+    """Returns the names of outputs as a list."""
     if output_names is None:
         return None
     names = [output_names] if isinstance(output_names, str) else output_names
@@ -65,7 +65,7 @@ def names(output_names: str | list[str] | None) -> list[str] | None:
 
 
 def named(results: Sequence[tf.Tensor], names: list[str] | None) -> dict[str, tf.Tensor]:
-    """The outputs of a request by their names; `output_0` and so on without names."""
+    """Returns the outputs of a request by their names; `output_0` and so on without names."""
     names = [f"output_{at}" for at in range(len(results))] if names is None else names
     if len(names) != len(results):
         raise ValueError(f"`output_names` has {len(names)} names, and there are {len(results)} outputs")
@@ -73,7 +73,7 @@ def named(results: Sequence[tf.Tensor], names: list[str] | None) -> dict[str, tf
 
 
 def prepared_folder(export_dir: str | os.PathLike[str], purge: bool) -> Path:
-    """The folder to export to, emptied."""
+    """Empties and returns the folder to export to."""
     folder = Path(export_dir)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         if not purge:

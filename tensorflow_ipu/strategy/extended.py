@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -14,11 +15,10 @@ from tensorflow_ipu._tensorflow import devices, graphs, variables
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.hosts import Cluster
 from tensorflow_ipu.ops import random_streams, reductions, replication_ops
-from tensorflow_ipu.strategy.input_iterator import InputIterator
 
 
 def reduction(reduce_op: tf.distribute.ReduceOp | str) -> tf.distribute.ReduceOp:
-    """The `tf.distribute.ReduceOp` passed as itself or by name."""
+    """Returns the `tf.distribute.ReduceOp` passed as itself or by name."""
     name = reduce_op.upper() if isinstance(reduce_op, str) else reduce_op
     for known in (tf.distribute.ReduceOp.SUM, tf.distribute.ReduceOp.MEAN):
         if name in (known, known.value):
@@ -36,12 +36,11 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The one device of the strategy."""
         return (self._strategy.extended.ipu_device,)
 
     @property
     def replica_id_in_sync_group(self) -> int | tf.Tensor:
-        """Which replica runs: an int32 scalar in a program; outside of one, the first of this process."""
+        """The replica that runs: an int32 scalar in a program; outside of one, the first of this process."""
         return replication_ops.replication_index() if reductions.in_program() else self._strategy.extended.first_replica
 
     def all_reduce(
@@ -50,7 +49,6 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
         value: Nested,
         options: tf.distribute.experimental.CommunicationOptions | None = None,
     ) -> Nested:
-        """Reduces `value` over the replicas; see `tf.distribute.ReplicaContext.all_reduce`."""
         return super().all_reduce(reduction(reduce_op), value, options)
 
     def all_gather(
@@ -59,27 +57,11 @@ class IPUReplicaContext(tf.distribute.ReplicaContext):
         axis: int,
         options: tf.distribute.experimental.CommunicationOptions | None = None,
     ) -> Nested:
-        """Concatenates `value` of all replicas along `axis`; see `tf.distribute.ReplicaContext.all_gather`."""
         is_sparse = any(isinstance(leaf, tf.IndexedSlices) for leaf in tf.nest.flatten(value))
         if is_sparse or not reductions.in_program():
             return super().all_gather(value, axis, options)
         # TensorFlow's own gradient slices by lengths that it gathers, and a program has static shapes.
         return self._strategy.extended.gathered(value, axis)
-
-
-class _AsReplica:
-    """The mode of a replica for a block, without the rest of what a trace needs."""
-
-    __slots__ = ("_mode",)
-
-    def __init__(self, strategy: tf.distribute.Strategy) -> None:
-        self._mode = devices.mode_of(IPUReplicaContext(strategy))
-
-    def __enter__(self) -> None:
-        devices.enter_mode(self._mode)
-
-    def __exit__(self, *exc_info: object) -> None:
-        devices.leave_mode()
 
 
 class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
@@ -101,15 +83,14 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         self.ipu_device = devices.full_name(f"/device:IPU:{ordinal}")
         self.host_kernels = host_kernels
         self.cpu_device = devices.full_name(f"/device:CPU:{cpu_ordinal}")
-        self._as_replica: _AsReplica | None = None
         self._target = programs.Target(None, host_kernels)
         self._configured: tuple[int, ...] | None = None  # For which system that is.
         self._require_static_shapes = True  # As for every strategy whose programs XLA compiles.
 
     @property
     def ipus(self) -> int:
-        """How many IPUs the device has in the present configuration; 1 where it does not exist."""
-        return programs.ipus_or_one(self.ordinal)
+        """How many IPUs the device has in the present configuration; 1 if it does not exist."""
+        return _state.ipus_or_one(self.ordinal)
 
     @property
     def target(self) -> programs.Target:
@@ -119,14 +100,14 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         if self._configured is not configured:
             _state.warn_of_unapplied()
             self._configured = configured
-            self._target = programs.Target(self.ipus, self.host_kernels, programs.floating_point_of(self.ordinal))
+            floating_point = programs.floating_point_of(self.ordinal)
+            self._target = programs.Target(_state.ipus_or_one(self.ordinal), self.host_kernels, floating_point)
         return self._target
 
     @contextlib.contextmanager
     def without_traps(self) -> Iterator[None]:
         """A block whose programs no trap stops; not for several threads."""
-        target = self.target
-        self._target = programs.Target(target.ipus, target.host_kernels, target.floating_point.without_traps())
+        self._target = self.target.without_traps()
         try:
             yield
         finally:
@@ -162,14 +143,12 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     def value_container(self, value: Nested) -> Nested:
         return value
 
-    def as_replica(self) -> _AsReplica:
-        """The context that TensorFlow's cache of traces looks for."""
-        if self._as_replica is None:
-            self._as_replica = _AsReplica(self._container_strategy())
-        return self._as_replica
+    @functools.cached_property
+    def as_replica(self) -> contextlib.AbstractContextManager[None]:
+        """A block in the context that TensorFlow's cache of traces looks for, without the rest of what a trace needs."""
+        return devices.replica_mode(IPUReplicaContext(self._container_strategy()))
 
     def call_on_device(self, fn: Callable[..., Nested], args: Nested, kwargs: Nested) -> Nested:
-        """Calls `fn` on the IPU device, in the context of a replica."""
         with tf.device(self.ipu_device), IPUReplicaContext(self._container_strategy()):
             return fn(*args, **kwargs)
 
@@ -266,7 +245,6 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
         return self.gathered(value, axis) if reductions.in_program() else value
 
     def gathered(self, value: Nested, axis: int) -> Nested:
-        """Concatenates tensors of all replicas in the program that is being traced."""
         return reductions.all_gather(value, axis, self.ordinal, self.workers)
 
     def _broadcast_to(self, tensor: Nested, destinations: object) -> Nested:
@@ -278,16 +256,16 @@ class IPUExtended(tf.compat.v1.distribute.StrategyExtended):
     ) -> Nested:
         return value_fn(tf.distribute.experimental.ValueContext(self.first_replica, self._num_replicas_in_sync))
 
-    def _make_dataset_iterator(self, dataset: tf.data.Dataset) -> InputIterator:
-        return InputIterator(self._container_strategy().experimental_distribute_dataset(dataset), self.cpu_device)
+    def _make_dataset_iterator(self, dataset: tf.data.Dataset) -> _InputIterator:
+        return _InputIterator(self._container_strategy().experimental_distribute_dataset(dataset), self.cpu_device)
 
     def _make_input_fn_iterator(
         self, input_fn: Callable[[tf.distribute.InputContext], Nested], replication_mode: object = None
-    ) -> InputIterator:
+    ) -> _InputIterator:
         del replication_mode  # There is one.
         with tf.device(self.cpu_device):
             source = self._container_strategy().distribute_datasets_from_function(input_fn)
-        return InputIterator(source, self.cpu_device)
+        return _InputIterator(source, self.cpu_device)
 
     def _experimental_make_numpy_dataset(
         self, numpy_input: Nested, session: tf.compat.v1.Session | None
@@ -351,3 +329,49 @@ def _not_colocated() -> contextlib.AbstractContextManager[None]:
     if tf.executing_eagerly() or not graphs.has_attribute_now("_class"):
         return contextlib.nullcontext()
     return graphs.attributed({"_class": None})
+
+
+class _InputIterator:
+    """Returns elements of a dataset, or what a function returns, on the host, for strategies of TensorFlow 1.
+
+    In a graph, a session runs `initializer` first. In eager execution the iterator is ready, and `initialize()` begins
+    anew.
+    """
+
+    def __init__(self, source: tf.data.Dataset | Callable[[], Nested], device: str) -> None:
+        if not isinstance(source, tf.data.Dataset) and not callable(source):
+            raise ValueError(f"`input_fn` must return a `tf.data.Dataset` or a function, but returned {source!r}")
+        self._source = source
+        self._device = device
+        self._iterator = self._make()
+
+    def _make(self) -> Nested:
+        if not isinstance(self._source, tf.data.Dataset):
+            return None
+        make = tf.compat.v1.data.make_one_shot_iterator
+        if not tf.compat.v1.executing_eagerly_outside_functions():
+            make = tf.compat.v1.data.make_initializable_iterator
+        with tf.device(self._device):
+            return make(self._source)
+
+    def get_next(self) -> Nested:
+        """Returns the next element."""
+        with tf.device(self._device):
+            return self._iterator.get_next() if isinstance(self._source, tf.data.Dataset) else self._source()
+
+    def initialize(self) -> tf.Operation | None:
+        """Returns the operation that initializes the iterator; in eager execution, begins anew and returns None."""
+        if tf.compat.v1.executing_eagerly_outside_functions():
+            self._iterator = self._make()
+            return None
+        return tf.no_op() if self._iterator is None else self._iterator.initializer
+
+    @property
+    def initializer(self) -> tf.Operation | None:
+        """The same as `initialize()`."""
+        return self.initialize()
+
+    @property
+    def element_spec(self) -> Nested:
+        """The types of an element; None for a function."""
+        return self._source.element_spec if isinstance(self._source, tf.data.Dataset) else None

@@ -5,29 +5,29 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import tensorflow as tf
 
 from tensorflow_ipu import _upcalls, programs
-from tensorflow_ipu._base import environment, progress
+from tensorflow_ipu._base import environment, lifetimes, progress
 from tensorflow_ipu._base.checks import check_bool
 from tensorflow_ipu._base.notebook import Facts, NotebookView, Table
 from tensorflow_ipu._base.types import Nested
 from tensorflow_ipu.config import _state
 from tensorflow_ipu.errors import DeviceLimitError
+from tensorflow_ipu.feeds import iterator
 from tensorflow_ipu.programs.diagnostics import tracebacks
-from tensorflow_ipu.strategy.auto_reports import auto_reports
 from tensorflow_ipu.strategy.extended import IPUExtended, reduction
-from tensorflow_ipu.strategy.scope import StrategyScope
 
 if TYPE_CHECKING:
     from tensorflow_ipu.analysis import machine as machine_model
 
 _logger = logging.getLogger(__name__)
-
-_Call: TypeAlias = "tuple[Callable[..., Nested], Sequence[Nested], Mapping[str, Nested]]"
 
 # What TensorFlow says where a program meets an object of another strategy, such as that of no scope at all.
 _MEETS_ANOTHER = ("Must not nest tf.distribute.Strategy scopes", "Mixing different tf.distribute.Strategy objects")
@@ -50,23 +50,20 @@ def _other_strategies_explained() -> Iterator[None]:
 class PreparedProgram:
     """A program with its inputs for the present configuration, to be run many times; it keeps no queue of data alive."""
 
-    def __init__(self, extended: IPUExtended, prepared: programs.Prepared, target: programs.Target) -> None:
-        """Takes a program and its flat inputs, as they were found for `target`."""
+    def __init__(self, extended: IPUExtended, program: programs.Program) -> None:
         self._extended = extended
-        self._prepared = prepared
-        self._target = target
+        self.program = program
 
     @property
     def is_current(self) -> bool:
         """Whether the system is configured as it was: otherwise another program has to be prepared."""
-        return self._extended.target == self._target
+        return self._extended.target == self.program.target
 
     @tracebacks.user_lines_alone
     def run(self) -> Nested:
-        """Runs it, and returns what its function returns."""
-        extended = self._extended
-        with tf.device(extended.ipu_device):
-            return programs.run(self._prepared, extended.ipu_device, extended.ordinal)
+        """Runs the program, and returns what its function returns."""
+        with tf.device(self.program.device):
+            return self.program.run()
 
 
 class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, NotebookView):
@@ -128,7 +125,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         _logger.debug("a strategy for `%s`, kernels of the host %s", ipu_device, "on" if host_kernels else "off")
         self._enable_dataset_iterators = enable_dataset_iterators
         self._enable_keras_extensions = enable_keras_extensions
-        self._auto_reports = auto_reports()
+        directory = environment.report_directory()
+        self._auto_reports = None if directory is None else _AutoReports(directory)
         if enable_keras_extensions:
             _upcalls.follow_models(self)
 
@@ -141,7 +139,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         A notebook may call `strategy.scope().__enter__()`, and later `strategy.scope().__exit__(None, None, None)` on the same
         thread. To leave a scope that is not entered, or not the innermost, raises `RuntimeError`.
         """
-        return StrategyScope(self, self._enable_keras_extensions)
+        return _Scope(self, self._enable_keras_extensions)
 
     @tracebacks.user_lines_alone
     def run(
@@ -171,15 +169,15 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
             raise TypeError(f"`options` must be a `tf.distribute.RunOptions`, but is {options!r}")
         _check_call(fn, args, kwargs)
         extended = self.extended
-        call = (fn, args, kwargs or {})
+        kwargs = kwargs or {}
         if not tf.executing_eagerly():
             if self._auto_reports is not None:
                 self._auto_reports.warn("it is built into a graph, and programs of graphs are not read")
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
-                return extended.call_on_device(programs.insert, (*call, extended.ipu_device, extended.host_kernels), {})
-        self._check_traceable(fn)
+                call = (fn, args, kwargs, extended.ipu_device, extended.host_kernels)
+                return extended.call_on_device(programs.insert, call, {})
         with tf.device(extended.ipu_device):
-            return programs.run(self._prepare_and_report(call, extended.target), extended.ipu_device, extended.ordinal)
+            return self._program_to_run(fn, args, kwargs).run()
 
     @tracebacks.user_lines_alone
     def prepare(
@@ -193,35 +191,35 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         if not tf.executing_eagerly():
             raise RuntimeError("`prepare` is for eager execution, and a graph is being built: call `run` in it")
         _check_call(fn, args, kwargs)
-        self._check_traceable(fn)
-        target = self.extended.target
-        call = (fn, args, kwargs or {})
         with tf.device(self.extended.ipu_device):
-            return PreparedProgram(self.extended, self._prepare_and_report(call, target), target)
+            return PreparedProgram(self.extended, self._program_to_run(fn, args, kwargs or {}))
 
-    def _check_traceable(self, fn: Callable[..., Nested]) -> None:
-        if not programs.is_graph_function(fn):
+    def _program_to_run(
+        self, fn: Callable[..., Nested], args: Sequence[Nested], kwargs: Mapping[str, Nested]
+    ) -> programs.Program:
+        """Returns the program of a function, and saves its report if reports of all programs are requested."""
+        if not isinstance(fn, programs.GRAPH_FUNCTIONS):
             raise ValueError(
                 f"`{type(self).__name__}.run` does not support eager execution, and `fn` is the plain callable {fn!r}."
                 " Decorate it with `@tf.function(jit_compile=True)`, or call `run` inside of a `tf.function`"
             )
-
-    def _prepare_and_report(self, call: _Call, target: programs.Target) -> programs.Prepared:
-        """A program that is to run; its report is saved where reports of all programs are asked for."""
-        prepared = self._prepare(call, target)
+        program = self._program(fn, args, kwargs, self.extended.target)
         if self._auto_reports is not None:
-            self._auto_reports.save(prepared[0], lambda: self.report(*call))
-        return prepared
+            self._auto_reports.save(program.function, lambda: self.report(fn, args, kwargs))
+        return program
 
-    def _prepare(self, call: _Call, target: programs.Target) -> programs.Prepared:
+    def _program(
+        self, fn: Callable[..., Nested], args: Sequence[Nested], kwargs: Mapping[str, Nested], target: programs.Target
+    ) -> programs.Program:
         """Finds or traces the program of a function and its arguments, on the device of the caller."""
         extended = self.extended
-        with extended.as_replica():
-            prepared = programs.find(*call, target)
-        if prepared is None:
+        call = (fn, args, kwargs, extended.ipu_device, target)
+        with extended.as_replica:
+            program = programs.Program.find(*call)
+        if program is None:
             with tf.distribute.Strategy.scope(self), _other_strategies_explained():
-                prepared = extended.call_on_device(programs.trace, (*call, target), {})
-        return prepared
+                program = extended.call_on_device(programs.Program.trace, call, {})
+        return program
 
     @tracebacks.user_lines_alone
     def report(
@@ -253,7 +251,7 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         from tensorflow_ipu.analysis import machine as model
         from tensorflow_ipu.analysis import program_report as predicted  # Not with the package: few programs ask.
 
-        if not programs.is_graph_function(fn):
+        if not isinstance(fn, programs.GRAPH_FUNCTIONS):
             raise ValueError(f"`fn` must be a `tf.function`, but is {fn!r}. Decorate it with `@tf.function`")
         device = self.extended.ipu_device
         setting = model.setting_of(machine, _state.options_of_device(self.extended.ordinal))
@@ -262,8 +260,8 @@ class IPUStrategyV1(tf.compat.v1.distribute.Strategy, tf.distribute.Strategy, No
         values = (*args, *(kwargs or {}).values())
         with progress.of(f"predicting `{getattr(fn, '__name__', fn)}`"):
             with tf.device(device):
-                prepared = self._prepare((fn, args, kwargs or {}), target)
-            return predicted.report_of(fn, values, prepared, device, self.extended.ipus, setting, trip_counts, kept)
+                program = self._program(fn, args, kwargs or {}, target)
+            return predicted.report_of(fn, values, program, self.extended.ipus, setting, trip_counts, kept)
 
     def reduce(self, reduce_op: tf.distribute.ReduceOp | str, value: Nested, axis: int | None = None) -> Nested:
         """Reduces what `run` returned over `axis`, an axis or a tuple of some; None leaves it, since the host is one replica.
@@ -345,7 +343,7 @@ def report(
     *,
     kept: machine_model.Kept | None = None,
 ) -> machine_model.Report:
-    """The same as `IPUStrategy.report`, for the strategy whose scope this is in, else a new one."""
+    """Returns the same as `IPUStrategy.report`, for the strategy whose scope this is in, else a new one."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, IPUStrategyV1):
         strategy = IPUStrategyV1()
@@ -367,3 +365,106 @@ def _ordinal(argument: str, value: object, kind: str) -> int:
     if found is None:
         raise ValueError(f"`{argument}` must name a device like `/device:{kind}:0`, but is {value!r}")
     return int(found["ordinal"] or 0)
+
+
+class _Entered(NamedTuple):
+    scope: _Scope
+    graph: tf.Graph
+    exits: contextlib.ExitStack
+
+
+class _EnteredScopes(list[_Entered]):
+    """The scopes that a thread has entered and not left, which end with the thread."""
+
+    def __del__(self) -> None:
+        while self:
+            with contextlib.suppress(Exception):  # What TensorFlow keeps of the thread may be gone.
+                self.pop().exits.close()
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.entered = _EnteredScopes()
+
+
+_thread = _Thread()
+
+
+class _Scope:
+    """A strategy's scope, which may be entered several times; a new one may leave what another one has entered."""
+
+    def __init__(self, strategy: IPUStrategyV1, extends_models: bool) -> None:
+        self._strategy = strategy
+        self._extends_models = extends_models
+        self._was_entered = False
+
+    def __enter__(self) -> IPUStrategyV1:
+        with contextlib.ExitStack() as entered:
+            entered.enter_context(tf.distribute.Strategy.scope(self._strategy))
+            entered.enter_context(iterator.on_device())
+            if self._extends_models:
+                entered.enter_context(_upcalls.extending_models())
+            _thread.entered.append(_Entered(self, tf.compat.v1.get_default_graph(), entered.pop_all()))
+        self._was_entered = True
+        return self._strategy
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        graph = self._innermost().graph
+        exits = _thread.entered.pop().exits
+        # TensorFlow keeps scopes in the default graph, and `keras.backend.clear_session()` makes another one.
+        with contextlib.nullcontext() if graph is tf.compat.v1.get_default_graph() else graph.as_default():
+            exits.__exit__(kind, error, traceback)
+
+    def _innermost(self) -> _Entered:
+        entered = _thread.entered
+        mine = [self._leaves(each) for each in entered]
+        if not any(mine):
+            raise RuntimeError(
+                "this scope was left before, or entered on another thread: leave each scope once, on the thread that entered it"
+                if self._was_entered
+                else "no scope of this strategy is entered on this thread, so none can be left: enter it by"
+                " `with strategy.scope():`, or by `strategy.scope().__enter__()`"
+            )
+        if not mine[-1]:
+            raise RuntimeError(
+                "scopes are left in the wrong order: another scope was entered after this one, and is left first"
+            )
+        if entered[-1].graph is not tf.compat.v1.get_default_graph() and not tf.executing_eagerly():
+            raise RuntimeError(
+                "this scope was entered outside of the `tf.function` or graph in which it is left: leave it there"
+            )
+        return entered[-1]
+
+    def _leaves(self, entered: _Entered) -> bool:
+        return entered.scope is self if self._was_entered else entered.scope._strategy is self._strategy
+
+
+_has_warned = False
+
+
+class _AutoReports:
+    """Saves a report of each program in a folder. A run never fails for its report."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._seen = lifetimes.WeakObjects()  # Programs.
+
+    def save(self, program: object, make: Callable[[], machine_model.Report]) -> None:
+        if program in self._seen:
+            return
+        self._seen.add(program)
+        from tensorflow_ipu.analysis import machine
+
+        try:
+            machine.autosave(make(), self._directory)
+        except Exception as exc:
+            self.warn(f"{type(exc).__name__}: {exc}")
+
+    def warn(self, reason: str) -> None:
+        global _has_warned  # noqa: PLW0603
+        if not _has_warned:
+            _has_warned = True
+            variable = environment.ENGINE_VARIABLE
+            warnings.warn(f"`{variable}` asks for reports, and a program has none: {reason}", stacklevel=4)

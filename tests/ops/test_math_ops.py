@@ -156,7 +156,7 @@ def test_values_and_gradients_go_through(for_gradients, strategy):
     program = tf.function(lambda: both(for_gradients), jit_compile=True)
     for one, other in zip(strategy.run(program), plain, strict=True):
         assert np.array_equal(one, other)
-    with programs.tracing_program(1), tf.device("/device:IPU:0"):
+    with programs.tracing_program(programs.Target(1, True)), tf.device("/device:IPU:0"):
         operations = program.get_concrete_function().graph.get_operations()
     assert sum(each.type == "XlaOptimizationBarrier" for each in operations) == 1 + for_gradients
 

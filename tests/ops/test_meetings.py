@@ -14,7 +14,7 @@ import tensorflow_ipu as ipu
 from tensorflow_ipu.ops import ReplicaGroups, _collectives, sites
 from tensorflow_ipu.ops.cross_replica_ops import cross_replica_mean, cross_replica_sum
 from tensorflow_ipu.ops.replication_ops import replication_index
-from tensorflow_ipu.programs._interrupts import run_interruptibly
+from tensorflow_ipu.programs import _program
 
 FAILED = tf.errors.FailedPreconditionError
 
@@ -132,7 +132,7 @@ def test_a_program_without_a_run_is_refused_and_interrupt_ends_a_wait_for_anothe
     thread = threading.Thread(target=press)
     thread.start()
     with tf.device("/device:IPU:0"), pytest.raises(KeyboardInterrupt):
-        run_interruptibly(lambda: compiled._call_flat([tf.constant(1.0)], captured_inputs=states))
+        _program.interruptible(lambda: compiled._call_flat([tf.constant(1.0)], captured_inputs=states))
     thread.join()
     domains.domain_leave(0, 0)
     domains.domain_leave(0, 1)

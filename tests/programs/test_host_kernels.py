@@ -153,11 +153,10 @@ def instructions(call: Callable[..., Any], shapes: list[list[int]], dtype: Any) 
     """What a program consists of."""
     ipu.IPUStrategy().run(nothing)  # Before a device's first run, its programs are shown without kernels of the host.
     target = ipu.IPUStrategy().extended.target
-    program, inputs = programs.trace(
-        tf.function(call, jit_compile=True), [tf.zeros(shape, dtype) for shape in shapes], {}, target
-    )
+    arrays = [tf.zeros(shape, dtype) for shape in shapes]
+    program = programs.Program.trace(tf.function(call, jit_compile=True), arrays, {}, "/device:IPU:0", target)
     module: Any = hlo_pb2.HloModuleProto()  # pyright: ignore[reportAttributeAccessIssue]
-    module.ParseFromString(programs.hlo(program, inputs, "/device:IPU:0"))
+    module.ParseFromString(programs.hlo(program.function, program.inputs, program.device))
     return [one for part in module.computations for one in part.instructions]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from tensorflow_ipu._base import active_runs
-from tensorflow_ipu.programs import run
+from tensorflow_ipu.programs import Program
 
 DEADLINE = 60.0
 
@@ -24,7 +24,7 @@ class ExpiredError(Exception):
 def raised_at(place: int) -> Any:
     """What `sys.setprofile` takes to raise at such a place of the code that runs programs: where Python calls handlers."""
     places = itertools.count()
-    folder = str(Path(sys.modules[run.__module__].__file__ or "").parent)
+    folder = str(Path(sys.modules[Program.__module__].__file__ or "").parent)
 
     def profile(frame: Any, event: str, _: Any) -> None:
         if event in ("call", "c_return") and frame.f_code.co_filename.startswith(folder) and next(places) == place:

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_ipu as ipu
 from tensorflow_ipu import scopes
 from tensorflow_ipu.ops.rnn_ops import PopnnGRU, PopnnLSTM
-from tensorflow_ipu.programs import hlo, trace
+from tensorflow_ipu.programs import Program, hlo
 
 BLOCK = 16
 
@@ -221,8 +221,8 @@ def test_float32_and_programs_without_options_are_as_ever():
 
     arrays = [tf.constant(array) for array in (random(4, 4), random(1, 5, 5, 2), random(3, 3, 2, 2))]
     target = ipu.IPUStrategy().extended.target
-    program, inputs = trace(tf.function(call, jit_compile=True), arrays, {}, target)
-    text = hlo(program, inputs, "/device:IPU:0")
+    program = Program.trace(tf.function(call, jit_compile=True), arrays, {}, "/device:IPU:0", target)
+    text = hlo(program.function, program.inputs, program.device)
     assert b"ipu_half" not in text
     assert b"ipu_partial" not in text
     a, b = np.float32(random(5, 70)), np.float32(random(70, 9))

@@ -37,7 +37,7 @@ def test_functions_have_classes_twins_a_lock_and_results(function, program):
     assert not functions.is_compiled(function)
     assert twin.python_function is function.python_function
     assert twin(tf.constant(3.0))["doubled"].numpy() == 6.0
-    with functions.lock_of(function):  # It can be held twice by its thread.
+    with function._lock:  # It can be held twice by its thread.
         assert function(tf.constant(3.0))["doubled"].numpy() == 6.0
     plain = functions.not_compiled(twin.get_concrete_function(SCALAR))
     assert not plain.function_def.attr["_XlaMustCompile"].b
@@ -63,32 +63,17 @@ def test_definitions_run_under_other_names_with_all_that_they_call():
     assert total.numpy() == 19
 
 
-def test_a_function_says_whether_its_first_call_made_variables():
-    made: list[tf.Variable] = []
-
-    @tf.function
-    def counting() -> Any:
-        if not made:
-            made.append(tf.Variable(1.0))
-        return made[0].assign_add(1.0)
-
-    counting()
-    assert functions.has_made_variables(counting)  # pyright: ignore[reportArgumentType]
-    plain = tf.function(doubled)
-    plain(tf.constant(1.0))
-    assert not functions.has_made_variables(plain)
-
-
 def test_traces_are_kept_apart_by_their_target_and_found_again(function):
-    assert functions.tracing_options(function) is None
-    function.get_concrete_function(SCALAR)
-    options = functions.tracing_options(function)
-    one, two = (functions.traced((tf.constant(1.0),), {}, functions.with_target(options, key)) for key in ("a", "b"))
+    call = (tf.constant(5.0),), {}
+    assert functions.known_trace(function, *call, "a") is None
+    one, two = (functions.new_trace(function, *call, target)[0] for target in ("a", "b"))
     assert one is not two
-    bound = functions.bound_arguments(function, (tf.constant(5.0),), {})
-    assert functions.known_trace(bound, functions.with_target(options, "a")) is one
-    assert functions.known_trace(bound, functions.with_target(options, "b")) is two
-    assert functions.known_trace(bound, functions.with_target(options, "c")) is None
+    for target, trace in (("a", one), ("b", two)):
+        known = functions.known_trace(function, *call, target)
+        assert known is not None
+        assert known[0] is trace
+        assert [value.numpy() for value in known[1]] == [5.0]
+    assert functions.known_trace(function, *call, "c") is None
     assert {one, two} <= set(functions.traces_of(function))
 
 
@@ -110,23 +95,20 @@ def test_a_trace_is_found_by_the_arguments_that_a_call_finds_it_by(signature, ar
         calls.append(x)
         return x * tf.cast(factor, x.dtype)
 
-    called = scaled.get_concrete_function(*args, **kwargs)
-    traced = len(calls)
     function: Any = scaled
-    options = functions.tracing_options(function)
-    assert functions.known_trace(functions.bound_arguments(function, args, kwargs), options) is not None
-    found = functions.traced(functions.bound_arguments(function, args, kwargs).args, {}, options)
-    assert functions.known_trace(functions.bound_arguments(function, args, kwargs), options) is found
-    assert found.graph is called.graph
+    trace, _ = functions.new_trace(function, args, kwargs, "a")
+    traced = len(calls)
+    known = functions.known_trace(function, args, kwargs, "a")
+    assert known is not None
+    assert known[0] is functions.new_trace(function, args, kwargs, "a")[0] is trace
+    assert scaled.get_concrete_function(*args, **kwargs).graph is trace.graph
     assert len(calls) == traced
     if others is not None:
-        assert functions.known_trace(functions.bound_arguments(function, others, {}), options) is None
+        assert functions.known_trace(function, others, {}, "a") is None
 
 
 def test_functions_are_made_with_attributes_other_captures_and_of_graphs():
-    made = functions.traced(
-        (tf.constant(1.0),), {}, functions.options_for(lambda x: x + 1.0, "plus", {"_XlaMustCompile": True})
-    )
+    made = functions.traced_once(lambda x: x + 1.0, [tf.constant(1.0)], "plus", {"_XlaMustCompile": True})
     assert functions.execute(made, [tf.constant(1.0)], []).numpy() == 2.0
     assert made.function_def.attr["_XlaMustCompile"].b
     assert made.name.startswith(b"__inference_plus")
@@ -142,19 +124,16 @@ def test_functions_are_made_with_attributes_other_captures_and_of_graphs():
 
 
 def test_arguments_become_flat_inputs(function, program):
-    bound = functions.bound_arguments(function, (3.0,), {})
-    assert bound.arguments["factor"] == 2.0
-    taking = function.get_concrete_function(SCALAR, SCALAR)
-    flat = functions.flat_inputs(taking, functions.bound_arguments(function, (tf.constant(3.0), tf.constant(4.0)), {}))
-    assert [each.numpy() for each in flat] == [3.0, 4.0]
+    assert function.python_function(3.0) == {"doubled": 6.0}
+    _, flat = functions.new_trace(function, (tf.constant(3.0), tf.constant(4.0)), {}, "a")
+    assert [value.numpy() for value in flat] == [3.0, 4.0]
     [alone] = functions.flat_inputs_of_call(program, (tf.constant(3.0),), {})
     assert alone.numpy() == 3.0
     with pytest.raises(TypeError):
         functions.flat_inputs_of_call(program, (), {})
     # A program has a parameter for each of `**kwargs`: one of the same name is not bound as they are.
     variadic: Any = tf.function(lambda **kwargs: kwargs["kwargs"] + 1.0)
-    bound = functions.bound_arguments(variadic, (), {"kwargs": tf.constant(4.0)})
-    [value] = functions.flat_inputs(variadic.get_concrete_function(kwargs=SCALAR), bound)
+    _, [value] = functions.new_trace(variadic, (), {"kwargs": tf.constant(4.0)}, "a")
     assert value.numpy() == 4.0
 
 

@@ -59,7 +59,7 @@ def test_a_graph_knows_that_it_will_be_compiled():
     @tf.function
     def inner(x: Any) -> Any:
         contexts.append(graphs.is_compiled(default_graph()))
-        contexts.append(list(graphs.compilation_contexts(default_graph())))
+        contexts.append(graphs.compilation_context(default_graph(), Apart))
         return x
 
     class Apart(graphs.XlaContext):
@@ -71,14 +71,24 @@ def test_a_graph_knows_that_it_will_be_compiled():
     @tf.function
     def outer(x: Any) -> Any:
         with graphs.in_compilation_context(context):
-            assert list(graphs.compilation_contexts(default_graph())) == [context]
+            assert graphs.compilation_context(default_graph(), Apart) is context
             one = inner(x)
         return one + inner(x)
 
     outer.get_concrete_function(SCALAR)
     # Functions that are traced in the context are traced apart.
-    assert contexts[0] is True
-    assert contexts[2:] == [False, []]
+    assert contexts == [True, context, False, None]
+
+
+def test_operations_of_called_functions_are_found_by_their_names_in_hlo():
+    inner = tf.function(lambda x: tf.square(x))
+    program: Any = tf.function(lambda x: inner(x) + 1.0).get_concrete_function(SCALAR)
+    names = {name: operation.type for name, operation in graphs.named_operations(program.graph)}
+    [call] = [operation for operation in program.graph.get_operations() if operation.type in graphs.CALLS]
+    [called] = graphs.functions_of(program.graph, call)
+    assert "Square" in [operation.type for operation in called.get_operations()]
+    assert names[graphs.scope_of_called(call, "") + "Square"] == "Square"
+    assert graphs.without_inlining(f"{call.name};{call.name}/Square") == f"{call.name}/Square"
 
 
 def test_functions_that_a_graph_calls_are_found():

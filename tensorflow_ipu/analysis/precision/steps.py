@@ -274,7 +274,7 @@ def precision_report(
         if tensor_probes.is_model(model):
             batches = work.counting(itertools.islice(_batches(data, batch_size), steps))
             return _of_model(model, batches, float(loss_scale))
-        if programs.is_graph_function(model):
+        if isinstance(model, programs.GRAPH_FUNCTIONS):
             strategy = tf.distribute.get_strategy()
             run, device = _runner(strategy if isinstance(strategy, IPUStrategyV1) else None)
             batches = work.counting(itertools.islice(_batches(data, None), steps))

@@ -194,7 +194,7 @@ bool FasterWhereOneDnn(const Lowered& layer) {
 bool FasterConvolution(const Lowered& layer) { return FasterWhereOneDnn(layer) && !IsSmall(layer); }
 
 // In loops, XLA computes gradients of convolutions of any type by its slowest code, and not all loops are known here.
-// The gradients that XLA computes fast were rewritten before (`replicas/_host_kernels.py`).
+// The gradients that XLA computes fast were rewritten before (`programs/_host_kernels.py`).
 bool FasterGradient(const Lowered& layer) { return layer.in_loop || FasterWhereOneDnn(layer); }
 
 // XLA takes 2 to 5 times as long as TensorFlow's kernels for mean poolings whose windows overlap and for their

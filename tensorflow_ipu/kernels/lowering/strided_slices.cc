@@ -41,7 +41,7 @@ namespace tf = tensorflow;
 using Sizes = std::vector<int64_t>;
 
 // The attribute of a node with the length of each range, its end less its begin; 0 if the trace does not know it.
-// `replicas/_slices.py` sets it.
+// `programs/_slices.py` sets it.
 constexpr char kLengthsAttribute[] = "_ipu_lengths";
 
 // The inputs of all ops here. The first is the sliced tensor, a variable, or for a gradient the shape.
@@ -335,7 +335,7 @@ absl::Status LowerStridedSliceAssign(tf::XlaOpKernelContext* context) {
   TF_ASSIGN_OR_RETURN(const Region region, Slicing(context).RegionOf(sliced, Slicing::Checks::kAll, &shape));
   for (const Axis& axis : region.axes) {
     if (!axis.count) continue;
-    // In XLA's words, which `replicas/_uncompilable.py` explains.
+    // In XLA's words, which `programs/diagnostics/faults.py` explains.
     return absl::InvalidArgumentError(absl::StrCat("Input ", kEnd, " to node `", context->op_kernel().name(),
                                                    "` with op ", context->op_kernel().type_string(),
                                                    " must be a compile-time constant."));

@@ -19,7 +19,7 @@ from tensorflow_ipu.programs.diagnostics import tracebacks
 
 if TYPE_CHECKING:
     from tensorflow_ipu._tensorflow.functions import ConcreteFunction, Function, Leaf
-    from tensorflow_ipu.programs._program import Target
+    from tensorflow_ipu.programs._trace_context import Target
 
 _logger = logging.getLogger(__name__)
 
@@ -46,7 +46,9 @@ _MOST_CODES = 1000
 
 
 def note(function: Function, program: ConcreteFunction, target: Target, begin: int) -> None:
-    """Notes a trace that has just ended and its reason; warns where only shapes or numbers have differed before."""
+    """Notes a trace that has just ended and its reason; warns if only shapes or numbers have differed before."""
+    if hasattr(program, _KNOWN):
+        return
     duration = tracepoints.trace_times.add(begin)
     new = _Known(name_of(function), functions.leaves_of(program), target)
     # Those without variables to make are in two tables of TensorFlow's.
@@ -107,7 +109,7 @@ class ShapesOfData:
 
 
 def differences(old: dict[str, Leaf], new: dict[str, Leaf], most: int = 4) -> str:
-    """What differs between the arguments of two traces, in words."""
+    """Returns a text of what differs between the arguments of two traces."""
     words = [word for path in dict.fromkeys([*old, *new]) if (word := _difference(path, old.get(path), new.get(path)))]
     return "; ".join(words[:most]) + (f"; and {len(words) - most} more" if len(words) > most else "")
 
@@ -141,26 +143,24 @@ def _what(leaf: Leaf) -> str:
 
 
 def _differ(old: dict[str, Leaf], new: dict[str, Leaf], is_alike: Callable[[Leaf, Leaf], bool]) -> bool:
-    """Whether two traces differ, and all parts of their arguments are alike."""
+    """Returns True if two traces differ, and all parts of their arguments are alike."""
     if old == new or old.keys() != new.keys():
         return False
     return all(is_alike(leaf, new[path]) for path, leaf in old.items())
 
 
 def _is_same_but_for_sizes(old: Leaf, new: Leaf) -> bool:
-    """Whether the sizes of a tensor are all that differs."""
     if old.shape is None or new.shape is None:
         return old == new
     return (old.kind, old.dtype, len(old.shape)) == (new.kind, new.dtype, len(new.shape))
 
 
 def _is_same_but_for_number(old: Leaf, new: Leaf) -> bool:
-    """Whether two parts are the same, or numbers of Python."""
     return old == new or all(leaf.kind == "value" and leaf.dtype in ("int", "float") for leaf in (old, new))
 
 
 def _distance(old: dict[str, Leaf], new: dict[str, Leaf]) -> int:
-    """How much differs: for a tensor, its shape and its type count by themselves."""
+    """Counts what differs: for a tensor, its shape and its type count by themselves."""
     nothing = functions.Leaf("", "")
     pairs = [(old.get(path, nothing), new.get(path, nothing)) for path in {*old, *new}]
     return sum(
@@ -219,7 +219,7 @@ def _python_name(made_of: Any) -> str:
 
 
 def _described(function: Function) -> str:
-    """The function's name with its file and line, or a name of its own, such as a model's."""
+    """Returns the function's name with its file and line, or a name of its own, such as a model's."""
     name, made_of = name_of(function), inspect.unwrap(function.python_function)
     code = getattr(made_of, "__code__", None)
     if code is None or name != _python_name(made_of):

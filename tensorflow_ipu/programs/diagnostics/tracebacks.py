@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import autograph, functions
-from tensorflow_ipu.programs._instruction_attributes import named_operations
+from tensorflow_ipu._tensorflow.graphs import named_operations
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -32,7 +32,7 @@ def _shows_all() -> bool:
 
 
 def user_lines_alone(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Has tracebacks that end in a public function show the user's lines alone, as Keras does, unless all are to stay."""
+    """Makes tracebacks that end in a public function show the user's lines alone, as Keras does, unless all are to stay."""
 
     @functools.wraps(function)
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -96,7 +96,7 @@ def _file_of(frame: types.FrameType) -> str:
 
 
 def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
-    """The innermost frame of an operation's making in the user's code."""
+    """Returns the innermost frame of an operation's making in the user's code."""
     for frame in reversed(list(operation.traceback or ())):
         if _is_of_user(frame.filename):
             return frame.filename, frame.lineno
@@ -104,7 +104,7 @@ def user_frame(operation: tf.Operation) -> tuple[str, int] | None:
 
 
 def frames_below_user(operation: tf.Operation) -> list[str]:
-    """The files of libraries that the user's innermost line called to make an operation."""
+    """Returns the files of libraries that the user's innermost line called to make an operation."""
     files = [frame.filename for frame in reversed(list(operation.traceback or ()))]
     return list(itertools.takewhile(lambda filename: not _is_of_user(filename), files))
 
@@ -124,7 +124,7 @@ def _libraries() -> tuple[str, ...]:
 
 
 def stack_level() -> int:
-    """The `stacklevel` by which the caller of this warns of the user's line."""
+    """Returns the `stacklevel` by which the caller of this warns of the user's line."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and not _is_of_user(frame.f_code.co_filename):
         frame, level = frame.f_back, level + 1
@@ -134,13 +134,13 @@ def stack_level() -> int:
 def hlo(
     program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str, stage: str = "hlo_serialized"
 ) -> bytes:
-    """The program as XLA gets it, before any optimisation; `stage` `"hlo"` is text."""
+    """Returns the program as XLA gets it, before any optimisation; `stage` `"hlo"` is text."""
     with tf.device(device):
         return functions.hlo_of(program, inputs, device, stage)
 
 
 def user_lines(program: functions.ConcreteFunction | tf.Graph) -> dict[str, str]:
-    """The innermost line of the user's code for each operation of a program."""
+    """Returns the innermost line of the user's code for each operation of a program."""
     found: dict[str, str] = {}
     lines: dict[int, str | None] = {}  # Of operations by their ids: a function may be called from many places.
     graph: Any = getattr(program, "graph", program)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import tensorflow_ipu as ipu
 from tensorflow_ipu.machine import GC200, Report, system_of, systems
-from tensorflow_ipu.strategy import auto_reports
+from tensorflow_ipu.strategy import ipu_strategy
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def reporting(tmp_path, monkeypatch):
     folder = tmp_path / "a" / "reports"
     options = {"autoReport.all": "true", "autoReport.directory": str(folder)}
     monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", json.dumps(options))
-    monkeypatch.setattr(auto_reports, "_warned", False)
+    monkeypatch.setattr(ipu_strategy, "_has_warned", False)
     return folder
 
 

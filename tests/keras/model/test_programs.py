@@ -69,8 +69,8 @@ def test_executions_with_the_same_queues_look_for_their_program_once_and_no_queu
         return [each for each in gc.get_objects() if type(each) is ipu.IPUInfeedQueue and each._feed is not None]
 
     looks = []
-    find = programs.find
-    monkeypatch.setattr(programs, "find", lambda *args: looks.append(args[0]) or find(*args))
+    find = programs.Program.find
+    monkeypatch.setattr(programs.Program, "find", lambda *args: looks.append(args[0]) or find(*args))
     before = queues()  # Which another test may still hold.
     model = scoped(make_model)
     model.fit(features, labels, batch_size=6, epochs=2, verbose=0, shuffle=False)

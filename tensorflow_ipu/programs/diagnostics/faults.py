@@ -1,24 +1,17 @@
-"""Explains why XLA cannot compile a program: the operation, its layer, the user's line, and a remedy."""
+"""Refuses programs that cannot run on an IPU, and explains why: the operation, its layer, the user's line, and a remedy."""
 
 from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from tensorflow_ipu._native.library import native
 from tensorflow_ipu._tensorflow import functions, graphs, op_errors
-from tensorflow_ipu.programs._instruction_attributes import (
-    CALLS,
-    calls_in,
-    functions_of,
-    is_function,
-    named_operations,
-    without_inlining,
-)
+from tensorflow_ipu._tensorflow.graphs import CALLS, functions_of, named_operations, without_inlining
 from tensorflow_ipu.programs.diagnostics.tracebacks import frames_below_user, hlo, user_frame, user_lines
 
 # Frames of a Keras layer that is being called.
@@ -52,6 +45,68 @@ class _Found(NamedTuple):
     scope: tuple[str, ...]
 
 
+def check(program: functions.ConcreteFunction, inputs: Sequence[tf.Tensor], device: str) -> None:
+    """Refuses a program whose types, state or shapes cannot be on the device."""
+    _check_types("input", program.inputs)
+    _check_types("output", program.outputs)
+    places = {id(variable.handle): (variable.name, variable.device) for variable in program.variables}
+    named = len(places)
+    for at, tensor in enumerate(program.captured_inputs):
+        if tensor.dtype == tf.resource:
+            places.setdefault(id(tensor), (f"captured state {at}", tensor.device))
+    # State that has no name is of a summary, a dataset or a table, and is used in a line that has one.
+    if any(place and not _is_same(place, device) for _, place in list(places.values())[named:]):
+        refuse(program)
+    check_places(places.values(), device)
+    if tf.executing_eagerly():
+        refuse_shapes_of_data(program, inputs, device)
+
+
+def _check_types(kind: str, tensors: list[tf.Tensor]) -> None:
+    for tensor in tensors:
+        if tensor.dtype == tf.float64:
+            raise TypeError(
+                f"Unsupported data type for {kind}: float64 (`{tensor.name}` of shape {tensor.shape}). An IPU has no"
+                f" float64: `tf.cast` the {kind} to float32 or float16"
+            )
+        if tensor.dtype == tf.string:
+            raise TypeError(
+                f"Unsupported data type for {kind}: string (`{tensor.name}` of shape {tensor.shape}). An IPU has no strings:"
+                " turn them to numbers on the host, where the data is made (`dataset.map`)"
+            )
+
+
+_MOST_NAMED = 6
+
+
+def check_places(places: Iterable[tuple[str, str]], device: str) -> None:
+    """Refuses state, by names and devices, that is on another device than the program's."""
+    elsewhere = [
+        f"`{name}` on `{short(place)}`" for name, place in sorted(places) if place and not _is_same(place, device)
+    ]
+    more = len(elsewhere) - _MOST_NAMED
+    if elsewhere:
+        raise ValueError(
+            f"the program runs on `{short(device)}`, but uses variables (or iterators, or queues) of another device:"
+            f" {', '.join(elsewhere[:_MOST_NAMED])}{f' and {more} more' if more > 0 else ''}. Make the model inside"
+            " `strategy.scope()` of the strategy that runs the program, as optimizers, variables and iterators; a lookup table"
+            " stays on the host, so look up where the dataset is made"
+        )
+
+
+def _is_same(place: str, device: str) -> bool:
+    """Returns True if two names are of one device: a graph may leave out parts of them."""
+    if place == device:
+        return True
+    one, other = tf.DeviceSpec.from_string(place), tf.DeviceSpec.from_string(device)
+    return (one.device_type, one.device_index or 0) == (other.device_type, other.device_index or 0)
+
+
+def short(device: str) -> str:
+    """Returns the name of a device without job, replica and task."""
+    return device[device.rfind("/device:") :]
+
+
 def refuse(program: functions.ConcreteFunction) -> None:
     """Refuses a program that cannot be compiled before it goes into a graph."""
     if next(_all(program.graph, ()), None) is not None:  # For most programs this look is quick.
@@ -79,8 +134,9 @@ def refuse_shapes_of_data(program: functions.ConcreteFunction, inputs: Sequence[
 
 
 def _sized_by_data(program: functions.ConcreteFunction) -> list[_Found]:
-    """The needed operations whose results may have a shape that depends on data, in their order."""
-    if not any(_is_sized_by_data(one.operation) for one in _operations(program.graph, ())):
+    """Returns the needed operations whose results may have a shape that depends on data, in their order."""
+    operations = (operation for graph in graphs.graphs_of(program) for operation in graph.get_operations())
+    if not any(map(_is_sized_by_data, operations)):
         return []
     return list(_needed(program.graph, program.outputs, (), _is_sized_by_data))[::-1]
 
@@ -93,7 +149,6 @@ def _is_sized_by_data(operation: tf.Operation) -> bool:
 
 
 def _of_data(found: _Found) -> str:
-    """Explains an operation whose result has a shape that depends on data."""
     place = _place(found, user_frame(found.operation), _layers(found))
     way_out = _ONE_SIZE
     if found.operation.type in _SELECTING:
@@ -114,8 +169,7 @@ _ONE_SIZE = (
 )
 
 
-def why_uncompilable(program: functions.ConcreteFunction, error: str) -> str | None:
-    """Explains why XLA could not compile a program, or returns None."""
+def _why_uncompilable(program: functions.ConcreteFunction, error: str) -> str | None:
     found = list(_needed(program.graph, program.outputs, (), _is_uncompilable))
     if not found:
         # What XLA stumbled over, though no result needs it.
@@ -146,7 +200,7 @@ def _unknown_shape(program: functions.ConcreteFunction, error: str) -> str | Non
 
 
 def _named(program: functions.ConcreteFunction, kind: str, name: str) -> _Found | None:
-    """The operation of a name that begins with the calls of its function; None if several lines could be meant."""
+    """Returns the operation of a name that begins with the calls of its function; None if several lines could be meant."""
     alike = [one for one in _operations(program.graph, ()) if one.operation.type == kind]
     alike = [one for one in alike if f"/{name}".endswith(f"/{one.operation.name}")]
     longest = max((len(one.operation.name) for one in alike), default=0)
@@ -160,7 +214,7 @@ def _needed(
     scope: tuple[str, ...],
     is_sought: Callable[[tf.Operation], bool],
 ) -> Iterator[_Found]:
-    """The operations that `outputs` and side effects need, that XLA cannot fold, and that are sought; the last one first."""
+    """Yields the sought operations that `outputs` and side effects need and XLA cannot fold, the last one first."""
     operations = graph.get_operations()
     constant: set[tf.Operation] = set()
     for operation in operations:
@@ -205,15 +259,18 @@ def _all(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found
 
 
 def _operations(graph: graphs.FunctionGraph, scope: tuple[str, ...]) -> Iterator[_Found]:
-    calls = calls_in(graph)
     for operation in graph.get_operations():
-        for function in calls.get(operation, ()):
+        for function in functions_of(graph, operation):
             yield from _operations(function, _scope(operation, scope) if operation.type in CALLS else scope)
         yield _Found(operation, scope)
 
 
 def _is_uncompilable(operation: tf.Operation) -> bool:
-    if operation.type == "Placeholder" or operation.type in _CONTROL_FLOW or is_function(operation.type):
+    if (
+        operation.type == "Placeholder"
+        or operation.type in _CONTROL_FLOW
+        or graphs.definition_of(operation.type) is None
+    ):
         return False
     key = (operation.type, *(tensor.dtype for tensor in (*operation.inputs, *operation.outputs)))
     answer = _answers.get(key)
@@ -278,7 +335,7 @@ _FAMILIES = (
 
 
 def _words(found: Sequence[_Found]) -> str:
-    """The message: a sentence for each line of the user's that made such operations, the last one first."""
+    """Returns the message: a sentence for each line of the user's that made such operations, the last one first."""
     places: dict[tuple[tuple[str, int] | None, str | None], list[_Found]] = {}
     for one in reversed(found):
         places.setdefault((user_frame(one.operation), _layers(one)), []).append(one)
@@ -316,12 +373,12 @@ def _place(found: _Found, place: tuple[str, int] | None, layers: str | None) -> 
 
 
 def _scope(operation: tf.Operation, around: tuple[str, ...]) -> tuple[str, ...]:
-    """The scope of an operation, without what TensorFlow adds to it."""
+    """Returns the scope of an operation, without what TensorFlow adds to it."""
     return (*around, *(part for part in operation.name.split("/")[:-1] if not _GENERATED.fullmatch(part)))
 
 
 def _layers(found: _Found) -> str | None:
-    """The names of the Keras layers that made an operation, from the model inwards; None where no layer did."""
+    """Returns the names of the Keras layers that made an operation, from the model inwards; None if no layer did."""
     # Keras opens the scope of a layer twice a call, so TensorFlow adds a number to it.
     if not any(frame[0].endswith(_LAYER_CALL) for frame in found.operation.traceback or ()):
         return None
@@ -334,19 +391,27 @@ _FAULT = re.compile(
 )
 
 
-def why_stopped(program: functions.ConcreteFunction | None, error: str) -> str | None:
-    """Explains what stopped a program, with the user's line, or returns None."""
+def explained(program: functions.ConcreteFunction | None, error: tf.errors.OpError) -> tf.errors.OpError:
+    """Returns an error of compiling or running a program with an explanation, or with its operation's message alone.
+
+    The explanation has the error as its cause. Without a program, it names no line.
+    """
+    reason = None
+    if isinstance(error, tf.errors.InvalidArgumentError):
+        reason = _why_stopped(program, error.message)
+        if reason is None and program is not None:
+            reason = _why_uncompilable(program, error.message)
+    if reason is None:
+        return op_errors.told_plainly(error)
+    explanation = tf.errors.InvalidArgumentError(None, None, reason)
+    explanation.__cause__ = error
+    return explanation
+
+
+def _why_stopped(program: functions.ConcreteFunction | None, error: str) -> str | None:
     found = _FAULT.search(error)
     if found is None:
         return None
     line = None if program is None else user_lines(program).get(without_inlining(found["name"]))
     place = f" ({line})" if line else ""
     return f"Floating point exception: {found['operation']}{place}{found['rest']}"
-
-
-def raise_explained(program: functions.ConcreteFunction, error: tf.errors.InvalidArgumentError) -> NoReturn:
-    """Raises an error of compiling or running a program again, with an explanation where there is one."""
-    reason = why_stopped(program, error.message) or why_uncompilable(program, error.message)
-    if reason is None:
-        raise op_errors.told_plainly(error) from None
-    raise tf.errors.InvalidArgumentError(None, None, reason) from error
