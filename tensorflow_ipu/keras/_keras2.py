@@ -139,7 +139,7 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
         build_optimizer(optimizer, model.trainable_variables)
 
 
-def build_plainly(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+def build_plainly(plain: object, *args: Any, **kwargs: Any) -> None:
     """Does nothing: Keras 2 builds a model as it is traced."""
 
 
@@ -478,11 +478,11 @@ def total_loss(
     kind = type(model)
     if losses is not None:  # `Layer.losses` cannot be set.
         own = type(kind.__name__, (kind,), {"losses": list(losses), "__module__": kind.__module__})
-        object.__setattr__(model, "__class__", own)
+        vars(object)["__class__"].__set__(model, own)
     try:
         return model.compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights)
     finally:
-        object.__setattr__(model, "__class__", kind)
+        vars(object)["__class__"].__set__(model, kind)
 
 
 def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> None:

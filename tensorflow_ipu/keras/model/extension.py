@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,13 +17,8 @@ from tensorflow_ipu.config import _state
 from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
-from tensorflow_ipu.keras.model import _file_methods
-from tensorflow_ipu.keras.model._file_methods import FileMethods
-from tensorflow_ipu.keras.model._loop_methods import LoopMethods
-from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
-from tensorflow_ipu.keras.model._report_methods import ReportMethods
-from tensorflow_ipu.keras.model.calls import Call, Calls
-from tensorflow_ipu.keras.model.loop import Loop
+from tensorflow_ipu.keras.model import files
+from tensorflow_ipu.keras.model.loop import Call, Calls, Loop
 from tensorflow_ipu.keras.optimizers.accumulated_step import capturing
 from tensorflow_ipu.keras.optimizers.wrapping import chain
 from tensorflow_ipu.keras.options.options import Options, print_text
@@ -59,23 +53,6 @@ class ShardingProbe(NamedTuple):
 
 MODES = ("train", "test", "predict")
 
-_METHODS = {
-    name: method
-    for methods in (LoopMethods, OptionMethods, PipelineMethods, FileMethods, ReportMethods)
-    for name, method in vars(methods).items()
-    if isinstance(method, types.FunctionType)
-}
-
-
-def extend(model: keras.Model, strategy: IPUStrategyV1) -> None:
-    """Gives a model the methods of IPU models as attributes of the instance, so that its class stays as files name it."""
-    model.__dict__["_ipu_extension"] = Extension(model, strategy)
-    for name, method in _METHODS.items():
-        # Who overrides `fit` calls Keras's own in it, and the program comes with the function that `fit` makes.
-        if name in ("fit", "evaluate", "predict") and getattr(type(model), name) is not getattr(keras.Model, name):
-            continue
-        model.__dict__[name] = types.MethodType(method, model)
-
 
 class Extension:
     """What a model of a scope has in addition to Keras's: options, pipeline stages, and functions that run its steps."""
@@ -97,7 +74,9 @@ class Extension:
 
     def __deepcopy__(self, memo: dict[int, object]) -> Extension:
         """A copy for the copy of the model, which Keras 2 makes of one that is not built yet."""
-        made = Extension(copy.deepcopy(self.model, memo), self.strategy)
+        model = copy.deepcopy(self.model, memo)
+        vars(object)["__class__"].__set__(model, type(self.model))
+        made = Extension(model, self.strategy)
         made.options = copy.deepcopy(self.options, memo)
         return made
 
@@ -179,7 +158,7 @@ class Extension:
     def take_options(self, text: str, *, stages: bool = True) -> None:
         """Sets the options, and the stages if wanted, that a file has as text."""
         with self.changing():
-            self.options = _file_methods.read(self.stages if stages else None, text)
+            self.options = files.read(self.stages if stages else None, text)
 
     def print_options(self, group: str, print_fn: Callable[[str], object] | None) -> None:
         """Prints a group of options."""
