@@ -16,92 +16,14 @@ from tf_keras.src.engine.node import Node as _KerasNode
 from tf_keras.src.layers.core import tf_op_layer
 
 from tensorflow_ipu import programs
-from tensorflow_ipu.keras._keras2_data import (
-    ArrayDataAdapter,
-    DataAdapter,
-    TFDatasetAdapter,
-    adapter_for,
-    arrays_of,
-    examples_of,
-    goes_on,
-    is_shuffled,
-    split_off,
-)
-from tensorflow_ipu.keras._keras2_loops import (
-    accept_strategy,
-    begin_with_epoch,
-    check_call,
-    check_compiled,
-    converting,
-    count_steps,
-    first_epoch,
-    note_program,
-    plain_logs,
-    steps_at_once,
-    take_steps_of_validation,
-    taking_steps,
-    variables_of_metrics,
-)
-from tensorflow_ipu.keras._keras2_optimizers import (
-    OPTIMIZERS,
-    LossScaleOptimizer,
-    build_optimizer,
-    casting_gradients,
-    computed_gradients,
-    has_own_minimize,
-    optimizers,
-    scaling_losses,
-    strategy_of,
-    transforming_dense,
-    update_with,
-    updating,
-    variables_of,
-)
+from tensorflow_ipu.keras._keras2_training import *  # noqa: F403
+from tensorflow_ipu.keras._keras2_training import build_optimizer
 from tensorflow_ipu.ops import random_streams
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorflow_ipu._base.types import Nested, TensorLike
-
-__all__ = [
-    "OPTIMIZERS",
-    "ArrayDataAdapter",
-    "DataAdapter",
-    "Functional",
-    "LossScaleOptimizer",
-    "TFDatasetAdapter",
-    "accept_strategy",
-    "adapter_for",
-    "arrays_of",
-    "begin_with_epoch",
-    "build_optimizer",
-    "casting_gradients",
-    "check_call",
-    "check_compiled",
-    "computed_gradients",
-    "converting",
-    "count_steps",
-    "examples_of",
-    "first_epoch",
-    "goes_on",
-    "has_own_minimize",
-    "is_shuffled",
-    "note_program",
-    "optimizers",
-    "plain_logs",
-    "scaling_losses",
-    "split_off",
-    "steps_at_once",
-    "strategy_of",
-    "take_steps_of_validation",
-    "taking_steps",
-    "transforming_dense",
-    "update_with",
-    "updating",
-    "variables_of",
-    "variables_of_metrics",
-]
 
 _OPERATIONS = (tf_op_layer.TFOpLambda, tf_op_layer.SlicingOpLambda, tf_op_layer.InstanceProperty)
 

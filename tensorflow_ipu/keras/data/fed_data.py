@@ -16,16 +16,16 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu._tensorflow.variables import OwnedIterator
-from tensorflow_ipu.feeds import IPUInfeedQueue
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.data import elements as data_elements
-from tensorflow_ipu.keras.data import padding
 from tensorflow_ipu.keras.data.elements import Elements, device_dtype
 from tensorflow_ipu.strategy.share import is_dealt, share_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested, TensorLike
+    from tensorflow_ipu.strategy.ipu_strategy import PreparedProgram
 
 _BITS = 40  # Of a number for an order: passes are counted on from it.
 
@@ -98,38 +98,31 @@ def _agreed_order(cluster: Cluster) -> int | None:
     return None if given.all() and (seeds == seeds[0]).all() else int(drawn[0])
 
 
-class EpochIterator:
+class Pass:
     """One pass over the data, fed to programs. Keras takes it for an iterator."""
 
-    def __init__(
-        self,
-        elements: Elements,
-        steps: int,
-        replicas: int,
-        ordinal: int,
-        options: Mapping[str, Any],
-        yields_itself: bool,
-        is_counted: bool,
-    ) -> None:
-        """Describes the pass; nothing is read before `queue` is asked for."""
+    def __init__(self, data: FedData, elements: Elements, is_counted: bool) -> None:
+        self.elements = elements
+        self.steps = data.steps_per_execution
+        self.replicas = data.replicas
+        self.batches_done = 0  # Of all replicas.
+        # What the executions share: a queue for what the steps return, and the prepared program.
+        self.outfeed: IPUOutfeedQueue | None = None
+        self.prepared: PreparedProgram | None = None
+        self.has_failed = False
+        self.at_end = contextlib.ExitStack()  # What `close` does.
+        self._data = data
+        self._queue: IPUInfeedQueue | None = None
         # Whether the data counts how often Keras iterates over it: `shuffle` has another order each time.
         self._is_counted = is_counted
-        self.batches_done = 0  # Of all replicas.
-        self.shared: Any = None  # What the loop keeps for the executions of this pass.
-        self.at_end = contextlib.ExitStack()  # What `close` does.
-        self.replicas = replicas
-        self._yields_itself = yields_itself
-        self.elements = elements
-        self.steps = steps
-        self._ordinal = ordinal
-        self._options = options
-        self._queue: IPUInfeedQueue | None = None
 
     @property
     def queue(self) -> IPUInfeedQueue:
-        """The queue that the programs of this pass take their elements from."""
+        """The queue that the programs of this pass take their elements from; nothing is read before."""
         if self._queue is None:
-            queue = IPUInfeedQueue(self.elements.dataset, device_ordinal=self._ordinal, **self._options)
+            queue = IPUInfeedQueue(
+                self.elements.dataset, device_ordinal=self._data.ordinal, **self._data.infeed_options
+            )
             queue.initializer  # noqa: B018
             self._queue = queue
             self.at_end.callback(lambda: queue.deleter)
@@ -142,12 +135,12 @@ class EpochIterator:
         self._queue, self._is_counted = None, False
         self.at_end.close()
 
-    def __iter__(self) -> EpochIterator:
+    def __iter__(self) -> Pass:
         return self
 
     def __next__(self) -> Nested:
-        """What Keras gets for a batch: the spec, by which it builds a model, or in prediction this, for the next execution."""
-        if self._yields_itself:
+        """Returns what Keras takes for a batch: the spec, by which it builds a model, or in prediction the pass itself."""
+        if self._data.for_prediction:
             return self
         self._is_counted = False  # Without a strategy, Keras does not iterate to build.
         return self.elements.spec
@@ -170,16 +163,15 @@ class FedData(internals.DataAdapter):
         for_prediction: bool,
         cluster: Cluster | None = None,
     ) -> None:
-        """Takes data, and its elements as `elements_of` returns them."""
-        self._adapter = adapter
-        self._ordinal = ordinal
-        self._infeed_options = dict(infeed_options)
-        self._for_prediction = for_prediction
-        self.when_taken: Callable[[], None] = lambda: None  # Called as Keras begins to iterate.
+        self.ordinal = ordinal
+        self.infeed_options = infeed_options
+        self.for_prediction = for_prediction
         self.replicas = replicas
-        self._passes: list[EpochIterator] = []
-        batches = adapter.num_batches
+        self.when_taken: Callable[[], None] = lambda: None  # Called as Keras begins to iterate.
+        self._adapter = adapter
+        self._passes: list[Pass] = []
         self._share: Share | None = None
+        batches = adapter.num_batches
         everywhere = replicas * (1 if cluster is None else cluster.workers)
         if for_prediction and (cluster is None or is_dealt(elements.source)):
             _check_enough(batches, steps, steps_argument, 1)
@@ -203,20 +195,14 @@ class FedData(internals.DataAdapter):
         self.steps_per_epoch = None if steps is None else self.steps
         self._num_batches = None if batches is None else self.steps if self._share else batches // replicas
         self.steps_per_execution = _executed_at_once(steps_per_execution, self.steps)
+        # Whether one pass has the batches of all epochs.
+        of_arrays = isinstance(adapter, internals.ArrayDataAdapter)
+        self.goes_on = self._share is None and of_arrays and internals.goes_on(adapter)
 
     @property
     def spec(self) -> Nested:
         """The structure of `tf.TensorSpec` of a batch, None where data is missing."""
         return self._elements.spec
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether one pass has the batches of all epochs."""
-        return (
-            self._share is None
-            and isinstance(self._adapter, internals.ArrayDataAdapter)
-            and internals.goes_on(self._adapter)
-        )
 
     @property
     def num_batches(self) -> int | None:
@@ -225,25 +211,20 @@ class FedData(internals.DataAdapter):
 
     @property
     def batch_size(self) -> int | None:
-        """How many examples a batch has, where that is known."""
         return self._adapter.batch_size
 
     @property
     def has_partial_batch(self) -> bool:
-        """False: all batches are full."""
         return False
 
     @property
     def partial_batch_size(self) -> None:
-        """None: all batches are full."""
         return
 
     def on_epoch_begin(self) -> None:
-        """Tells the data."""
         self._adapter.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Tells the data."""
         self._adapter.on_epoch_end()
 
     def get_tf_dataset(self) -> FedData:
@@ -251,19 +232,11 @@ class FedData(internals.DataAdapter):
         self.when_taken()
         return self
 
-    def __iter__(self) -> EpochIterator:
+    def __iter__(self) -> Pass:
         self.close()
         if self._share is not None and self._share.changes:
             self._elements = Elements(self._share.of_next_pass())
-        started = EpochIterator(
-            self._elements,
-            self.steps_per_execution,
-            self.replicas,
-            self._ordinal,
-            self._infeed_options,
-            self._for_prediction,
-            isinstance(self._adapter, internals.TFDatasetAdapter),
-        )
+        started = Pass(self, self._elements, isinstance(self._adapter, internals.TFDatasetAdapter))
         self._passes.append(started)
         return started
 
@@ -312,12 +285,12 @@ def elements_of(adapter: internals.DataAdapter, padded: bool = False) -> Element
     if not padded:
         return Elements(dataset)
     if data_elements.may_be_partial(dataset.element_spec):
-        size = adapter.batch_size or padding.known_size(dataset)
-        return Elements(dataset) if size is None else Elements(*padding.filled(dataset, size))
+        size = adapter.batch_size or data_elements.known_size(dataset)
+        return Elements(dataset) if size is None else Elements(*data_elements.filled(dataset, size))
     if adapter.has_partial_batch:
         assert isinstance(adapter, internals.ArrayDataAdapter)
         assert adapter.batch_size is not None
-        return Elements(dataset, padding.Examples(adapter.batch_size, internals.examples_of(adapter)))
+        return Elements(dataset, data_elements.Examples(adapter.batch_size, internals.examples_of(adapter)))
     return Elements(dataset)
 
 
@@ -373,11 +346,11 @@ def _filling(elements: Elements, batches: int, everywhere: int, wanted: int) -> 
     """Adds batches until all replicas have as many, and all executions as many steps; returns how many it added."""
     steps = -(-batches // everywhere)
     added = -batches % (everywhere * min(wanted, steps))
-    size = padding.rows_of(elements.spec)
+    size = data_elements.rows_of(elements.spec)
     if not added or size is None:
         return elements, 0
-    examples = (elements.examples or padding.Examples(size, batches * size)).limited(batches)
-    return Elements(padding.extended(elements.source, batches, added), examples), added
+    examples = (elements.examples or data_elements.Examples(size, batches * size)).limited(batches)
+    return Elements(data_elements.extended(elements.source, batches, added), examples), added
 
 
 def _executed_at_once(wanted: int, steps: int) -> int:

@@ -17,8 +17,8 @@ from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras._keras import internals, keras
-from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.data.elements import Elements, checked_results
+from tensorflow_ipu.keras.data.fed_data import Pass, taken, to_tensors
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, Reader
 from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation, accumulated_step
 from tensorflow_ipu.keras.pipeline.graph import PipelinedModel
@@ -126,15 +126,6 @@ class Calls:
             call.metrics = []
 
 
-class _Pass:
-    """What the executions of a pass over the data share: a queue for what the steps return, and the prepared program."""
-
-    def __init__(self, outfeed: IPUOutfeedQueue) -> None:
-        self.outfeed = outfeed
-        self.prepared: PreparedProgram | None = None
-        self.has_failed = False
-
-
 class Loop:
     """What Keras calls once an execution, of `"train"`, `"test"` or `"predict"`, with the programs of its steps.
 
@@ -177,7 +168,7 @@ class Loop:
     def __call__(self, source: Nested) -> Nested:
         """Runs an execution."""
         fed = source[0] if isinstance(source, list) and source else source
-        if not isinstance(fed, fed_data.EpochIterator):
+        if not isinstance(fed, Pass):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
         device = devices.of_eager_thread()
         try:
@@ -204,15 +195,15 @@ class Loop:
 
     # Programs.
 
-    def _run(self, fed: fed_data.EpochIterator, shared: _Pass) -> None:
+    def _run(self, fed: Pass) -> None:
         """Runs steps on the device, each with the next batch; what they return goes to the outfeed. The caller has the turn."""
         if self._mode != "predict":
             self._calls.measure(fed.replicas)
-        if shared.prepared is None or not shared.prepared.is_current:
-            shared.prepared = self._prepare(fed, shared.outfeed)
-        shared.prepared.run()
+        if fed.prepared is None or not fed.prepared.is_current:
+            fed.prepared = self._prepare(fed, self._outfeed_of(fed))
+        fed.prepared.run()
 
-    def _prepare(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> PreparedProgram:
+    def _prepare(self, fed: Pass, outfeed: IPUOutfeedQueue) -> PreparedProgram:
         elements, steps = fed.elements, fed.steps
         if elements.key not in self._specs:
             self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
@@ -286,28 +277,28 @@ class Loop:
 
     # Executions.
 
-    def _run_fed(self, fed: fed_data.EpochIterator) -> Nested:
-        shared = self._shared(fed)
+    def _run_fed(self, fed: Pass) -> Nested:
+        outfeed = self._outfeed_of(fed)
         callbacks = self._calls.current.callbacks if self._calls.current else None
         try:
             if callbacks is not None:
-                return self._run_and_report(fed, shared, callbacks)
+                return self._run_and_report(fed, outfeed, callbacks)
             with self._calls.turn():
-                self._run(fed, shared)
-            element = self._zeros(fed, shared.outfeed) if self._only_compiles else shared.outfeed.dequeue()
+                self._run(fed)
+            element = self._zeros(fed, outfeed) if self._only_compiles else outfeed.dequeue()
             if self._mode == "predict":
                 return self._joined(element, fed)
-            if shared.outfeed.outfeed_mode is IPUOutfeedMode.ALL:
+            if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
                 element = _map(lambda part: part[-1], element)
             return self._logs(element, fed.replicas)
         except BaseException:
-            shared.has_failed = True  # What the outfeed holds belongs to this run.
+            fed.has_failed = True  # What the outfeed holds belongs to this run.
             raise
 
-    def _shared(self, fed: fed_data.EpochIterator) -> _Pass:
-        """Returns what the executions of a pass share; the first of them takes an outfeed, which is free after the pass."""
-        if fed.shared is not None:
-            return fed.shared
+    def _outfeed_of(self, fed: Pass) -> IPUOutfeedQueue:
+        """Returns the outfeed of a pass, which the first execution takes, and which is free after the pass."""
+        if fed.outfeed is not None:
+            return fed.outfeed
         each_step = bool(self._calls.current and self._calls.current.callbacks)
         # Another queue for other shapes, which depend on the data.
         key = (fed.elements.key, self._extension.outfeed_mode(self._mode, each_step), fed.replicas)
@@ -316,22 +307,22 @@ class Loop:
             outfeed = free.pop()
         except IndexError:
             outfeed = self._extension.outfeed(self._mode, each_step)
-        shared = fed.shared = _Pass(outfeed)
+        fed.outfeed = outfeed
 
         def end() -> None:
-            fed.shared = None
-            if not shared.has_failed:
+            fed.outfeed = fed.prepared = None
+            if not fed.has_failed:
                 free.append(outfeed)
 
         fed.at_end.callback(end)
-        return shared
+        return outfeed
 
     @property
     def _only_compiles(self) -> bool:
         """Whether the device runs nothing, and each execution returns zeros."""
         return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
 
-    def _zeros(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
+    def _zeros(self, fed: Pass, outfeed: IPUOutfeedQueue) -> Nested:
         """What an execution would have left in the outfeed, all zeros."""
         outer = [fed.replicas] if fed.replicas > 1 else []
         if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
@@ -341,7 +332,7 @@ class Loop:
         spec = self._specs[fed.elements.key]
         return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
 
-    def _run_and_report(self, fed: fed_data.EpochIterator, shared: _Pass, callbacks: AsynchronousCallbacks) -> Nested:
+    def _run_and_report(self, fed: Pass, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks) -> Nested:
         elements: list[Nested] = []
         predicts = self._mode == "predict"
 
@@ -362,16 +353,16 @@ class Loop:
 
         if self._only_compiles:
             with self._calls.turn():
-                self._run(fed, shared)
-            rows = self._zeros(fed, shared.outfeed)
+                self._run(fed)
+            rows = self._zeros(fed, outfeed)
             for step in range(fed.steps):
                 handle(_map(lambda part: part[step], rows))  # noqa: B023
         else:
-            reader = Reader(shared.outfeed, fed.steps, handle)
+            reader = Reader(outfeed, fed.steps, handle)
             try:
                 with self._calls.turn():
                     reader.start()
-                    self._run(fed, shared)
+                    self._run(fed)
                 reader.join()
             except BaseException:
                 reader.give_up()  # Without the turn, for which a callback may wait.
@@ -397,12 +388,12 @@ class Loop:
             return dict(zip(self._pipelined.log_names, element[1:], strict=True))
         return element
 
-    def _everywhere(self, fed: fed_data.EpochIterator) -> int:
+    def _everywhere(self, fed: Pass) -> int:
         """The replicas of all workers."""
         cluster = self._extension.cluster
         return fed.replicas * (1 if cluster is None else cluster.workers)
 
-    def _joined(self, elements: Nested, fed: fed_data.EpochIterator) -> Nested:
+    def _joined(self, elements: Nested, fed: Pass) -> Nested:
         """The predictions of all steps and replicas, in the order of the data, without those of its padding."""
         cluster = self._extension.cluster
         if cluster is not None:
@@ -421,7 +412,7 @@ class Loop:
 
     def _batches(self, source: Nested) -> list[Nested]:
         """The batches of an execution, of data that the device is not fed with."""
-        batches = list(map(fed_data.to_tensors, fed_data.taken(source, self._extension.steps_per_execution)))
+        batches = list(map(to_tensors, taken(source, self._extension.steps_per_execution)))
         if not batches:
             raise StopIteration
         return batches
@@ -458,7 +449,7 @@ class Loop:
             )
 
 
-def _without_padding(fed: fed_data.EpochIterator, predictions: Nested, number: int, batches: int) -> Nested:
+def _without_padding(fed: Pass, predictions: Nested, number: int, batches: int) -> Nested:
     """Predictions of some batches, the first by its number in the execution; None if they are of padding alone."""
     examples = fed.elements.examples
     return (
