@@ -156,7 +156,6 @@ class Node:
         self.kwargs: dict[str, Nested] = dict(node.call_kwargs)
 
     def fill_in(self, values: Mapping[int, tf.Tensor]) -> tuple[tuple[Nested, ...], dict[str, Nested]]:
-        """The arguments with values for symbols, which are known by their ids."""
         return tf.nest.map_structure(lambda one: values.get(id(one), one), (self.args, self.kwargs))
 
     def __getattr__(self, name: str) -> Any:
@@ -301,7 +300,6 @@ class _ScopeValues:
         self.values: dict[int, tf.Tensor] = {}
 
     def get_current_value(self, variable: Any) -> tf.Tensor:
-        """What the block has left of a variable."""
         return self.values[id(variable)]
 
 

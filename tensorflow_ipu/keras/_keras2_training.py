@@ -135,7 +135,6 @@ class DataAdapter:
     goes_on = False  # Whether one pass has the batches of all epochs.
 
     def get_tf_dataset(self) -> Any:
-        """What is iterated over."""
         raise NotImplementedError
 
     def on_epoch_begin(self) -> None:
@@ -156,7 +155,6 @@ class TFDatasetAdapter(DataAdapter):
         self.num_batches = cardinality if cardinality >= 0 else None
 
     def get_tf_dataset(self) -> tf.data.Dataset:
-        """The dataset."""
         return self._dataset
 
 
@@ -180,7 +178,6 @@ class ArrayDataAdapter(DataAdapter):
         self.partial_batch_size = adapter.partial_batch_size()
 
     def get_tf_dataset(self) -> tf.data.Dataset:
-        """The dataset as Keras makes it."""
         return self._dataset
 
 
@@ -193,7 +190,6 @@ class _FedDataAdapter(data_adapter.DataAdapter):
 
     @staticmethod
     def can_handle(x: object, y: object = None) -> bool:
-        """Whether it is such data."""
         del y
         return isinstance(x, DataAdapter)
 
@@ -203,23 +199,18 @@ class _FedDataAdapter(data_adapter.DataAdapter):
         self._steps = options.get("steps")
 
     def get_dataset(self) -> Any:
-        """What is iterated over."""
         return self.data.get_tf_dataset()
 
     def get_size(self) -> int | None:
-        """How many batches there are."""
         return self.data.num_batches
 
     def batch_size(self) -> int | None:
-        """How many examples a batch has."""
         return self.data.batch_size
 
     def has_partial_batch(self) -> bool:
-        """Whether the last batch is smaller."""
         return self.data.has_partial_batch
 
     def partial_batch_size(self) -> int | None:
-        """How many examples the last batch has."""
         return self.data.partial_batch_size
 
     def should_recreate_iterator(self) -> bool:
@@ -227,7 +218,6 @@ class _FedDataAdapter(data_adapter.DataAdapter):
         return not self.data.goes_on and self._steps in (None, self.data.num_batches)
 
     def on_epoch_end(self) -> None:
-        """Tells the data."""
         self.data.on_epoch_end()
 
 
@@ -261,12 +251,10 @@ def adapter_for(x: Nested, y: Nested, weights: Nested, **options: Any) -> DataAd
 
 
 def arrays_of(adapter: ArrayDataAdapter) -> Nested:
-    """The arrays of an adapter."""
     return adapter.arrays
 
 
 def is_shuffled(adapter: ArrayDataAdapter) -> bool | str:
-    """Whether its order is random: True, False, or "batch" for whole batches."""
     return adapter.shuffle
 
 
@@ -276,7 +264,6 @@ def goes_on(adapter: ArrayDataAdapter) -> bool:
 
 
 def examples_of(adapter: ArrayDataAdapter) -> int:
-    """How many examples it has."""
     return adapter.examples
 
 

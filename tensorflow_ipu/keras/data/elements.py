@@ -40,7 +40,6 @@ class Elements:
     """A dataset as a feed can carry it."""
 
     def __init__(self, dataset: tf.data.Dataset, examples: Examples | None = None) -> None:
-        """Takes the user's dataset, and of one that was padded, which rows are examples."""
         self.source = dataset
         self.examples = examples
         given = dataset.element_spec
@@ -365,7 +364,6 @@ def _stacked(spec: tf.TensorSpec, count: int | None = None) -> tf.TensorSpec:
 
 
 def ordered_dataset_of(batches: Nested) -> tf.data.Dataset:
-    """Makes the dataset."""
     parts = tf.nest.flatten(batches)
     elements = tuple(tf.TensorSpec(part.shape[1:], part.dtype) for part in parts)
     maker = _maker(tuple(tf.TensorSpec(part.shape, part.dtype) for part in parts), elements)

@@ -41,7 +41,6 @@ class Share:
         dataset: tf.data.Dataset,
         make: Callable[[int], tf.data.Dataset] | None,
     ) -> None:
-        """Takes the data."""
         self._cluster = cluster
         self._replicas = replicas
         self._make = make
@@ -59,7 +58,6 @@ class Share:
         return self._order is not None
 
     def of_next_pass(self) -> tf.data.Dataset:
-        """The share, in the order of the pass that comes next."""
         dataset = self._dataset
         if self._make is not None and self._order is not None:
             dataset = self._make(self._order)
@@ -129,7 +127,6 @@ class Pass:
         return self._queue
 
     def close(self) -> None:
-        """Stops reading the data."""
         if self._queue is None and self._is_counted:
             OwnedIterator(self.elements.dataset)
         self._queue, self._is_counted = None, False
@@ -241,7 +238,6 @@ class FedData(internals.DataAdapter):
         return started
 
     def close(self) -> None:
-        """Stops reading the data."""
         while self._passes:
             self._passes.pop().close()
 

@@ -58,7 +58,6 @@ class Extension:
     """What a model of a scope has in addition to Keras's: options, pipeline stages, and functions that run its steps."""
 
     def __init__(self, model: keras.Model, strategy: IPUStrategyV1) -> None:
-        """Extends `model`, which runs under `strategy`."""
         self.model = model
         self.strategy = strategy
         self.options = Options()
@@ -82,7 +81,6 @@ class Extension:
 
     @property
     def ordinal(self) -> int:
-        """The number of the IPU device."""
         return self.strategy.extended.ordinal
 
     @property
@@ -128,7 +126,6 @@ class Extension:
         return self._probes[key]
 
     def _default_mapping(self, stages: int) -> list[int]:
-        """The IPU of each stage, where the user has not named them."""
         schedule = self.options.pipelining.pipeline_schedule
         if isinstance(schedule, pipelining.PhasedExecution):
             return [ipu for (ipu,) in schedule.default_mapping([1] * stages)]
@@ -161,7 +158,6 @@ class Extension:
             self.options = files.read(self.stages if stages else None, text)
 
     def print_options(self, group: str, print_fn: Callable[[str], object] | None) -> None:
-        """Prints a group of options."""
         print_text(getattr(self.options, group).text(self.model.name), print_fn)
 
     def reset_options(self, group: str, *, compiled: bool) -> None:
@@ -198,7 +194,6 @@ class Extension:
 
     @property
     def steps_per_execution(self) -> int:
-        """How many steps the user wants in an execution."""
         return internals.steps_at_once(self.model)
 
     @property
@@ -230,7 +225,6 @@ class Extension:
         return IPUOutfeedMode.ALL if each else IPUOutfeedMode.LAST
 
     def outfeed(self, mode: str, each_step: bool = False) -> IPUOutfeedQueue:
-        """A queue for what such programs return."""
         options = self.options.outfeed.changed()
         return IPUOutfeedQueue(self.outfeed_mode(mode, each_step), device_ordinal=self.ordinal, **options)
 

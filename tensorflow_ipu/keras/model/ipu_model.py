@@ -246,15 +246,12 @@ class IPUModel(IPUMethods, _Model):
         self._ipu_extension.take_options(files.read_options(dir_path) if dir_path else "")
 
     def make_train_function(self, force: bool = False) -> Callable[[Nested], Nested]:
-        """Makes the function that runs an execution of training."""
         return self._make_function("train", force)
 
     def make_test_function(self, force: bool = False) -> Callable[[Nested], Nested]:
-        """Makes the function that runs an execution of evaluation."""
         return self._make_function("test", force)
 
     def make_predict_function(self, force: bool = False) -> Callable[[Nested], Nested]:
-        """Makes the function that runs an execution of prediction."""
         return self._make_function("predict", force)
 
     def _make_function(self, mode: str, force: bool) -> Callable[[Nested], Nested]:
@@ -340,7 +337,6 @@ class Arguments:
     """
 
     def __init__(self, method: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Takes the arguments of a call of `fit`, `evaluate` or `predict`, after the model."""
         self._names = _NAMES[method]
         self.args = list(args)
         self.kwargs = dict(kwargs)
@@ -357,7 +353,6 @@ class Arguments:
             self.kwargs[name] = value
 
     def update(self, values: Iterable[tuple[str, object]]) -> None:
-        """Sets several arguments."""
         for name, value in values:
             self[name] = value
 

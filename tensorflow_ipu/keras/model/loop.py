@@ -41,7 +41,6 @@ class Call:
     """A call of `fit` or the like, with what belongs to it alone: a block of `with`."""
 
     def __init__(self, calls: Calls, method: str, version: int) -> None:
-        """Describes a call of a method of the model."""
         self._calls = calls
         self._outer: Call | None = None  # The call whose callback made this one, on the same thread.
         self.method = method
@@ -80,7 +79,6 @@ class Calls:
     """
 
     def __init__(self, model: keras.Model) -> None:
-        """Begins without a call."""
         self._model = model
         self._turns = FairLock()
         self._fits = FairLock()
@@ -141,7 +139,6 @@ class Loop:
         accumulation: StepAccumulation | None = None,
         pipelined: PipelinedModel | None = None,
     ) -> None:
-        """Makes programs of `step`; none is traced yet."""
         self._extension = extension
         self._mode = mode
         self._model = extension.model
@@ -166,7 +163,6 @@ class Loop:
         return self._traces
 
     def __call__(self, source: Nested) -> Nested:
-        """Runs an execution."""
         fed = source[0] if isinstance(source, list) and source else source
         if not isinstance(fed, Pass):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)

@@ -43,7 +43,6 @@ class StageAssignment:
     """Which stage each call of a layer of one model is in."""
 
     def __init__(self, model: keras.Model, strategy: IPUStrategyV1) -> None:
-        """Takes a model and its strategy; nothing is assigned but by `PipelineStage` scopes."""
         self._model = model
         self._strategy = strategy
         self._traced: internals.Functional | None = None
@@ -97,7 +96,6 @@ class StageAssignment:
         return [assignment_of(place, self.is_subclassed) for place in self.places]
 
     def set(self, assignment: object) -> None:
-        """Assigns stages; see `set_pipeline_stage_assignment`."""
         before, self._stages = self._stages, read_assignment(self.graph, self.places, assignment, self.is_subclassed)
         try:
             if self.is_sequential:
@@ -122,7 +120,6 @@ class StageAssignment:
         return [leaf.layer.name for leaf in _leaves(self.places)]
 
     def reset(self) -> None:
-        """Takes all layers out of their stages."""
         self._stages.clear()
         for place in self.places if self.has_graph else ():
             _clear(place)
@@ -297,7 +294,6 @@ class PipelinedModel:
         accumulate_outfeed: bool,
         options: PipeliningOptions,
     ) -> None:
-        """Plans a pipeline."""
         self._model = model
         self._mode = mode
         self._micro_batches = micro_batches
@@ -309,7 +305,6 @@ class PipelinedModel:
         self.log_names: list[str] = []  # Of what the programs return in training, after the loss.
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
-        """Puts the pipeline into the program that is being traced."""
         trace = _Trace(self._model, self._graph, self._flow, self._mode, elements)
         count = self._micro_batches or steps
         trains = self._mode == "train"
