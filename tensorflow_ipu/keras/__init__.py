@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu.keras import _version
-from tensorflow_ipu.keras.model.extensions import KerasExtensionBase
+from tensorflow_ipu.keras.model.ipu_methods import KerasExtensionBase
 from tensorflow_ipu.keras.model.ipu_model import FunctionalExtension, ModelExtension, SequentialExtension
 from tensorflow_ipu.keras.model.scope import look_past_ipus as _look_past_ipus
 from tensorflow_ipu.keras.options.options import ReplicatedMetricReductionMethod

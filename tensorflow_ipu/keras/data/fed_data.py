@@ -21,6 +21,7 @@ from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.data import elements as data_elements
 from tensorflow_ipu.keras.data.elements import Elements, device_dtype
+from tensorflow_ipu.programs.diagnostics import tracebacks
 from tensorflow_ipu.strategy.share import is_dealt, share_of
 
 if TYPE_CHECKING:
@@ -353,7 +354,8 @@ def _executed_at_once(wanted: int, steps: int) -> int:
     """How many steps an execution has, of those that the user wants."""
     if wanted > steps:
         warnings.warn(
-            f"`steps_per_execution` is {wanted}, and there are {steps} steps: one execution runs them all", stacklevel=5
+            f"`steps_per_execution` is {wanted}, and there are {steps} steps: one execution runs them all",
+            stacklevel=tracebacks.stack_level(),
         )
         return steps
     if steps % wanted:

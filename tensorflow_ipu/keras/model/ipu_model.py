@@ -16,7 +16,7 @@ from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model import files
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
 from tensorflow_ipu.keras.model.extension import Extension
-from tensorflow_ipu.keras.model.extensions import IPUMethods
+from tensorflow_ipu.keras.model.ipu_methods import IPUMethods
 from tensorflow_ipu.keras.optimizers import wrapping
 from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.programs.diagnostics import tracebacks

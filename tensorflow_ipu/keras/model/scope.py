@@ -15,7 +15,7 @@ from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import keras_choice, patches
 from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.keras.model import files
-from tensorflow_ipu.keras.model.extensions import IPUMethods
+from tensorflow_ipu.keras.model.ipu_methods import IPUMethods
 from tensorflow_ipu.keras.model.ipu_model import IPUModel, makes_ipu_models, mix_in
 from tensorflow_ipu.ops import distributed_batch_norm, random_streams
 from tensorflow_ipu.strategy.ipu_strategy import supporting_loss_scaling
