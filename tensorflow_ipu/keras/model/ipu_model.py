@@ -67,7 +67,7 @@ def _mixed(kind: type[IPUModel], plain: type[keras.Model]) -> type[keras.Model]:
     if mixed is not None:
         return mixed
 
-    def __new__(cls: type, *args: Any, **kwargs: Any) -> object:  # noqa: N807
+    def __new__(cls: type, *args: Nested, **kwargs: Nested) -> object:  # noqa: N807
         if cls is made and not makes_ipu_models(tf.distribute.get_strategy()):
             return plain(*args, **kwargs)
         return plain.__new__(cls, *args, **kwargs)
@@ -93,7 +93,7 @@ class IPUModel(IPUMethods, _Model):
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.compile)
-    def compile(self, *args: Any, **kwargs: Any) -> None:
+    def compile(self, *args: Nested, **kwargs: Nested) -> None:
         if kwargs.get("steps_per_execution") is not None:  # None is the default of Keras 2, which its files have.
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
@@ -122,7 +122,7 @@ class IPUModel(IPUMethods, _Model):
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.fit)
-    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
+    def fit(self, *args: Nested, **kwargs: Nested) -> keras.callbacks.History:
         if self._overrides("fit"):
             return super().fit(*args, **kwargs)
         given = Arguments("fit", args, kwargs)
@@ -164,7 +164,7 @@ class IPUModel(IPUMethods, _Model):
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.evaluate)
-    def evaluate(self, *args: Any, **kwargs: Any) -> list[float] | float | dict[str, float]:
+    def evaluate(self, *args: Nested, **kwargs: Nested) -> list[float] | float | dict[str, float]:
         if self._overrides("evaluate"):
             return super().evaluate(*args, **kwargs)
         given = Arguments("evaluate", args, kwargs)
@@ -180,7 +180,7 @@ class IPUModel(IPUMethods, _Model):
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.predict)
-    def predict(self, *args: Any, **kwargs: Any) -> Nested:
+    def predict(self, *args: Nested, **kwargs: Nested) -> Nested:
         if self._overrides("predict"):
             return super().predict(*args, **kwargs)
         given = Arguments("predict", args, kwargs)
@@ -192,34 +192,34 @@ class IPUModel(IPUMethods, _Model):
             return _run(super().predict, "predict", call, extension, given, data, epochs=1)
 
     @functools.wraps(keras.Model.train_on_batch)
-    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+    def train_on_batch(self, *args: Nested, **kwargs: Nested) -> Nested:
         with self._ipu_extension.call("train_on_batch"):
             return super().train_on_batch(*args, **kwargs)
 
     @functools.wraps(keras.Model.test_on_batch)
-    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+    def test_on_batch(self, *args: Nested, **kwargs: Nested) -> Nested:
         with self._ipu_extension.call("test_on_batch"):
             return super().test_on_batch(*args, **kwargs)
 
     @functools.wraps(keras.Model.predict_on_batch)
-    def predict_on_batch(self, *args: Any, **kwargs: Any) -> Any:
+    def predict_on_batch(self, *args: Nested, **kwargs: Nested) -> Nested:
         with self._ipu_extension.call("predict_on_batch"):
             return super().predict_on_batch(*args, **kwargs)
 
     # Uses of the model by the host: no step changes the weights meanwhile.
 
     @functools.wraps(keras.Model.save)
-    def save(self, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def save(self, *args: Nested, **kwargs: Nested) -> Nested:  # pyright: ignore[reportIncompatibleMethodOverride]
         with self._ipu_extension.calls.turn():
             return super().save(*args, **kwargs)
 
     @functools.wraps(keras.Model.save_weights)
-    def save_weights(self, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def save_weights(self, *args: Nested, **kwargs: Nested) -> Nested:  # pyright: ignore[reportIncompatibleMethodOverride]
         with self._ipu_extension.calls.turn():
             return super().save_weights(*args, **kwargs)
 
     @functools.wraps(keras.Model.export)
-    def export(self, *args: Any, **kwargs: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def export(self, *args: Nested, **kwargs: Nested) -> Nested:  # pyright: ignore[reportIncompatibleMethodOverride]
         with self._ipu_extension.calls.turn():
             return super().export(*args, **kwargs)
 
@@ -269,7 +269,7 @@ class IPUModel(IPUMethods, _Model):
                 setattr(self, f"{mode}_function", function)
             return function
 
-    def _symbolic_build(self, *args: Any, **kwargs: Any) -> None:
+    def _symbolic_build(self, *args: Nested, **kwargs: Nested) -> None:
         """Builds the model, as Keras 3 asks for at the beginning of its methods."""
         with self._ipu_extension.calls.turn(), progress.of(f"building `{self.name}`"):
             internals.build_plainly(super(), *args, **kwargs)

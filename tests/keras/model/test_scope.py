@@ -5,6 +5,8 @@ import copy
 import inspect
 import pickle
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import keras
 import numpy as np
@@ -228,11 +230,13 @@ def test_a_model_is_copied_and_made_again_as_a_plain_one_is(make, scoped, featur
     plain, model = make(), scoped(make)
     assert scoped(make).__class__ is model.__class__ is type(plain)
     assert type(scoped(make)) is type(model)
-    saved = keras.saving.serialize_keras_object(model)
-    kinds = ("module", "class_name", "registered_name")
-    assert [saved[name] for name in kinds] == [keras.saving.serialize_keras_object(plain)[name] for name in kinds]
+    described: Any = keras.saving.serialize_keras_object(plain)
+    saved: Any = keras.saving.serialize_keras_object(model)
+    for name in ("module", "class_name", "registered_name"):
+        assert saved[name] == described[name]
     model.save(tmp_path / "model.keras")
-    ways = (
+    inside: Any = None
+    ways: tuple[Callable[[], Any], ...] = (
         lambda: copy.deepcopy(model),
         lambda: pickle.loads(pickle.dumps(model)),
         lambda: keras.models.load_model(tmp_path / "model.keras"),
