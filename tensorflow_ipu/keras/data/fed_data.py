@@ -97,7 +97,7 @@ def _agreed_order(cluster: Cluster) -> int | None:
     return None if given.all() and (seeds == seeds[0]).all() else int(drawn[0])
 
 
-class Pass:
+class EpochIterator:
     """One pass over the data, fed to programs. Keras takes it for an iterator."""
 
     def __init__(self, data: FedData, elements: Elements, is_counted: bool) -> None:
@@ -133,7 +133,7 @@ class Pass:
         self._queue, self._is_counted = None, False
         self.at_end.close()
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> EpochIterator:
         return self
 
     def __next__(self) -> Nested:
@@ -167,7 +167,7 @@ class FedData(internals.DataAdapter):
         self.replicas = replicas
         self.when_taken: Callable[[], None] = lambda: None  # Called as Keras begins to iterate.
         self._adapter = adapter
-        self._passes: list[Pass] = []
+        self._passes: list[EpochIterator] = []
         self._share: Share | None = None
         batches = adapter.num_batches
         everywhere = replicas * (1 if cluster is None else cluster.workers)
@@ -230,11 +230,11 @@ class FedData(internals.DataAdapter):
         self.when_taken()
         return self
 
-    def __iter__(self) -> Pass:
+    def __iter__(self) -> EpochIterator:
         self.close()
         if self._share is not None and self._share.changes:
             self._elements = Elements(self._share.of_next_pass())
-        started = Pass(self, self._elements, isinstance(self._adapter, internals.TFDatasetAdapter))
+        started = EpochIterator(self, self._elements, isinstance(self._adapter, internals.TFDatasetAdapter))
         self._passes.append(started)
         return started
 

@@ -54,6 +54,11 @@ class ShardingProbe(NamedTuple):
 MODES = ("train", "test", "predict")
 
 
+def set_class(model: keras.Model, kind: type) -> None:
+    """Sets the type of a model, past the property `__class__` of models of the scope."""
+    vars(object)["__class__"].__set__(model, kind)
+
+
 class Extension:
     """What a model of a scope has in addition to Keras's: options, pipeline stages, and functions that run its steps."""
 
@@ -74,7 +79,7 @@ class Extension:
     def __deepcopy__(self, memo: dict[int, object]) -> Extension:
         """A copy for the copy of the model, which Keras 2 makes of one that is not built yet."""
         model = copy.deepcopy(self.model, memo)
-        vars(object)["__class__"].__set__(model, type(self.model))
+        set_class(model, type(self.model))
         made = Extension(model, self.strategy)
         made.options = copy.deepcopy(self.options, memo)
         return made

@@ -15,7 +15,7 @@ from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
 from tensorflow_ipu.keras.model import files
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
-from tensorflow_ipu.keras.model.extension import Extension
+from tensorflow_ipu.keras.model.extension import Extension, set_class
 from tensorflow_ipu.keras.model.ipu_methods import IPUMethods
 from tensorflow_ipu.keras.optimizers import wrapping
 from tensorflow_ipu.keras.pipeline.places import symbols_of
@@ -52,11 +52,6 @@ def mix_in(model: keras.Model, strategy: IPUStrategyV1) -> None:
     model.__dict__["_ipu_extension"] = Extension(model, strategy)  # Past Keras, which tracks attributes.
 
 
-def set_class(model: keras.Model, kind: type) -> None:
-    """Sets the type of a model, past its `__class__`, which is a property."""
-    vars(object)["__class__"].__set__(model, kind)
-
-
 def _mixed(kind: type[IPUModel], plain: type[keras.Model]) -> type[keras.Model]:
     """Returns the class of IPU models for a class of Keras or of the user, the same each time.
 
@@ -82,6 +77,9 @@ def _mixed(kind: type[IPUModel], plain: type[keras.Model]) -> type[keras.Model]:
 
 class IPUModel(IPUMethods, _Model):
     """A model that trains, evaluates and predicts by programs of an IPU: Keras's loops over data that a queue feeds."""
+
+    def __init_subclass__(cls) -> None:
+        """Hides a mixed class from the user's base classes, which may count or check their subclasses."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         load, *rest = super().__reduce__()

@@ -18,7 +18,7 @@ from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data.elements import Elements, checked_results
-from tensorflow_ipu.keras.data.fed_data import Pass, taken, to_tensors
+from tensorflow_ipu.keras.data.fed_data import EpochIterator, taken, to_tensors
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, Reader
 from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation, accumulated_step
 from tensorflow_ipu.keras.pipeline.graph import PipelinedModel
@@ -164,7 +164,7 @@ class Loop:
 
     def __call__(self, source: Nested) -> Nested:
         fed = source[0] if isinstance(source, list) and source else source
-        if not isinstance(fed, Pass):
+        if not isinstance(fed, EpochIterator):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
         device = devices.of_eager_thread()
         try:
@@ -191,7 +191,7 @@ class Loop:
 
     # Programs.
 
-    def _run(self, fed: Pass) -> None:
+    def _run(self, fed: EpochIterator) -> None:
         """Runs steps on the device, each with the next batch; what they return goes to the outfeed. The caller has the turn."""
         if self._mode != "predict":
             self._calls.measure(fed.replicas)
@@ -199,7 +199,7 @@ class Loop:
             fed.prepared = self._prepare(fed, self._outfeed_of(fed))
         fed.prepared.run()
 
-    def _prepare(self, fed: Pass, outfeed: IPUOutfeedQueue) -> PreparedProgram:
+    def _prepare(self, fed: EpochIterator, outfeed: IPUOutfeedQueue) -> PreparedProgram:
         elements, steps = fed.elements, fed.steps
         if elements.key not in self._specs:
             self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
@@ -273,7 +273,7 @@ class Loop:
 
     # Executions.
 
-    def _run_fed(self, fed: Pass) -> Nested:
+    def _run_fed(self, fed: EpochIterator) -> Nested:
         outfeed = self._outfeed_of(fed)
         callbacks = self._calls.current.callbacks if self._calls.current else None
         try:
@@ -291,7 +291,7 @@ class Loop:
             fed.has_failed = True  # What the outfeed holds belongs to this run.
             raise
 
-    def _outfeed_of(self, fed: Pass) -> IPUOutfeedQueue:
+    def _outfeed_of(self, fed: EpochIterator) -> IPUOutfeedQueue:
         """Returns the outfeed of a pass, which the first execution takes, and which is free after the pass."""
         if fed.outfeed is not None:
             return fed.outfeed
@@ -318,7 +318,7 @@ class Loop:
         """Whether the device runs nothing, and each execution returns zeros."""
         return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
 
-    def _zeros(self, fed: Pass, outfeed: IPUOutfeedQueue) -> Nested:
+    def _zeros(self, fed: EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
         """What an execution would have left in the outfeed, all zeros."""
         outer = [fed.replicas] if fed.replicas > 1 else []
         if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
@@ -328,7 +328,7 @@ class Loop:
         spec = self._specs[fed.elements.key]
         return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
 
-    def _run_and_report(self, fed: Pass, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks) -> Nested:
+    def _run_and_report(self, fed: EpochIterator, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks) -> Nested:
         elements: list[Nested] = []
         predicts = self._mode == "predict"
 
@@ -384,12 +384,12 @@ class Loop:
             return dict(zip(self._pipelined.log_names, element[1:], strict=True))
         return element
 
-    def _everywhere(self, fed: Pass) -> int:
+    def _everywhere(self, fed: EpochIterator) -> int:
         """The replicas of all workers."""
         cluster = self._extension.cluster
         return fed.replicas * (1 if cluster is None else cluster.workers)
 
-    def _joined(self, elements: Nested, fed: Pass) -> Nested:
+    def _joined(self, elements: Nested, fed: EpochIterator) -> Nested:
         """The predictions of all steps and replicas, in the order of the data, without those of its padding."""
         cluster = self._extension.cluster
         if cluster is not None:
@@ -445,7 +445,7 @@ class Loop:
             )
 
 
-def _without_padding(fed: Pass, predictions: Nested, number: int, batches: int) -> Nested:
+def _without_padding(fed: EpochIterator, predictions: Nested, number: int, batches: int) -> Nested:
     """Predictions of some batches, the first by its number in the execution; None if they are of padding alone."""
     examples = fed.elements.examples
     return (

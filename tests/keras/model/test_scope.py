@@ -1,5 +1,6 @@
 """Which models a scope changes, and which it leaves alone."""
 
+import abc
 import ast
 import copy
 import inspect
@@ -258,6 +259,25 @@ def test_a_model_is_copied_and_made_again_as_a_plain_one_is(make, scoped, featur
         inside.compile("sgd", "mse")
         inside.fit(features, features[:, :3], batch_size=12, verbose=0)
         assert inside.fits == 1
+
+
+def test_a_class_that_checks_its_subclasses_does_not_see_those_of_the_scope(scoped):
+    kinds = []
+
+    class Base(keras.Model, metaclass=abc.ABCMeta):
+        __slots__ = ("kind",)
+
+        def __init_subclass__(cls, kind, **kwargs):
+            super().__init_subclass__(**kwargs)
+            kinds.append((cls, kind))
+
+    class Own(Base, kind="own"):
+        pass
+
+    model = scoped(Own)
+    assert is_extended(model)
+    assert isinstance(model, Base)
+    assert kinds == [(Own, "own")]
 
 
 def test_weights_go_to_plain_keras_and_back(features, labels, make_model, scoped, tmp_path, assert_same):
