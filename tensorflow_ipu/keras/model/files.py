@@ -15,13 +15,12 @@ import tensorflow as tf
 
 from tensorflow_ipu import pipelining
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
-from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.options.options import OptionGroup, Options, ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras.pipeline.graph import StageAssignment
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining import PipelineStageOptions
 from tensorflow_ipu.programs.diagnostics import tracebacks
-from tensorflow_ipu.serving import serving_steps
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     import h5py
 
     from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu._tensorflow import functions
+    from tensorflow_ipu.keras._keras import keras
     from tensorflow_ipu.keras.model.extension import Extension
 
 FILE = "ipu_options.json"
@@ -147,7 +146,8 @@ def _decode(name: str, value: object) -> Any:
         raise ValueError(f"`{name}` is `{value!r}`, which stands for no value of an option") from exc
 
 
-def _called(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
+def called_flat(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
+    """Calls a model with its flat inputs."""
     structure = internals.input_structure(model)
     if structure is not None:
         return model(tf.nest.pack_sequence_as(structure, list(values)), training=False)
@@ -155,7 +155,7 @@ def _called(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
     return model(arguments, training=False) if internals.takes_training(model) else model(arguments)
 
 
-def _input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSpec]:
+def input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSpec]:
     """The specs of the model's flat inputs, with static shapes."""
     if batch_size is not None and (not is_int(batch_size) or batch_size < 1):
         raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
@@ -183,46 +183,6 @@ def _input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSp
             )
         found.append(tf.TensorSpec(dims, tf.as_dtype(spec.dtype), name=name))
     return found
-
-
-def export(
-    model: keras.Model,
-    export_dir: str | os.PathLike[str],
-    batch_size: int | None,
-    output_names: str | list[str] | None,
-    preprocessing_step: Callable[..., Nested] | None,
-    preprocessing_step_signature: Sequence[tf.TensorSpec] | None,
-    postprocessing_step: Callable[..., Nested] | None,
-    postprocessing_step_signature: Sequence[tf.TensorSpec] | None,
-    purge_export_dir: bool,
-) -> functions.Function:
-    """Exports a model; see `KerasExtensionBase.export_for_ipu_serving`."""
-    names = serving_steps.names(output_names)
-    inputs = _input_specs(model, batch_size)
-    takes = (
-        inputs
-        if preprocessing_step is None
-        else serving_steps.signature("preprocessing_step", preprocessing_step, preprocessing_step_signature)
-    )
-    if postprocessing_step is not None and postprocessing_step_signature is not None:
-        serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
-
-    def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
-        values: Nested = arguments
-        if preprocessing_step is not None:
-            values = serving_steps.checked("`preprocessing_step`", preprocessing_step(*values), inputs)
-        results = serving_steps.checked("the model", _called(model, values), postprocessing_step_signature)
-        if postprocessing_step is not None:
-            results = serving_steps.checked("`postprocessing_step`", postprocessing_step(*results), None)
-        return serving_steps.named(results, names)
-
-    folder = serving_steps.prepared_folder(export_dir, purge_export_dir)
-    archive: Any = keras.export.ExportArchive()
-    archive.track(model)
-    # Traced outside of any scope, so that the graph names no IPU.
-    served = archive.add_endpoint("serve", serve, input_signature=takes) or archive.serve  # Keras 2 returns none.
-    internals.write_archive(archive, folder)
-    return served
 
 
 # SavedModels and HDF5 files, for which Keras has no hooks.

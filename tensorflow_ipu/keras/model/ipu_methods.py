@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.model import files
 from tensorflow_ipu.keras.options.options import (
     GradientAccumulationOptions,
@@ -20,6 +21,7 @@ from tensorflow_ipu.keras.options.options import (
 )
 from tensorflow_ipu.keras.pipeline.places import summary
 from tensorflow_ipu.programs.diagnostics import tracebacks
+from tensorflow_ipu.serving import serving_steps
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested
@@ -85,17 +87,35 @@ class KerasExtensionBase:
           ValueError: A shape is not known, `export_dir` is not empty, or steps, outputs and names do not fit together.
           TypeError: A signature or name is of a wrong kind.
         """
-        return files.export(
-            self._ipu_extension.model,
-            export_dir,
-            batch_size,
-            output_names,
-            preprocessing_step,
-            preprocessing_step_signature,
-            postprocessing_step,
-            postprocessing_step_signature,
-            purge_export_dir,
+        model = self._ipu_extension.model
+        names = serving_steps.names(output_names)
+        inputs = files.input_specs(model, batch_size)
+        takes = (
+            inputs
+            if preprocessing_step is None
+            else serving_steps.signature("preprocessing_step", preprocessing_step, preprocessing_step_signature)
         )
+        if postprocessing_step is not None and postprocessing_step_signature is not None:
+            serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
+
+        def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
+            values: Nested = arguments
+            if preprocessing_step is not None:
+                values = serving_steps.checked("`preprocessing_step`", preprocessing_step(*values), inputs)
+            results = serving_steps.checked(
+                "the model", files.called_flat(model, values), postprocessing_step_signature
+            )
+            if postprocessing_step is not None:
+                results = serving_steps.checked("`postprocessing_step`", postprocessing_step(*results), None)
+            return serving_steps.named(results, names)
+
+        folder = serving_steps.prepared_folder(export_dir, purge_export_dir)
+        archive: Any = keras.export.ExportArchive()
+        archive.track(model)
+        # Traced outside of any scope, so that the graph names no IPU.
+        served = archive.add_endpoint("serve", serve, input_signature=takes) or archive.serve  # Keras 2 returns none.
+        internals.write_archive(archive, folder)
+        return served
 
 
 class IPUMethods(KerasExtensionBase):
