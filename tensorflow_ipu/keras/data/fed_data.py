@@ -55,7 +55,7 @@ class Share:
 
     @property
     def changes(self) -> bool:
-        """Whether each pass has another order."""
+        """Returns True if each pass has another order."""
         return self._order is not None
 
     def of_next_pass(self) -> tf.data.Dataset:
@@ -66,7 +66,7 @@ class Share:
         return share_of(dataset, self._cluster, self._replicas)
 
     def agreed(self, steps: int) -> int:
-        """How many steps each worker runs, of those that its data makes."""
+        """Returns how many steps each worker runs, of those that its data makes."""
         form = str(self._dataset.element_spec)
         own = tf.constant([[steps, zlib.crc32(form.encode())]], tf.int64)
         counts, forms = exchange.collective(self._cluster, "gather", own, "how many steps the data makes").numpy().T
@@ -89,7 +89,7 @@ class Share:
 
 
 def _agreed_order(cluster: Cluster) -> int | None:
-    """A number for the order of all workers; None where `tf.random.set_seed` says it, to all the same."""
+    """Returns a number for the order of all workers; None if `tf.random.set_seed` gave all the same seed."""
     seed = devices.global_seed()
     own = tf.constant([[seed is not None, seed or 0, secrets.randbits(_BITS)]], tf.int64)
     of_all = exchange.collective(cluster, "gather", own, "the order of the data").numpy()
@@ -117,7 +117,7 @@ class EpochIterator:
 
     @property
     def queue(self) -> IPUInfeedQueue:
-        """The queue that the programs of this pass take their elements from; nothing is read before."""
+        """Returns the queue that the programs of this pass take elements from; nothing is read before the first use."""
         if self._queue is None:
             queue = IPUInfeedQueue(
                 self.elements.dataset, device_ordinal=self._data.ordinal, **self._data.infeed_options
@@ -199,12 +199,12 @@ class FedData(internals.DataAdapter):
 
     @property
     def spec(self) -> Nested:
-        """The structure of `tf.TensorSpec` of a batch, None where data is missing."""
+        """Returns the structure of `tf.TensorSpec` of a batch, None where data is missing."""
         return self._elements.spec
 
     @property
     def num_batches(self) -> int | None:
-        """How many batches a replica gets; None where that is not known."""
+        """Returns how many batches a replica gets; None if that is not known."""
         return self._num_batches
 
     @property
@@ -253,7 +253,7 @@ def adapt(
     class_weight: Mapping[int, float] | None,
     padded: bool = False,
 ) -> internals.DataAdapter:
-    """Has Keras adapt what a user gave as data. Arrays of fewer rows than a batch are one batch, unless it is `padded`."""
+    """Adapts the user's data by Keras. Arrays of fewer rows than a batch are one batch, unless `padded`."""
     if x is None or (hasattr(x, "shape") and len(x.shape) and x.shape[0] == 0):
         raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
     for name, part in (("x", x), ("y", y)):
@@ -351,7 +351,7 @@ def _filling(elements: Elements, batches: int, everywhere: int, wanted: int) -> 
 
 
 def _executed_at_once(wanted: int, steps: int) -> int:
-    """How many steps an execution has, of those that the user wants."""
+    """Returns how many steps an execution has, at most as many as the user wants."""
     if wanted > steps:
         warnings.warn(
             f"`steps_per_execution` is {wanted}, and there are {steps} steps: one execution runs them all",
@@ -374,7 +374,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _near(numbers: list[int], wanted: int) -> list[int]:
-    """The nearest number on each side of the wanted one."""
+    """Returns the nearest number on each side of the wanted one."""
     return [n for n in numbers if n < wanted][-1:] + [n for n in numbers if n > wanted][:1]
 
 
@@ -396,7 +396,7 @@ def taken(source: Iterable[Nested], count: int) -> Iterator[Nested]:
 
 
 def to_tensors(batch: Nested) -> Nested:
-    """A batch that the user gave by itself, in types that an IPU has. None stays None."""
+    """Returns a batch that the user passed by itself, in types that an IPU has. None stays None."""
 
     def convert(leaf: TensorLike | None) -> tf.Tensor | None:
         if leaf is None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
-    """How many replicas fit into a device."""
+    """Returns how many replicas fit into a device."""
     if ipus % needed:
         raise ValueError(
             f"Current device has {ipus} IPUs attached, however the current model `{model.name}` requires a multiple of"
@@ -45,7 +45,7 @@ def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
 
 
 class ShardingProbe(NamedTuple):
-    """What a call of a model shows."""
+    """The IPUs and the stages that the layers of a model name in their calls."""
 
     ipus: int
     has_stages: bool
@@ -77,7 +77,7 @@ class Extension:
         self._functions = {mode: functools.partial(self._execute, mode) for mode in MODES}
 
     def __deepcopy__(self, memo: dict[int, object]) -> Extension:
-        """A copy for the copy of the model, which Keras 2 makes of one that is not built yet."""
+        """Returns a copy for the copy of the model, which Keras 2 makes of one that is not built yet."""
         model = copy.deepcopy(self.model, memo)
         set_class(model, type(self.model))
         made = Extension(model, self.strategy)
@@ -90,11 +90,11 @@ class Extension:
 
     @property
     def cluster(self) -> Cluster | None:
-        """The workers that train the model together; None for this process alone."""
+        """Returns the workers that train the model together; None for this process alone."""
         return self.strategy.extended.cluster if self.strategy.extended.workers > 1 else None
 
     def replicas_for(self, spec: Nested) -> int:
-        """How many replicas run a program of the model."""
+        """Returns how many replicas run a program of the model."""
         ipus = _state.ipus_of_device(self.ordinal)
         if not self.stages.has_graph and self._probe(spec).has_stages:
             self.stages.trace(symbols_of(spec))
@@ -138,7 +138,7 @@ class Extension:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """A turn in which options or stages change, after which the programs are dropped."""
+        """Returns a turn in which options or stages change, after which the programs are dropped."""
         with self.calls.turn():
             yield
             self.reset()
@@ -158,7 +158,7 @@ class Extension:
         return Call(self.calls, method, self._version)
 
     def take_options(self, text: str, *, stages: bool = True) -> None:
-        """Sets the options, and the stages if wanted, that a file has as text."""
+        """Sets the options, and the stages if wanted, from the text of a file."""
         with self.changing():
             self.options = files.read(self.stages if stages else None, text)
 
@@ -166,13 +166,13 @@ class Extension:
         print_text(getattr(self.options, group).text(self.model.name), print_fn)
 
     def reset_options(self, group: str, *, compiled: bool) -> None:
-        """Puts a group of options back to its defaults, and drops the programs if they were compiled by it."""
+        """Resets a group of options to its defaults, and drops the programs if they were compiled by it."""
         with self.calls.turn():
             if self.options.reset(group) and compiled:
                 self.reset()
 
     def traces(self) -> dict[str, int]:
-        """How many programs were traced since the last reset: of `"train"`, `"test"` and `"predict"`."""
+        """Returns how many programs of `"train"`, `"test"` and `"predict"` were traced since the last reset."""
         return {mode: loop.traces for mode, loop in self._loops.items()}
 
     # Data.
@@ -180,7 +180,7 @@ class Extension:
     def feed(
         self, adapter: DataAdapter, steps: int | None, argument: str, for_prediction: bool = False
     ) -> fed_data.FedData:
-        """Makes data that Keras adapted into data that the device is fed with."""
+        """Creates the data that the device is fed with from data that Keras adapted."""
         elements = fed_data.elements_of(adapter, padded=for_prediction)
         with self.calls.turn():
             steps_per_execution, replicas = self.steps_per_execution, self.replicas_for(elements.spec)
@@ -203,7 +203,7 @@ class Extension:
 
     @property
     def steps_per_update(self) -> int:
-        """How many steps make one update of the weights."""
+        """Returns how many steps make one update of the weights."""
         if not self.stages.is_pipelined:
             return self.options.accumulation.gradient_accumulation_steps_per_replica or 1
         steps = self.options.pipelining.gradient_accumulation_steps_per_replica
@@ -217,15 +217,15 @@ class Extension:
 
     @property
     def gathers(self) -> bool:
-        """Whether gradients of several steps make one update of the weights."""
+        """Returns True if gradients of several steps make one update of the weights."""
         return self.stages.is_pipelined or self.options.accumulation.plan is not None
 
     def accumulates(self, mode: str) -> bool:
-        """Whether programs of `"train"`, `"test"` or `"predict"` hand over results once for several steps, not of each."""
+        """Returns True if programs of `"train"`, `"test"` or `"predict"` return results once for several steps."""
         return mode != "predict" and bool(self.options.pipelining.accumulate_outfeed) and self.stages.is_pipelined
 
     def outfeed_mode(self, mode: str, each_step: bool = False) -> IPUOutfeedMode:
-        """Whether programs of `"train"`, `"test"` or `"predict"` hand over what each step returns, or the last alone."""
+        """Returns the mode of the outfeed: what each step of `"train"`, `"test"` or `"predict"` returns, or the last alone."""
         each = mode == "predict" or each_step or self.accumulates(mode)
         return IPUOutfeedMode.ALL if each else IPUOutfeedMode.LAST
 
@@ -235,7 +235,7 @@ class Extension:
 
     @contextlib.contextmanager
     def beginning(self, data: fed_data.FedData) -> Iterator[None]:
-        """A block that begins with a turn, until Keras iterates over `data`: by then it has read the steps at once."""
+        """Returns a block that begins with a turn, until Keras iterates over `data`: by then it has read the steps at once."""
         with contextlib.ExitStack() as turn:
             turn.enter_context(self.calls.turn())
             turn.enter_context(internals.taking_steps(self.model, data.steps_per_execution))
@@ -244,7 +244,7 @@ class Extension:
 
     @contextlib.contextmanager
     def with_options(self, group: str, **changes: object) -> Iterator[None]:
-        """A turn in which a group of options has other values, for programs that are made to be read alone."""
+        """Returns a turn in which a group of options has other values, for programs that are read and not run."""
         with self.calls.turn():
             before = getattr(self.options, group)
             setattr(self.options, group, replace(before, **changes))

@@ -273,11 +273,11 @@ class IPUModel(IPUMethods, _Model):
             internals.build_plainly(super(), *args, **kwargs)
 
     def _validate_and_get_metrics_result(self, logs: Logs) -> Logs:
-        """The same in Keras 2."""
+        """Returns the same in Keras 2."""
         return internals.plain_logs(logs)
 
     def _get_metrics_result_or_logs(self, logs: Logs) -> Logs:
-        """The logs as plain numbers, which they are not in every release of Keras; they hold the metrics already."""
+        """Returns the logs, which hold the metrics already, as plain numbers, as not every release of Keras does."""
         return internals.plain_logs(logs)
 
 
@@ -298,7 +298,7 @@ def _nothing(_: object) -> None:
 
 
 def _steps(given: Any) -> int:
-    """`steps_per_execution` as a number: users give the size of a dataset, which is a tensor."""
+    """Returns `steps_per_execution` as a number. Users pass the size of a dataset, which is a tensor."""
     try:
         steps = operator.index(given.numpy() if tf.is_tensor(given) else given)
     except TypeError as exc:
@@ -377,12 +377,12 @@ def _feed(
 
 
 def _listed(callbacks: Nested) -> list[Any]:
-    """The callbacks in a `CallbackList`, in a structure or alone, or none."""
+    """Returns the callbacks in a `CallbackList` or a structure, or one that is alone, as a list."""
     return [one for one in tf.nest.flatten(getattr(callbacks, "callbacks", callbacks)) if one is not None]
 
 
 def _with_history(callbacks: Nested) -> Nested:
-    """The callbacks with a `History`, which Keras would add, too; a `CallbackList` as it is."""
+    """Returns the callbacks with a `History`, which Keras would add, too; a `CallbackList` as it is."""
     listed = _listed(callbacks)
     if hasattr(callbacks, "callbacks") or any(isinstance(one, keras.callbacks.History) for one in listed):
         return callbacks

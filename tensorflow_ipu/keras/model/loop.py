@@ -38,7 +38,7 @@ Step: TypeAlias = "Callable[[Nested], Nested]"
 
 
 class Call:
-    """A call of `fit` or the like, with what belongs to it alone: a block of `with`."""
+    """The state of a call of `fit` or the like: a block of `with`."""
 
     def __init__(self, calls: Calls, method: str, version: int) -> None:
         self._calls = calls
@@ -88,7 +88,7 @@ class Calls:
 
     @property
     def current(self) -> Call | None:
-        """The innermost call of this thread."""
+        """Returns the innermost call of this thread."""
         return getattr(self.thread, "call", None)
 
     def release(self) -> None:
@@ -159,7 +159,7 @@ class Loop:
 
     @property
     def traces(self) -> int:
-        """How many programs have been traced, each of which compiles once."""
+        """Returns how many programs have been traced, each of which compiles once."""
         return self._traces
 
     def __call__(self, source: Nested) -> Nested:
@@ -180,7 +180,7 @@ class Loop:
     def described(
         self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int
     ) -> Callable[[], None]:
-        """The program of an execution, for reading: its loop has a known count, and its queues need no initialization."""
+        """Returns the program of an execution, for reading: its loop has a known count, its queues need no initialization."""
 
         @tf.function(jit_compile=True, autograph=False)
         def program() -> None:
@@ -220,7 +220,7 @@ class Loop:
         return self._strategy.prepare(self._programs[key], arguments)
 
     def _is_looped(self, steps: int) -> bool:
-        """Whether steps are in a loop: one of a single step would copy all that it carries, the weights among it."""
+        """Returns True if steps are in a loop. One of a single step would copy all that it carries, such as the weights."""
         return self._pipelined is None and (steps > 1 or self._accumulation is not None)
 
     def _make(self, elements: Elements, steps: int) -> Callable[..., None]:
@@ -241,7 +241,7 @@ class Loop:
         steps: int,
         count: tf.Tensor | None,
     ) -> None:
-        """Puts steps into the program that is being traced: those of a pipeline, `count` in a loop, or one without."""
+        """Inserts steps into the program that is being traced: those of a pipeline, `count` in a loop, or one without."""
 
         def step() -> None:
             outfeed.enqueue(self._checked_step(elements.unpack(infeed._dequeue())))
@@ -315,11 +315,11 @@ class Loop:
 
     @property
     def _only_compiles(self) -> bool:
-        """Whether the device runs nothing, and each execution returns zeros."""
+        """Returns True if the device runs nothing, and each execution returns zeros."""
         return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
 
     def _zeros(self, fed: EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
-        """What an execution would have left in the outfeed, all zeros."""
+        """Returns zeros in the shapes of the outfeed's results."""
         outer = [fed.replicas] if fed.replicas > 1 else []
         if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
             # Evaluation has all steps of an execution in the pipeline at once.
@@ -378,19 +378,19 @@ class Loop:
         return _map(lambda part: reduction.reduce(np.asarray(part)), element)
 
     def _named(self, element: Nested) -> Nested:
-        """The logs. A pipeline in training hands them over in a list, after the loss."""
+        """Returns the logs by name. A pipeline in training returns them in a list, after the loss."""
         if isinstance(element, list) and self._mode == "train":
             assert self._pipelined is not None
             return dict(zip(self._pipelined.log_names, element[1:], strict=True))
         return element
 
     def _everywhere(self, fed: EpochIterator) -> int:
-        """The replicas of all workers."""
+        """Returns the number of replicas of all workers."""
         cluster = self._extension.cluster
         return fed.replicas * (1 if cluster is None else cluster.workers)
 
     def _joined(self, elements: Nested, fed: EpochIterator) -> Nested:
-        """The predictions of all steps and replicas, in the order of the data, without those of its padding."""
+        """Returns the predictions of all steps and replicas in the order of the data, without those of its padding."""
         cluster = self._extension.cluster
         if cluster is not None:
             elements = steps_of_all_workers(cluster, elements, fed.replicas)
@@ -407,7 +407,7 @@ class Loop:
         return joined
 
     def _batches(self, source: Nested) -> list[Nested]:
-        """The batches of an execution, of data that the device is not fed with."""
+        """Returns the batches of an execution, of data that the device is not fed with."""
         batches = list(map(to_tensors, taken(source, self._extension.steps_per_execution)))
         if not batches:
             raise StopIteration
@@ -446,7 +446,7 @@ class Loop:
 
 
 def _without_padding(fed: EpochIterator, predictions: Nested, number: int, batches: int) -> Nested:
-    """Predictions of some batches, the first by its number in the execution; None if they are of padding alone."""
+    """Returns the predictions of batches from `number` in the execution on; None if they are of padding alone."""
     examples = fed.elements.examples
     return (
         predictions if examples is None else examples.without_padding(predictions, fed.batches_done + number, batches)
@@ -462,7 +462,7 @@ def _repeat(count: tf.Tensor, body: Callable[[], None]) -> None:
 
 
 def of_all_workers(cluster: Cluster, element: Nested, replicas: int) -> Nested:
-    """What the replicas of all workers have left in their outfeeds, one after the other along the first axis."""
+    """Returns the outfeed elements of the replicas of all workers, along the first axis."""
     parts = [np.asarray(part) for part in tf.nest.flatten(element)]
     rows = [part if replicas > 1 else part[None] for part in parts]
     gathered: list[Any] = [None] * len(rows)
@@ -481,7 +481,7 @@ def of_all_workers(cluster: Cluster, element: Nested, replicas: int) -> Nested:
 
 
 def steps_of_all_workers(cluster: Cluster, elements: Nested, replicas: int) -> Nested:
-    """The same of several steps, which are along the first axis: in the result too, and all replicas along the second."""
+    """Returns the same for several steps: the steps along the first axis, as in `elements`, all replicas along the second."""
 
     def joined(part: tf.Tensor) -> tf.Tensor:
         own = part if replicas > 1 else tf.expand_dims(part, 1)

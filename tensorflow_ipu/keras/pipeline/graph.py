@@ -52,17 +52,17 @@ class StageAssignment:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether layers, and not their calls, are assigned."""
+        """Returns True if layers, and not their calls, are assigned."""
         return isinstance(self._model, keras.Sequential)
 
     @property
     def is_subclassed(self) -> bool:
-        """Whether a trace of the model's `call`, and not the model, says what its layers are."""
+        """Returns True if the layers are known by a trace of the model's `call`, and not by the model."""
         return not self.is_sequential and not isinstance(self._model, internals.Functional)
 
     @property
     def has_graph(self) -> bool:
-        """Whether it is known what the model's layers are."""
+        """Returns True if the model's layers are known."""
         return not self.is_subclassed or self._traced is not None
 
     @property
@@ -80,7 +80,7 @@ class StageAssignment:
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether any layer is in a stage."""
+        """Returns True if any layer is in a stage."""
         if self._stages or not self.has_graph:
             return bool(self._stages)
         # The layers are not looked for, which calls nested models with symbols, where nobody has named a stage.
@@ -92,7 +92,7 @@ class StageAssignment:
         return self._places(self.graph, self.graph)
 
     def get(self) -> list[Assignment]:
-        """An assignment for each layer, or call of one, in the order in which they run."""
+        """Returns an assignment for each layer, or call of one, in the order in which they run."""
         return [assignment_of(place, self.is_subclassed) for place in self.places]
 
     def set(self, assignment: object) -> None:
@@ -108,7 +108,7 @@ class StageAssignment:
 
     @contextlib.contextmanager
     def staged(self, stages: Sequence[int]) -> Iterator[None]:
-        """A block in which the layers, or their calls, those of nested models among them, are in these stages."""
+        """Returns a block in which the layers, or their calls, also those of nested models, are in these stages."""
         before = self._stages
         self._stages = {leaf.key: stage for leaf, stage in zip(leaves(self.places), stages, strict=True)}
         try:
@@ -117,7 +117,7 @@ class StageAssignment:
             self._stages = before
 
     def leaf_names(self) -> list[str]:
-        """The names of the layers in the order in which they run, those of nested models in their place."""
+        """Returns the names of the layers in the order in which they run, those of nested models in their place."""
         return [leaf.layer.name for leaf in leaves(self.places)]
 
     def reset(self) -> None:
@@ -211,7 +211,7 @@ def _own_stages(layer: keras.Operation) -> StageAssignment | None:
 
 
 def _hands_on_inputs_alone(node: Node | None) -> bool:
-    """Whether a call of a model has no arguments that its layers, one by one, would not get: masks and the like."""
+    """Returns False if a call of a model has arguments that its layers, one by one, would not get, such as masks."""
     if node is None:
         return True
     further = tf.nest.flatten(node.arguments.kwargs)
@@ -354,7 +354,7 @@ class _Trace:
         self.log_names: list[str] = []
 
     def stage(self, number: int, stages: int) -> Callable[..., Nested]:
-        """The function of a stage."""
+        """Returns the function of a stage."""
 
         def run(*tensors: tf.Tensor) -> Nested:
             values, targets = self._begin(tensors) if number == 0 else self._continue(tensors)
