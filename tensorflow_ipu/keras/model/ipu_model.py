@@ -83,9 +83,8 @@ class IPUModel(IPUMethods, _Model):
 
     def __reduce__(self) -> tuple[Any, ...]:
         load, *rest = super().__reduce__()
-        if isinstance(
-            getattr(load, "__self__", None), type
-        ):  # A method of the class, which has the name of the plain one.
+        # Pickle finds a class by its name, which is that of the plain one.
+        if isinstance(getattr(load, "__self__", None), type):
             load = getattr(self.__class__, load.__name__)
         return (load, *rest)
 
