@@ -6,7 +6,6 @@ import copy
 import inspect
 import pickle
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -237,7 +236,7 @@ def test_a_model_is_copied_and_made_again_as_a_plain_one_is(make, scoped, featur
         assert saved[name] == described[name]
     model.save(tmp_path / "model.keras")
     inside: Any = None
-    ways: tuple[Callable[[], Any], ...] = (
+    ways: Any = (
         lambda: copy.deepcopy(model),
         lambda: pickle.loads(pickle.dumps(model)),
         lambda: keras.models.load_model(tmp_path / "model.keras"),
