@@ -60,7 +60,7 @@ ROOMS = {
     "keras": layers(
         *(
             "_version",
-            "_keras3 _keras2_data _keras2_loops _keras2_optimizers",
+            "_keras3 _keras2_training",
             "_keras2",
             "_keras",
             "layers optimizers data",

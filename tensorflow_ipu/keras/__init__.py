@@ -4,6 +4,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tensorflow_ipu.keras import _version
+from tensorflow_ipu.keras.model.ipu_methods import KerasExtensionBase
+from tensorflow_ipu.keras.model.ipu_model import FunctionalExtension, ModelExtension, SequentialExtension
 from tensorflow_ipu.keras.model.scope import look_past_ipus as _look_past_ipus
 from tensorflow_ipu.keras.options.options import ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras.pipeline.stages import (
@@ -18,12 +20,6 @@ from tensorflow_ipu.keras.pipeline.stages import (
 
 if TYPE_CHECKING:
     from tensorflow_ipu.keras import layers, optimizers
-    from tensorflow_ipu.keras.model.scope import (
-        FunctionalExtension,
-        KerasExtensionBase,
-        ModelExtension,
-        SequentialExtension,
-    )
 
 __all__ = [
     "FunctionalExtension",
@@ -52,6 +48,4 @@ if not TYPE_CHECKING:  # A misspelled name is an error for type checkers.
         # They define classes of Keras's, and so import it: not before someone asks for them.
         if name in ("layers", "optimizers"):
             return importlib.import_module(f"{__name__}.{name}")
-        if name in ("FunctionalExtension", "KerasExtensionBase", "ModelExtension", "SequentialExtension"):
-            return getattr(importlib.import_module(f"{__name__}.model.scope"), name)
         raise AttributeError(f"module `{__name__}` has no attribute `{name}`")

@@ -16,92 +16,14 @@ from tf_keras.src.engine.node import Node as _KerasNode
 from tf_keras.src.layers.core import tf_op_layer
 
 from tensorflow_ipu import programs
-from tensorflow_ipu.keras._keras2_data import (
-    ArrayDataAdapter,
-    DataAdapter,
-    TFDatasetAdapter,
-    adapter_for,
-    arrays_of,
-    examples_of,
-    goes_on,
-    is_shuffled,
-    split_off,
-)
-from tensorflow_ipu.keras._keras2_loops import (
-    accept_strategy,
-    begin_with_epoch,
-    check_call,
-    check_compiled,
-    converting,
-    count_steps,
-    first_epoch,
-    note_program,
-    plain_logs,
-    steps_at_once,
-    take_steps_of_validation,
-    taking_steps,
-    variables_of_metrics,
-)
-from tensorflow_ipu.keras._keras2_optimizers import (
-    OPTIMIZERS,
-    LossScaleOptimizer,
-    build_optimizer,
-    casting_gradients,
-    computed_gradients,
-    has_own_minimize,
-    optimizers,
-    scaling_losses,
-    strategy_of,
-    transforming_dense,
-    update_with,
-    updating,
-    variables_of,
-)
+from tensorflow_ipu.keras._keras2_training import *  # noqa: F403
+from tensorflow_ipu.keras._keras2_training import build_optimizer
 from tensorflow_ipu.ops import random_streams
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tensorflow_ipu._base.types import Nested, TensorLike
-
-__all__ = [
-    "OPTIMIZERS",
-    "ArrayDataAdapter",
-    "DataAdapter",
-    "Functional",
-    "LossScaleOptimizer",
-    "TFDatasetAdapter",
-    "accept_strategy",
-    "adapter_for",
-    "arrays_of",
-    "begin_with_epoch",
-    "build_optimizer",
-    "casting_gradients",
-    "check_call",
-    "check_compiled",
-    "computed_gradients",
-    "converting",
-    "count_steps",
-    "examples_of",
-    "first_epoch",
-    "goes_on",
-    "has_own_minimize",
-    "is_shuffled",
-    "note_program",
-    "optimizers",
-    "plain_logs",
-    "scaling_losses",
-    "split_off",
-    "steps_at_once",
-    "strategy_of",
-    "take_steps_of_validation",
-    "taking_steps",
-    "transforming_dense",
-    "update_with",
-    "updating",
-    "variables_of",
-    "variables_of_metrics",
-]
 
 _OPERATIONS = (tf_op_layer.TFOpLambda, tf_op_layer.SlicingOpLambda, tf_op_layer.InstanceProperty)
 
@@ -139,7 +61,7 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
         build_optimizer(optimizer, model.trainable_variables)
 
 
-def build_plainly(model: keras.Model, *args: Any, **kwargs: Any) -> None:
+def build_plainly(plain: object, *args: Any, **kwargs: Any) -> None:
     """Does nothing: Keras 2 builds a model as it is traced."""
 
 
@@ -234,7 +156,6 @@ class Node:
         self.kwargs: dict[str, Nested] = dict(node.call_kwargs)
 
     def fill_in(self, values: Mapping[int, tf.Tensor]) -> tuple[tuple[Nested, ...], dict[str, Nested]]:
-        """The arguments with values for symbols, which are known by their ids."""
         return tf.nest.map_structure(lambda one: values.get(id(one), one), (self.args, self.kwargs))
 
     def __getattr__(self, name: str) -> Any:
@@ -379,7 +300,6 @@ class _ScopeValues:
         self.values: dict[int, tf.Tensor] = {}
 
     def get_current_value(self, variable: Any) -> tf.Tensor:
-        """What the block has left of a variable."""
         return self.values[id(variable)]
 
 
@@ -478,11 +398,11 @@ def total_loss(
     kind = type(model)
     if losses is not None:  # `Layer.losses` cannot be set.
         own = type(kind.__name__, (kind,), {"losses": list(losses), "__module__": kind.__module__})
-        object.__setattr__(model, "__class__", own)
+        vars(object)["__class__"].__set__(model, own)
     try:
         return model.compute_loss(x=None, y=y, y_pred=predicted, sample_weight=weights)
     finally:
-        object.__setattr__(model, "__class__", kind)
+        vars(object)["__class__"].__set__(model, kind)
 
 
 def note_loss(model: keras.Model, loss: tf.Tensor, batch_size: int | None) -> None:

@@ -68,9 +68,9 @@ def build_for_training(model: keras.Model, batch: Nested) -> None:
     model._symbolic_build(data_batch=batch)
 
 
-def build_plainly(model: keras.Model, *args: Any, **kwargs: Any) -> None:
-    """Builds a model as Keras does by itself at the beginning of `fit` and its like; stands on `Trainer._symbolic_build`."""
-    type(model)._symbolic_build(model, *args, **kwargs)
+def build_plainly(plain: Any, *args: Any, **kwargs: Any) -> None:
+    """Builds a model, by its `super()`, as Keras does at the beginning of `fit`; stands on `Trainer._symbolic_build`."""
+    plain._symbolic_build(*args, **kwargs)
 
 
 def all_layers(model: keras.Model) -> list[keras.layers.Layer]:

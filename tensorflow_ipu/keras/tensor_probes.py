@@ -51,17 +51,14 @@ class ProbedStep(NamedTuple):
 
 
 def is_model(value: object) -> TypeIs[keras.Model]:
-    """Whether a value is a model of the Keras of this process."""
     return isinstance(value, keras.Model)
 
 
 def has_own_step(model: keras.Model) -> bool:
-    """Whether a model overrides `train_step`."""
     return type(model).train_step is not keras.Model.train_step
 
 
 def variables_of(model: keras.Model) -> list[Any]:
-    """The variables of a model and of its optimizer."""
     optimizer: Any = model.optimizer
     return [*model.variables, *([] if optimizer is None else internals.variables_of(optimizer))]
 
@@ -103,7 +100,6 @@ def _turn_of(model: keras.Model) -> contextlib.AbstractContextManager[None]:
 
 
 def build(model: keras.Model, batch: Nested) -> None:
-    """Builds a model and its optimizer for such batches."""
     internals.check_compiled(model, "precision_report")
     strategy = strategy_of_model(model)
     with contextlib.nullcontext() if strategy is None else strategy.scope():
@@ -111,7 +107,6 @@ def build(model: keras.Model, batch: Nested) -> None:
 
 
 def update(model: keras.Model, gradients: Sequence[tf.Tensor | None]) -> None:
-    """Has the model's optimizer update the weights."""
     factor = internals.scaled_loss(model.optimizer, tf.constant(1.0))
     scaled = [None if one is None else one * tf.cast(factor, one.dtype) for one in gradients]
     internals.update_with(model.optimizer, scaled, model.trainable_variables)

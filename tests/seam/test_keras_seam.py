@@ -332,7 +332,7 @@ def test_the_first_half_of_minimize_is_known(kind):
 
 
 def test_both_adapters_have_the_same_functions():
-    from tensorflow_ipu.keras import _keras2, _keras2_data, _keras2_loops, _keras2_optimizers, _keras3
+    from tensorflow_ipu.keras import _keras2, _keras2_training, _keras3
 
     def functions(*modules: Any) -> dict[str, list[str]]:
         return {
@@ -342,7 +342,7 @@ def test_both_adapters_have_the_same_functions():
             if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
         }
 
-    first, second = functions(_keras3), functions(_keras2, _keras2_data, _keras2_loops, _keras2_optimizers)
+    first, second = functions(_keras3), functions(_keras2, _keras2_training)
     assert first.keys() - second.keys() == set()
     assert second.keys() - first.keys() == {"computed_gradients", "without_selection"}
     assert {name: second[name] for name in first} == first

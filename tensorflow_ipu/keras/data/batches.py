@@ -19,7 +19,6 @@ _OF_OTHER_SHAPES = frozenset({"ctc", "CTC"})
 
 
 def given_batch(spec: Nested, batch_size: int | None) -> Nested:
-    """A batch as the user describes it."""
     structure: Any = spec.element_spec if isinstance(spec, tf.data.Dataset) else spec
     return tf.nest.map_structure(lambda leaf: _filled(_spec_of(leaf), batch_size, "spec"), structure)
 

@@ -1,4 +1,4 @@
-"""Arrays as a dataset of batches, in the order in which Keras would take them, and with less work for each batch."""
+"""Datasets of elements: what a feed carries of the user's data, padded for prediction, and the batches of arrays."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu._tensorflow import functions
-    from tensorflow_ipu.keras.data.padding import Examples
-
 
 # The type that a feed carries instead of one that IPUs do not have.
 _STAND_INS = {
@@ -34,7 +32,7 @@ _STAND_INS = {
 
 
 def device_dtype(dtype: tf.DType) -> tf.DType:
-    """The type in which a feed carries tensors of `dtype`: the same, or the nearest that an IPU has."""
+    """Returns the type in which a feed carries tensors of `dtype`: the same, or the nearest that an IPU has."""
     return _STAND_INS.get(dtype, dtype)
 
 
@@ -42,7 +40,6 @@ class Elements:
     """A dataset as a feed can carry it."""
 
     def __init__(self, dataset: tf.data.Dataset, examples: Examples | None = None) -> None:
-        """Takes the user's dataset, and of one that was padded, which rows are examples."""
         self.source = dataset
         self.examples = examples
         given = dataset.element_spec
@@ -77,7 +74,7 @@ class Elements:
         self.unpack = unpack
 
     def of_parts(self, parts: Sequence[tf.Tensor]) -> Nested:
-        """The user's element, of the tensors of one of `dataset`."""
+        """Returns the user's element for the tensors of one element of `dataset`."""
         return parts[0] if isinstance(self.spec, tf.TensorSpec) else self.unpack(parts)
 
 
@@ -91,19 +88,19 @@ def _pack(given: Nested, leaves: Sequence[object]) -> Nested:
 
 
 def _is_missing(spec: object) -> bool:
-    """Whether a leaf of an element stands for no data, as Keras has it for weights that are not given."""
+    """Returns True if a leaf of an element stands for no data, as for sample weights that were not passed."""
     return isinstance(spec, (NoneSpec, tf.OptionalSpec))
 
 
 def _is_plain(spec: object) -> bool:
-    """Whether a feed takes elements of this structure as they are: a tensor, or a tuple of some."""
+    """Returns True if a feed takes elements of this structure as they are: a tensor, or a tuple of tensors."""
     if isinstance(spec, tf.TensorSpec):
         return True
     return type(spec) is tuple and len(spec) > 1 and all(isinstance(part, tf.TensorSpec) for part in spec)
 
 
 def may_be_partial(spec: Nested) -> bool:
-    """Whether elements are dense tensors of which nothing but the number of rows is unknown."""
+    """Returns True if elements are dense tensors of which only the number of rows is unknown."""
     leaves = [leaf for leaf in tf.nest.flatten(spec) if not _is_missing(leaf)]
     shapes = [leaf.shape for leaf in leaves if isinstance(leaf, tf.TensorSpec) and leaf.shape.rank]
     unknown = [shape[0] is None for shape in shapes]
@@ -129,18 +126,117 @@ def _check(leaves: list[object]) -> None:
             )
 
 
+# Predictions of examples that do not fill the last batch, or the last execution.
+
+
+class Examples:
+    """How many of the rows of each batch are examples; the others are padding."""
+
+    def __init__(self, size: int, total: int, rows: tf.lookup.experimental.MutableHashTable | None = None) -> None:
+        """Takes the rows of a batch, the examples of all, and where batches in the midst may be partial, what they have."""
+        self._size = size
+        self._total = total
+        self._rows = rows
+
+    def limited(self, batches: int) -> Examples:
+        """Returns the examples of the first batches: further ones are padding."""
+        return Examples(self._size, min(self._total, batches * self._size), self._rows)
+
+    def without_padding(self, predictions: Nested, first: int, batches: int) -> Nested:
+        """Returns the predictions, of `batches` along one axis, that are of examples; None if none is."""
+        at = np.arange(first, first + batches, dtype=np.int64)
+        counts = np.clip(self._total - self._size * at, 0, self._size)
+        if self._rows is not None:
+            counts = np.minimum(counts, self._rows.lookup(tf.constant(at)).numpy())
+        kept = (np.arange(self._size) < counts[:, None]).reshape(-1)
+        if kept.all() or not kept.any():
+            return predictions if kept.all() else None
+
+        def cut(part: Any) -> tf.Tensor:
+            if not part.shape.rank or part.shape[0] != len(kept):
+                raise ValueError(
+                    f"a prediction has the shape {part.shape} for {batches} batches of {self._size} examples, so that those"
+                    " of the padding cannot be left out: give batches that are full, and fill all executions and replicas"
+                )
+            return tf.boolean_mask(part, kept)
+
+        return tf.nest.map_structure(cut, predictions)
+
+
+def rows_of(spec: Nested) -> int | None:
+    """Returns the number of rows of a batch of this spec; None if it is unknown or there are none."""
+    leaves = [leaf for leaf in tf.nest.flatten(spec) if isinstance(leaf, tf.TensorSpec)]
+    return leaves[0].shape[0] if leaves and leaves[0].shape.rank else None
+
+
+def known_size(dataset: tf.data.Dataset) -> int | None:
+    """Returns the rows of the batches that a dataset makes; None if it is unknown. The last batch may be partial."""
+    variant = tf.data.experimental.to_variant(dataset)
+    size = int(tf.raw_ops.ComputeBatchSize(input_dataset=variant))
+    return size if size > 0 else None
+
+
+def filled(dataset: tf.data.Dataset, size: int) -> tuple[tf.data.Dataset, Examples]:
+    """Fills partial batches by repeating their last example."""
+    with tf.device("/device:CPU:0"):
+        rows = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, default_value=size)
+
+    def fill(number: tf.Tensor, *element: Any) -> Nested:
+        given = element[0] if len(element) == 1 else element
+        leaves: Sequence[Any] = tf.nest.flatten(given)
+        count = next(tf.shape(leaf, tf.int64)[0] for leaf in leaves if tf.is_tensor(leaf))
+        with tf.control_dependencies([rows.insert(number, count)]):
+            places = tf.minimum(tf.range(size, dtype=tf.int64), count - 1)
+
+        def full(leaf: Any) -> Any:
+            if not tf.is_tensor(leaf):
+                return leaf
+            return tf.ensure_shape(tf.gather(leaf, places), [size, *leaf.shape[1:]])
+
+        return tf.nest.pack_sequence_as(given, [full(leaf) for leaf in leaves])
+
+    return dataset.enumerate().map(fill, name="filled"), Examples(size, tf.int64.max, rows)
+
+
+def extended(dataset: tf.data.Dataset, batches: int, more: int) -> tf.data.Dataset:
+    """Returns the first batches of a dataset, and the last of them `more` times again."""
+    spec = dataset.element_spec
+    given = tf.nest.flatten(spec)
+    empty = tuple(tf.zeros(leaf.shape, leaf.dtype) for leaf in given if isinstance(leaf, tf.TensorSpec))
+
+    def flat(*element: Any) -> tuple[tf.Tensor, ...]:
+        return tuple(leaf for leaf in tf.nest.flatten(element) if tf.is_tensor(leaf))
+
+    def step(last: Any, marked: Any) -> tuple[Any, Any]:
+        is_real, batch = marked
+        chosen = tf.cond(is_real, lambda: batch, lambda: last)
+        return chosen, chosen
+
+    def packed(*leaves: tf.Tensor) -> Nested:
+        left = iter(leaves)
+        return tf.nest.pack_sequence_as(
+            spec, [next(left) if isinstance(leaf, tf.TensorSpec) else None for leaf in given]
+        )
+
+    real = tf.data.Dataset.zip(tf.data.Dataset.from_tensors(True).repeat(batches), dataset.take(batches).map(flat))
+    padding = tf.data.Dataset.from_tensors((False, empty)).repeat(more)
+    return real.concatenate(padding).scan(empty, step).map(packed)
+
+
+# Arrays, in the order in which Keras would take them, with less work for each batch than Keras has.
+
 Specs = tuple[tf.TensorSpec, ...]
 
 
 def made_by(maker: functions.ConcreteFunction, arguments: Sequence[tf.Tensor], spec: Nested) -> tf.data.Dataset:
-    """The dataset whose variant a function returns, which is faster than its operations by themselves."""
+    """Returns the dataset whose variant a function returns, which is faster than its operations by themselves."""
     dataset = tf.data.experimental.from_variant(maker(*arguments), spec)
     dataset._ipu_maker = maker  # Its functions live as long.
     return dataset
 
 
 def as_it_is(variant: tf.Tensor, elements: Specs) -> tf.Tensor:
-    """The dataset of a variant, without the optimizations and thread pools that delay its first batch."""
+    """Returns the dataset of a variant, without the optimizations and thread pools that delay its first batch."""
     options = tf.data.Options()
     options.experimental_optimization.apply_default_optimizations = False
     options.experimental_optimization.inject_prefetch = False
@@ -251,7 +347,7 @@ def _map(dataset: tf.Tensor, function: functions.ConcreteFunction, specs: list[t
 
 
 def _like(specs: Iterable[tf.TensorSpec]) -> dict[str, list[tf.DType] | list[tf.TensorShape]]:
-    """The arguments by which ops on datasets are told of elements."""
+    """Returns the arguments that describe elements to ops on datasets."""
     return {"output_types": [spec.dtype for spec in specs], "output_shapes": [spec.shape for spec in specs]}
 
 
@@ -268,7 +364,6 @@ def _stacked(spec: tf.TensorSpec, count: int | None = None) -> tf.TensorSpec:
 
 
 def ordered_dataset_of(batches: Nested) -> tf.data.Dataset:
-    """Makes the dataset."""
     parts = tf.nest.flatten(batches)
     elements = tuple(tf.TensorSpec(part.shape[1:], part.dtype) for part in parts)
     maker = _maker(tuple(tf.TensorSpec(part.shape, part.dtype) for part in parts), elements)
@@ -288,12 +383,12 @@ def _maker(specs: Specs, elements: Specs) -> functions.ConcreteFunction:
 
 
 def is_ours_to_shuffle(adapter: internals.ArrayDataAdapter) -> bool:
-    """Whether the batches are in random order, one that is drawn here."""
+    """Returns True if the batches are in a random order that is drawn here."""
     return internals.is_shuffled(adapter) is True and all(map(_is_dense, tf.nest.flatten(internals.arrays_of(adapter))))
 
 
 def dataset_of(adapter: internals.ArrayDataAdapter, order: int | None = None) -> tf.data.Dataset:
-    """Batches of arrays: views in order, or gathered some at a time if shuffled, in types that an IPU has.
+    """Returns batches of arrays: views in order, or gathered some at a time if shuffled, in types that an IPU has.
 
     A partial batch, which only prediction has, is filled by repeating its last example.
     """
@@ -318,7 +413,7 @@ def dataset_of(adapter: internals.ArrayDataAdapter, order: int | None = None) ->
 
 
 def _with_tuples(structure: Nested) -> Nested:
-    """The structure with tuples in the place of lists, of which a dataset would make tensors."""
+    """Returns the structure with tuples in the place of lists, of which a dataset would make tensors."""
     if isinstance(structure, dict):
         return {name: _with_tuples(part) for name, part in structure.items()}
     if type(structure) in (list, tuple):
@@ -331,7 +426,7 @@ def _is_dense(array: object) -> bool:
 
 
 def _to_device_type(array: tf.Tensor | np.ndarray) -> tf.Tensor:
-    """The array as a tensor of a type that an IPU has."""
+    """Returns the array as a tensor of a type that an IPU has."""
     wanted = device_dtype(tf.as_dtype(array.dtype))
     if isinstance(array, np.ndarray):
         return tf.constant(array.astype(wanted.as_numpy_dtype, copy=False))
@@ -339,7 +434,7 @@ def _to_device_type(array: tf.Tensor | np.ndarray) -> tf.Tensor:
 
 
 def checked_results(model: keras.Model, results: Nested) -> Nested:
-    """What a step returns, if an IPU has its types; otherwise a layer that computes in float64 is named."""
+    """Returns the results of a step, or raises an error that names a layer that computes in float64."""
     if any(tensor.dtype == tf.float64 for tensor in tf.nest.flatten(results) if tf.is_tensor(tensor)):
         layers = [one for one in internals.all_layers(model) if one is not model and one.weights]
         named = [f"layer `{one.name}` computes in it" for one in layers if one.compute_dtype == "float64"]

@@ -16,16 +16,17 @@ import tensorflow as tf
 
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu._tensorflow.variables import OwnedIterator
-from tensorflow_ipu.feeds import IPUInfeedQueue
+from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
 from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.data import elements as data_elements
-from tensorflow_ipu.keras.data import padding
 from tensorflow_ipu.keras.data.elements import Elements, device_dtype
+from tensorflow_ipu.programs.diagnostics import tracebacks
 from tensorflow_ipu.strategy.share import is_dealt, share_of
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested, TensorLike
+    from tensorflow_ipu.strategy.ipu_strategy import PreparedProgram
 
 _BITS = 40  # Of a number for an order: passes are counted on from it.
 
@@ -41,7 +42,6 @@ class Share:
         dataset: tf.data.Dataset,
         make: Callable[[int], tf.data.Dataset] | None,
     ) -> None:
-        """Takes the data."""
         self._cluster = cluster
         self._replicas = replicas
         self._make = make
@@ -55,11 +55,10 @@ class Share:
 
     @property
     def changes(self) -> bool:
-        """Whether each pass has another order."""
+        """Returns True if each pass has another order."""
         return self._order is not None
 
     def of_next_pass(self) -> tf.data.Dataset:
-        """The share, in the order of the pass that comes next."""
         dataset = self._dataset
         if self._make is not None and self._order is not None:
             dataset = self._make(self._order)
@@ -67,7 +66,7 @@ class Share:
         return share_of(dataset, self._cluster, self._replicas)
 
     def agreed(self, steps: int) -> int:
-        """How many steps each worker runs, of those that its data makes."""
+        """Returns how many steps each worker runs, of those that its data makes."""
         form = str(self._dataset.element_spec)
         own = tf.constant([[steps, zlib.crc32(form.encode())]], tf.int64)
         counts, forms = exchange.collective(self._cluster, "gather", own, "how many steps the data makes").numpy().T
@@ -90,7 +89,7 @@ class Share:
 
 
 def _agreed_order(cluster: Cluster) -> int | None:
-    """A number for the order of all workers; None where `tf.random.set_seed` says it, to all the same."""
+    """Returns a number for the order of all workers; None if `tf.random.set_seed` gave all the same seed."""
     seed = devices.global_seed()
     own = tf.constant([[seed is not None, seed or 0, secrets.randbits(_BITS)]], tf.int64)
     of_all = exchange.collective(cluster, "gather", own, "the order of the data").numpy()
@@ -101,42 +100,34 @@ def _agreed_order(cluster: Cluster) -> int | None:
 class EpochIterator:
     """One pass over the data, fed to programs. Keras takes it for an iterator."""
 
-    def __init__(
-        self,
-        elements: Elements,
-        steps: int,
-        replicas: int,
-        ordinal: int,
-        options: Mapping[str, Any],
-        yields_itself: bool,
-        is_counted: bool,
-    ) -> None:
-        """Describes the pass; nothing is read before `queue` is asked for."""
+    def __init__(self, data: FedData, elements: Elements, is_counted: bool) -> None:
+        self.elements = elements
+        self.steps = data.steps_per_execution
+        self.replicas = data.replicas
+        self.batches_done = 0  # Of all replicas.
+        # What the executions share: a queue for what the steps return, and the prepared program.
+        self.outfeed: IPUOutfeedQueue | None = None
+        self.prepared: PreparedProgram | None = None
+        self.has_failed = False
+        self.at_end = contextlib.ExitStack()  # What `close` does.
+        self._data = data
+        self._queue: IPUInfeedQueue | None = None
         # Whether the data counts how often Keras iterates over it: `shuffle` has another order each time.
         self._is_counted = is_counted
-        self.batches_done = 0  # Of all replicas.
-        self.shared: Any = None  # What the loop keeps for the executions of this pass.
-        self.at_end = contextlib.ExitStack()  # What `close` does.
-        self.replicas = replicas
-        self._yields_itself = yields_itself
-        self.elements = elements
-        self.steps = steps
-        self._ordinal = ordinal
-        self._options = options
-        self._queue: IPUInfeedQueue | None = None
 
     @property
     def queue(self) -> IPUInfeedQueue:
-        """The queue that the programs of this pass take their elements from."""
+        """Returns the queue that the programs of this pass take elements from; nothing is read before the first use."""
         if self._queue is None:
-            queue = IPUInfeedQueue(self.elements.dataset, device_ordinal=self._ordinal, **self._options)
+            queue = IPUInfeedQueue(
+                self.elements.dataset, device_ordinal=self._data.ordinal, **self._data.infeed_options
+            )
             queue.initializer  # noqa: B018
             self._queue = queue
             self.at_end.callback(lambda: queue.deleter)
         return self._queue
 
     def close(self) -> None:
-        """Stops reading the data."""
         if self._queue is None and self._is_counted:
             OwnedIterator(self.elements.dataset)
         self._queue, self._is_counted = None, False
@@ -146,8 +137,8 @@ class EpochIterator:
         return self
 
     def __next__(self) -> Nested:
-        """What Keras gets for a batch: the spec, by which it builds a model, or in prediction this, for the next execution."""
-        if self._yields_itself:
+        """Returns what Keras takes for a batch: the spec, by which it builds a model, or in prediction the pass itself."""
+        if self._data.for_prediction:
             return self
         self._is_counted = False  # Without a strategy, Keras does not iterate to build.
         return self.elements.spec
@@ -170,16 +161,15 @@ class FedData(internals.DataAdapter):
         for_prediction: bool,
         cluster: Cluster | None = None,
     ) -> None:
-        """Takes data, and its elements as `elements_of` returns them."""
-        self._adapter = adapter
-        self._ordinal = ordinal
-        self._infeed_options = dict(infeed_options)
-        self._for_prediction = for_prediction
-        self.when_taken: Callable[[], None] = lambda: None  # Called as Keras begins to iterate.
+        self.ordinal = ordinal
+        self.infeed_options = infeed_options
+        self.for_prediction = for_prediction
         self.replicas = replicas
+        self.when_taken: Callable[[], None] = lambda: None  # Called as Keras begins to iterate.
+        self._adapter = adapter
         self._passes: list[EpochIterator] = []
-        batches = adapter.num_batches
         self._share: Share | None = None
+        batches = adapter.num_batches
         everywhere = replicas * (1 if cluster is None else cluster.workers)
         if for_prediction and (cluster is None or is_dealt(elements.source)):
             _check_enough(batches, steps, steps_argument, 1)
@@ -203,47 +193,36 @@ class FedData(internals.DataAdapter):
         self.steps_per_epoch = None if steps is None else self.steps
         self._num_batches = None if batches is None else self.steps if self._share else batches // replicas
         self.steps_per_execution = _executed_at_once(steps_per_execution, self.steps)
+        # Whether one pass has the batches of all epochs.
+        of_arrays = isinstance(adapter, internals.ArrayDataAdapter)
+        self.goes_on = self._share is None and of_arrays and internals.goes_on(adapter)
 
     @property
     def spec(self) -> Nested:
-        """The structure of `tf.TensorSpec` of a batch, None where data is missing."""
+        """Returns the structure of `tf.TensorSpec` of a batch, None where data is missing."""
         return self._elements.spec
 
     @property
-    def goes_on(self) -> bool:
-        """Whether one pass has the batches of all epochs."""
-        return (
-            self._share is None
-            and isinstance(self._adapter, internals.ArrayDataAdapter)
-            and internals.goes_on(self._adapter)
-        )
-
-    @property
     def num_batches(self) -> int | None:
-        """How many batches a replica gets; None where that is not known."""
+        """Returns how many batches a replica gets; None if that is not known."""
         return self._num_batches
 
     @property
     def batch_size(self) -> int | None:
-        """How many examples a batch has, where that is known."""
         return self._adapter.batch_size
 
     @property
     def has_partial_batch(self) -> bool:
-        """False: all batches are full."""
         return False
 
     @property
     def partial_batch_size(self) -> None:
-        """None: all batches are full."""
         return
 
     def on_epoch_begin(self) -> None:
-        """Tells the data."""
         self._adapter.on_epoch_begin()
 
     def on_epoch_end(self) -> None:
-        """Tells the data."""
         self._adapter.on_epoch_end()
 
     def get_tf_dataset(self) -> FedData:
@@ -255,20 +234,11 @@ class FedData(internals.DataAdapter):
         self.close()
         if self._share is not None and self._share.changes:
             self._elements = Elements(self._share.of_next_pass())
-        started = EpochIterator(
-            self._elements,
-            self.steps_per_execution,
-            self.replicas,
-            self._ordinal,
-            self._infeed_options,
-            self._for_prediction,
-            isinstance(self._adapter, internals.TFDatasetAdapter),
-        )
+        started = EpochIterator(self, self._elements, isinstance(self._adapter, internals.TFDatasetAdapter))
         self._passes.append(started)
         return started
 
     def close(self) -> None:
-        """Stops reading the data."""
         while self._passes:
             self._passes.pop().close()
 
@@ -283,7 +253,7 @@ def adapt(
     class_weight: Mapping[int, float] | None,
     padded: bool = False,
 ) -> internals.DataAdapter:
-    """Has Keras adapt what a user gave as data. Arrays of fewer rows than a batch are one batch, unless it is `padded`."""
+    """Adapts the user's data by Keras. Arrays of fewer rows than a batch are one batch, unless `padded`."""
     if x is None or (hasattr(x, "shape") and len(x.shape) and x.shape[0] == 0):
         raise ValueError(f"Expect `x` to be a non-empty array or dataset, but it is {x!r}")
     for name, part in (("x", x), ("y", y)):
@@ -312,12 +282,12 @@ def elements_of(adapter: internals.DataAdapter, padded: bool = False) -> Element
     if not padded:
         return Elements(dataset)
     if data_elements.may_be_partial(dataset.element_spec):
-        size = adapter.batch_size or padding.known_size(dataset)
-        return Elements(dataset) if size is None else Elements(*padding.filled(dataset, size))
+        size = adapter.batch_size or data_elements.known_size(dataset)
+        return Elements(dataset) if size is None else Elements(*data_elements.filled(dataset, size))
     if adapter.has_partial_batch:
         assert isinstance(adapter, internals.ArrayDataAdapter)
         assert adapter.batch_size is not None
-        return Elements(dataset, padding.Examples(adapter.batch_size, internals.examples_of(adapter)))
+        return Elements(dataset, data_elements.Examples(adapter.batch_size, internals.examples_of(adapter)))
     return Elements(dataset)
 
 
@@ -373,18 +343,19 @@ def _filling(elements: Elements, batches: int, everywhere: int, wanted: int) -> 
     """Adds batches until all replicas have as many, and all executions as many steps; returns how many it added."""
     steps = -(-batches // everywhere)
     added = -batches % (everywhere * min(wanted, steps))
-    size = padding.rows_of(elements.spec)
+    size = data_elements.rows_of(elements.spec)
     if not added or size is None:
         return elements, 0
-    examples = (elements.examples or padding.Examples(size, batches * size)).limited(batches)
-    return Elements(padding.extended(elements.source, batches, added), examples), added
+    examples = (elements.examples or data_elements.Examples(size, batches * size)).limited(batches)
+    return Elements(data_elements.extended(elements.source, batches, added), examples), added
 
 
 def _executed_at_once(wanted: int, steps: int) -> int:
-    """How many steps an execution has, of those that the user wants."""
+    """Returns how many steps an execution has, at most as many as the user wants."""
     if wanted > steps:
         warnings.warn(
-            f"`steps_per_execution` is {wanted}, and there are {steps} steps: one execution runs them all", stacklevel=5
+            f"`steps_per_execution` is {wanted}, and there are {steps} steps: one execution runs them all",
+            stacklevel=tracebacks.stack_level(),
         )
         return steps
     if steps % wanted:
@@ -403,7 +374,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def _near(numbers: list[int], wanted: int) -> list[int]:
-    """The nearest number on each side of the wanted one."""
+    """Returns the nearest number on each side of the wanted one."""
     return [n for n in numbers if n < wanted][-1:] + [n for n in numbers if n > wanted][:1]
 
 
@@ -425,7 +396,7 @@ def taken(source: Iterable[Nested], count: int) -> Iterator[Nested]:
 
 
 def to_tensors(batch: Nested) -> Nested:
-    """A batch that the user gave by itself, in types that an IPU has. None stays None."""
+    """Returns a batch that the user passed by itself, in types that an IPU has. None stays None."""
 
     def convert(leaf: TensorLike | None) -> tf.Tensor | None:
         if leaf is None:

@@ -38,5 +38,4 @@ class AssumeEqualAcrossReplicas(keras.layers.Layer):
         return cross_replica_ops.assume_equal_across_replicas(inputs, self.inplace)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**super().get_config(), "inplace": self.inplace}

@@ -44,7 +44,6 @@ class CTCLoss(keras.layers.Layer):
         return loss(labels, data, label_length, data_length, self.blank_index)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**super().get_config(), "blank_index": self.blank_index, "from_logits": self.from_logits}
 
 
@@ -81,7 +80,6 @@ class CTCInferenceLayer(keras.layers.Layer):
         return search(data, data_length, self.beam_width, self.top_paths, self.blank_index)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**super().get_config(), **arguments_of(self, CTCInferenceLayer)}
 
 

@@ -131,11 +131,9 @@ class SerialDense(keras.layers.Layer):
         return self.activation(result)  # pyright: ignore[reportReturnType]  # Keras infers those of all backends.
 
     def compute_output_shape(self, input_shape: Shape) -> tuple[int | None, ...]:
-        """The shape of the result."""
         return (*input_shape[:-1], self.units)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**super().get_config(), **arguments_of(self, SerialDense)}
 
 
@@ -225,7 +223,6 @@ class Dense(keras.layers.Dense):
     def compute_output_spec(
         self, inputs: keras.KerasTensor | Sequence[keras.KerasTensor], **kwargs: Any
     ) -> keras.KerasTensor:
-        """The shape and the type of the result."""
         if not isinstance(inputs, (list, tuple)):
             return super().compute_output_spec(inputs, **kwargs)
         return keras.KerasTensor((*inputs[0].shape[:-1], self.units), "float16")
@@ -238,7 +235,6 @@ class Dense(keras.layers.Dense):
         return [weight for weight in (self.kernel_data, self.kernel_metadata, self.bias) if weight is not None]
 
     def save_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
-        """Puts the weights into a file that Keras writes."""
         if self.kernel_data is None:
             super().save_own_variables(store)
             return
@@ -246,7 +242,6 @@ class Dense(keras.layers.Dense):
             store[str(number)] = weight.numpy()
 
     def load_own_variables(self, store: MutableMapping[str, np.ndarray]) -> None:
-        """Takes the weights from a file that Keras reads."""
         if self.kernel_data is None:
             super().load_own_variables(store)
             return
@@ -254,7 +249,6 @@ class Dense(keras.layers.Dense):
             weight.assign(store[str(number)])
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**super().get_config(), **arguments_of(self, Dense), "kernel_format": int(self.kernel_format)}
 
 

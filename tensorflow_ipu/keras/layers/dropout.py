@@ -60,11 +60,9 @@ class Dropout(keras.layers.Layer):
         return rand_ops.dropout(inputs, self.rate, self.noise_shape, seed)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """The shape of the inputs."""
         return input_shape
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**super().get_config(), "rate": self.rate, "noise_shape": self.noise_shape, "seed": self.seed}
 
 

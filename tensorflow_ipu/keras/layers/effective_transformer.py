@@ -177,7 +177,6 @@ class EffectiveTransformer(keras.layers.Layer):
         return (count, self.output_layer_size), (count, length, self.num_attention_heads, self.attention_head_size)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**super().get_config(), **arguments_of(self, EffectiveTransformer)}
 
     def _embedding(self, name: str) -> keras.layers.Dense:

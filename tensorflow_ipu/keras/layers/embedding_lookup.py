@@ -83,13 +83,11 @@ class Embedding(keras.layers.Embedding):
     def compute_output_spec(
         self, inputs: keras.KerasTensor, inputs_are_sorted: bool = False, training: bool | None = None
     ) -> keras.KerasTensor:
-        """The shape and the type of the result."""
         del inputs_are_sorted, training
         self._check_length(inputs.shape)
         return super().compute_output_spec(inputs)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {
             **super().get_config(),
             "input_length": self.input_length,

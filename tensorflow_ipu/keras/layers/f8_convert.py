@@ -55,5 +55,4 @@ class ConvertFromF8(keras.layers.Layer):
         return f8_ops.convert_from_f8(inputs, self.compute_dtype)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return super().get_config()

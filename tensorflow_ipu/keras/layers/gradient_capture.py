@@ -43,7 +43,6 @@ class CaptureUpstreamGradients(keras.layers.Wrapper):
         return _captured(result, self.tag)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**super().get_config(), "tag": self.tag}
 
 
@@ -100,7 +99,6 @@ class CaptureActivationGradients(keras.layers.Wrapper):
         return self.layer(inputs, *args, **kwargs)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**keras.layers.Layer.get_config(self), "layer": self._plain(), "tag": self.tag}
 
     @staticmethod

@@ -84,11 +84,9 @@ class GroupNormalization(keras.layers.Layer):
         )
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """The shape of the inputs."""
         return input_shape
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {**super().get_config(), **arguments_of(self, GroupNormalization)}
 
     def _groups_of(self, shape: tf.TensorShape | Shape) -> int:
@@ -131,7 +129,6 @@ class InstanceNormalization(GroupNormalization):
         return super().call(inputs, training)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return _without(super().get_config(), "groups", "strided_channel_grouping")
 
     def _groups_of(self, shape: tf.TensorShape | Shape) -> int:
@@ -206,7 +203,6 @@ class LayerNormalization(GroupNormalization):
         return tf.ensure_shape(tf.transpose(tf.reshape(rows, tf.shape(moved)), back), inputs.shape)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         return {
             **_without(super().get_config(), "groups", "channels_axis", "strided_channel_grouping"),
             **arguments_of(self, LayerNormalization),

@@ -103,12 +103,10 @@ class Popnn(keras.layers.RNN):
         return self._of_outputs(results, self._swapped)
 
     def compute_output_shape(self, inputs_shape: Shape, initial_state_shape: Nested = None) -> Nested:
-        """The shapes of the results."""
         shapes = super().compute_output_shape(self._batch_major(inputs_shape), *_given(initial_state_shape))
         return self._of_outputs(shapes, self._batch_major)
 
     def get_config(self) -> Config:
-        """The arguments to make the layer anew."""
         own = {"partials_dtype": self.partials_dtype.name, "implementation": 2}
         return {**super().get_config(), **own, **{name: getattr(self, name) for name in _RECORDED}}
 

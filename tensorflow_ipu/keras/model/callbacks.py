@@ -29,7 +29,6 @@ class AsynchronousCallbacks(keras.callbacks.CallbackList):
         per_step: int,
         **kwargs: Any,
     ) -> None:
-        """Takes the user's callbacks."""
         if isinstance(callbacks, keras.callbacks.CallbackList):
             callbacks = callbacks.callbacks
         super().__init__(callbacks, **kwargs)
@@ -66,7 +65,6 @@ class Reader:
     """A thread that hands each element of an outfeed to a function, until it has handed on so many."""
 
     def __init__(self, outfeed: IPUOutfeedQueue, count: int, handle: Callable[[Nested], None]) -> None:
-        """Makes the thread, which `start` starts."""
         self._outfeed = outfeed
         self._left = count
         self._handle = handle
@@ -75,7 +73,6 @@ class Reader:
         self._thread = threading.Thread(target=self._read, name="ipu-keras-callbacks", daemon=True)
 
     def start(self) -> None:
-        """Starts to read."""
         self._thread.start()
 
     def _read(self) -> None:
@@ -88,7 +85,6 @@ class Reader:
             self._error = exc
 
     def join(self) -> None:
-        """Waits until all elements were handled."""
         self._thread.join()
         if self._error is not None:
             raise self._error

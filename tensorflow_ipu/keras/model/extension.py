@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import types
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,13 +17,8 @@ from tensorflow_ipu.config import _state
 from tensorflow_ipu.feeds import IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
-from tensorflow_ipu.keras.model import _file_methods
-from tensorflow_ipu.keras.model._file_methods import FileMethods
-from tensorflow_ipu.keras.model._loop_methods import LoopMethods
-from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
-from tensorflow_ipu.keras.model._report_methods import ReportMethods
-from tensorflow_ipu.keras.model.calls import Call, Calls
-from tensorflow_ipu.keras.model.loop import Loop
+from tensorflow_ipu.keras.model import files
+from tensorflow_ipu.keras.model.loop import Call, Calls, Loop
 from tensorflow_ipu.keras.optimizers.accumulated_step import capturing
 from tensorflow_ipu.keras.optimizers.wrapping import chain
 from tensorflow_ipu.keras.options.options import Options, print_text
@@ -40,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
-    """How many replicas fit into a device."""
+    """Returns how many replicas fit into a device."""
     if ipus % needed:
         raise ValueError(
             f"Current device has {ipus} IPUs attached, however the current model `{model.name}` requires a multiple of"
@@ -51,7 +45,7 @@ def fitting(ipus: int, needed: int, model: keras.Model, where: str) -> int:
 
 
 class ShardingProbe(NamedTuple):
-    """What a call of a model shows."""
+    """The IPUs and the stages that the layers of a model name in their calls."""
 
     ipus: int
     has_stages: bool
@@ -59,29 +53,16 @@ class ShardingProbe(NamedTuple):
 
 MODES = ("train", "test", "predict")
 
-_METHODS = {
-    name: method
-    for methods in (LoopMethods, OptionMethods, PipelineMethods, FileMethods, ReportMethods)
-    for name, method in vars(methods).items()
-    if isinstance(method, types.FunctionType)
-}
 
-
-def extend(model: keras.Model, strategy: IPUStrategyV1) -> None:
-    """Gives a model the methods of IPU models as attributes of the instance, so that its class stays as files name it."""
-    model.__dict__["_ipu_extension"] = Extension(model, strategy)
-    for name, method in _METHODS.items():
-        # Who overrides `fit` calls Keras's own in it, and the program comes with the function that `fit` makes.
-        if name in ("fit", "evaluate", "predict") and getattr(type(model), name) is not getattr(keras.Model, name):
-            continue
-        model.__dict__[name] = types.MethodType(method, model)
+def set_class(model: keras.Model, kind: type) -> None:
+    """Sets the type of a model, past the property `__class__` of models of the scope."""
+    vars(object)["__class__"].__set__(model, kind)
 
 
 class Extension:
     """What a model of a scope has in addition to Keras's: options, pipeline stages, and functions that run its steps."""
 
     def __init__(self, model: keras.Model, strategy: IPUStrategyV1) -> None:
-        """Extends `model`, which runs under `strategy`."""
         self.model = model
         self.strategy = strategy
         self.options = Options()
@@ -96,23 +77,24 @@ class Extension:
         self._functions = {mode: functools.partial(self._execute, mode) for mode in MODES}
 
     def __deepcopy__(self, memo: dict[int, object]) -> Extension:
-        """A copy for the copy of the model, which Keras 2 makes of one that is not built yet."""
-        made = Extension(copy.deepcopy(self.model, memo), self.strategy)
+        """Returns a copy for the copy of the model, which Keras 2 makes of one that is not built yet."""
+        model = copy.deepcopy(self.model, memo)
+        set_class(model, type(self.model))
+        made = Extension(model, self.strategy)
         made.options = copy.deepcopy(self.options, memo)
         return made
 
     @property
     def ordinal(self) -> int:
-        """The number of the IPU device."""
         return self.strategy.extended.ordinal
 
     @property
     def cluster(self) -> Cluster | None:
-        """The workers that train the model together; None for this process alone."""
+        """Returns the workers that train the model together; None for this process alone."""
         return self.strategy.extended.cluster if self.strategy.extended.workers > 1 else None
 
     def replicas_for(self, spec: Nested) -> int:
-        """How many replicas run a program of the model."""
+        """Returns how many replicas run a program of the model."""
         ipus = _state.ipus_of_device(self.ordinal)
         if not self.stages.has_graph and self._probe(spec).has_stages:
             self.stages.trace(symbols_of(spec))
@@ -149,7 +131,6 @@ class Extension:
         return self._probes[key]
 
     def _default_mapping(self, stages: int) -> list[int]:
-        """The IPU of each stage, where the user has not named them."""
         schedule = self.options.pipelining.pipeline_schedule
         if isinstance(schedule, pipelining.PhasedExecution):
             return [ipu for (ipu,) in schedule.default_mapping([1] * stages)]
@@ -157,7 +138,7 @@ class Extension:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[None]:
-        """A turn in which options or stages change, after which the programs are dropped."""
+        """Returns a turn in which options or stages change, after which the programs are dropped."""
         with self.calls.turn():
             yield
             self.reset()
@@ -177,22 +158,21 @@ class Extension:
         return Call(self.calls, method, self._version)
 
     def take_options(self, text: str, *, stages: bool = True) -> None:
-        """Sets the options, and the stages if wanted, that a file has as text."""
+        """Sets the options, and the stages if wanted, from the text of a file."""
         with self.changing():
-            self.options = _file_methods.read(self.stages if stages else None, text)
+            self.options = files.read(self.stages if stages else None, text)
 
     def print_options(self, group: str, print_fn: Callable[[str], object] | None) -> None:
-        """Prints a group of options."""
         print_text(getattr(self.options, group).text(self.model.name), print_fn)
 
     def reset_options(self, group: str, *, compiled: bool) -> None:
-        """Puts a group of options back to its defaults, and drops the programs if they were compiled by it."""
+        """Resets a group of options to its defaults, and drops the programs if they were compiled by it."""
         with self.calls.turn():
             if self.options.reset(group) and compiled:
                 self.reset()
 
     def traces(self) -> dict[str, int]:
-        """How many programs were traced since the last reset: of `"train"`, `"test"` and `"predict"`."""
+        """Returns how many programs of `"train"`, `"test"` and `"predict"` were traced since the last reset."""
         return {mode: loop.traces for mode, loop in self._loops.items()}
 
     # Data.
@@ -200,7 +180,7 @@ class Extension:
     def feed(
         self, adapter: DataAdapter, steps: int | None, argument: str, for_prediction: bool = False
     ) -> fed_data.FedData:
-        """Makes data that Keras adapted into data that the device is fed with."""
+        """Creates the data that the device is fed with from data that Keras adapted."""
         elements = fed_data.elements_of(adapter, padded=for_prediction)
         with self.calls.turn():
             steps_per_execution, replicas = self.steps_per_execution, self.replicas_for(elements.spec)
@@ -219,12 +199,11 @@ class Extension:
 
     @property
     def steps_per_execution(self) -> int:
-        """How many steps the user wants in an execution."""
         return internals.steps_at_once(self.model)
 
     @property
     def steps_per_update(self) -> int:
-        """How many steps make one update of the weights."""
+        """Returns how many steps make one update of the weights."""
         if not self.stages.is_pipelined:
             return self.options.accumulation.gradient_accumulation_steps_per_replica or 1
         steps = self.options.pipelining.gradient_accumulation_steps_per_replica
@@ -238,26 +217,25 @@ class Extension:
 
     @property
     def gathers(self) -> bool:
-        """Whether gradients of several steps make one update of the weights."""
+        """Returns True if gradients of several steps make one update of the weights."""
         return self.stages.is_pipelined or self.options.accumulation.plan is not None
 
     def accumulates(self, mode: str) -> bool:
-        """Whether programs of `"train"`, `"test"` or `"predict"` hand over results once for several steps, not of each."""
+        """Returns True if programs of `"train"`, `"test"` or `"predict"` return results once for several steps."""
         return mode != "predict" and bool(self.options.pipelining.accumulate_outfeed) and self.stages.is_pipelined
 
     def outfeed_mode(self, mode: str, each_step: bool = False) -> IPUOutfeedMode:
-        """Whether programs of `"train"`, `"test"` or `"predict"` hand over what each step returns, or the last alone."""
+        """Returns the mode of the outfeed: what each step of `"train"`, `"test"` or `"predict"` returns, or the last alone."""
         each = mode == "predict" or each_step or self.accumulates(mode)
         return IPUOutfeedMode.ALL if each else IPUOutfeedMode.LAST
 
     def outfeed(self, mode: str, each_step: bool = False) -> IPUOutfeedQueue:
-        """A queue for what such programs return."""
         options = self.options.outfeed.changed()
         return IPUOutfeedQueue(self.outfeed_mode(mode, each_step), device_ordinal=self.ordinal, **options)
 
     @contextlib.contextmanager
     def beginning(self, data: fed_data.FedData) -> Iterator[None]:
-        """A block that begins with a turn, until Keras iterates over `data`: by then it has read the steps at once."""
+        """Returns a block that begins with a turn, until Keras iterates over `data`: by then it has read the steps at once."""
         with contextlib.ExitStack() as turn:
             turn.enter_context(self.calls.turn())
             turn.enter_context(internals.taking_steps(self.model, data.steps_per_execution))
@@ -266,7 +244,7 @@ class Extension:
 
     @contextlib.contextmanager
     def with_options(self, group: str, **changes: object) -> Iterator[None]:
-        """A turn in which a group of options has other values, for programs that are made to be read alone."""
+        """Returns a turn in which a group of options has other values, for programs that are read and not run."""
         with self.calls.turn():
             before = getattr(self.options, group)
             setattr(self.options, group, replace(before, **changes))

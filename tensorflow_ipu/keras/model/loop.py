@@ -1,7 +1,9 @@
-"""Programs of Keras models: steps in a loop on the device, from a feed to an outfeed."""
+"""The executions of a Keras model: programs of steps in a loop on the device, and the turns that calls of the model take."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -9,19 +11,23 @@ import numpy as np
 import tensorflow as tf
 
 from tensorflow_ipu import programs
+from tensorflow_ipu._base.fair_lock import FairLock
 from tensorflow_ipu._tensorflow import devices
 from tensorflow_ipu.config import DeviceConnectionType, _state
 from tensorflow_ipu.feeds import IPUInfeedQueue, IPUOutfeedMode, IPUOutfeedQueue
 from tensorflow_ipu.hosts import Cluster, exchange
-from tensorflow_ipu.keras._keras import internals
-from tensorflow_ipu.keras.data import fed_data
+from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data.elements import Elements, checked_results
+from tensorflow_ipu.keras.data.fed_data import EpochIterator, taken, to_tensors
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, Reader
 from tensorflow_ipu.keras.optimizers.accumulated_step import StepAccumulation, accumulated_step
 from tensorflow_ipu.keras.pipeline.graph import PipelinedModel
+from tensorflow_ipu.ops.replica_variables import read_all, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+
+    from typing_extensions import Self
 
     from tensorflow_ipu._base.types import Nested
     from tensorflow_ipu.keras.model.extension import Extension
@@ -31,13 +37,91 @@ if TYPE_CHECKING:
 Step: TypeAlias = "Callable[[Nested], Nested]"
 
 
-class _Pass:
-    """What the executions of a pass over the data share: a queue for what the steps return, and the prepared program."""
+class Call:
+    """The state of a call of `fit` or the like: a block of `with`."""
 
-    def __init__(self, outfeed: IPUOutfeedQueue) -> None:
-        self.outfeed = outfeed
-        self.prepared: PreparedProgram | None = None
-        self.has_failed = False
+    def __init__(self, calls: Calls, method: str, version: int) -> None:
+        self._calls = calls
+        self._outer: Call | None = None  # The call whose callback made this one, on the same thread.
+        self.method = method
+        self.version = version  # Of the model's programs, as the call began.
+        self.outermost = self
+        self.callbacks: AsynchronousCallbacks | None = None
+        self.replicas = 1  # As many as the latest execution had.
+        # The variables of metrics with the values of all replicas, while another call uses them.
+        self.metrics: list[tuple[Any, list[tf.Tensor]]] = []
+        self.has_ended = False
+
+    def __enter__(self) -> Self:
+        calls = self._calls
+        self._outer = calls.current
+        if self._outer is not None:
+            self.outermost = self._outer.outermost
+        calls.under_way.add(self)
+        calls.thread.call = self
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        calls = self._calls
+        calls.thread.call = self._outer
+        calls.under_way.discard(self)
+        self.has_ended = True
+        if self._outer is None:
+            calls.release()
+
+
+class Calls:
+    """The calls of one model's methods, by any threads.
+
+    A turn is a thread's use of the model: an execution, a trace, or a change of the model. Threads get their turns in the
+    order in which they ask. Calls take turns, so that one predicts while another trains. The variables of metrics have the
+    values of one call; a call that finds those of another exchanges them.
+    """
+
+    def __init__(self, model: keras.Model) -> None:
+        self._model = model
+        self._turns = FairLock()
+        self._fits = FairLock()
+        self._measured: Call | None = None  # The call whose values the metrics have: guarded by `_turns`.
+        self.thread = threading.local()
+        self.under_way: set[Call] = set()  # Changed by one operation each, without a lock.
+
+    @property
+    def current(self) -> Call | None:
+        """Returns the innermost call of this thread."""
+        return getattr(self.thread, "call", None)
+
+    def release(self) -> None:
+        """Ends the turns of this thread, which an exception of a signal handler may have kept from their end."""
+        self._turns.release_all()
+        self._fits.release_all()
+
+    def fitting(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block that one thread at a time is in: Keras keeps the state of a `fit` in the model."""
+        return self._fits
+
+    def turn(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block that begins when it is this thread's turn, which ends with it."""
+        return self._turns
+
+    def measure(self, replicas: int = 1) -> None:
+        """Gives metrics the values of this thread's call, whose executions have so many replicas; in a turn."""
+        call = self.current and self.current.outermost
+        if call is not self._measured:
+            self._exchange_metrics(call)
+        if call is not None:
+            call.replicas = replicas
+
+    def _exchange_metrics(self, call: Call | None) -> None:
+        before = self._measured
+        if before is not None and not before.has_ended:
+            variables = internals.variables_of_metrics(self._model)
+            before.metrics = [(variable, read_all(variable, before.replicas)) for variable in variables]
+        self._measured = call
+        if call is not None:
+            for variable, values in call.metrics:
+                write_all(variable, values)
+            call.metrics = []
 
 
 class Loop:
@@ -55,7 +139,6 @@ class Loop:
         accumulation: StepAccumulation | None = None,
         pipelined: PipelinedModel | None = None,
     ) -> None:
-        """Makes programs of `step`; none is traced yet."""
         self._extension = extension
         self._mode = mode
         self._model = extension.model
@@ -76,13 +159,12 @@ class Loop:
 
     @property
     def traces(self) -> int:
-        """How many programs have been traced, each of which compiles once."""
+        """Returns how many programs have been traced, each of which compiles once."""
         return self._traces
 
     def __call__(self, source: Nested) -> Nested:
-        """Runs an execution."""
         fed = source[0] if isinstance(source, list) and source else source
-        if not isinstance(fed, fed_data.EpochIterator):
+        if not isinstance(fed, EpochIterator):
             return self._predict_singly(source) if self._mode == "predict" else self._run_singly(source)
         device = devices.of_eager_thread()
         try:
@@ -98,7 +180,7 @@ class Loop:
     def described(
         self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int
     ) -> Callable[[], None]:
-        """The program of an execution, for reading: its loop has a known count, and its queues need no initialization."""
+        """Returns the program of an execution, for reading: its loop has a known count, its queues need no initialization."""
 
         @tf.function(jit_compile=True, autograph=False)
         def program() -> None:
@@ -109,15 +191,15 @@ class Loop:
 
     # Programs.
 
-    def _run(self, fed: fed_data.EpochIterator, shared: _Pass) -> None:
+    def _run(self, fed: EpochIterator) -> None:
         """Runs steps on the device, each with the next batch; what they return goes to the outfeed. The caller has the turn."""
         if self._mode != "predict":
             self._calls.measure(fed.replicas)
-        if shared.prepared is None or not shared.prepared.is_current:
-            shared.prepared = self._prepare(fed, shared.outfeed)
-        shared.prepared.run()
+        if fed.prepared is None or not fed.prepared.is_current:
+            fed.prepared = self._prepare(fed, self._outfeed_of(fed))
+        fed.prepared.run()
 
-    def _prepare(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> PreparedProgram:
+    def _prepare(self, fed: EpochIterator, outfeed: IPUOutfeedQueue) -> PreparedProgram:
         elements, steps = fed.elements, fed.steps
         if elements.key not in self._specs:
             self._shapes.note(f"a step of the model {self._model.name}", elements.spec)
@@ -138,7 +220,7 @@ class Loop:
         return self._strategy.prepare(self._programs[key], arguments)
 
     def _is_looped(self, steps: int) -> bool:
-        """Whether steps are in a loop: one of a single step would copy all that it carries, the weights among it."""
+        """Returns True if steps are in a loop. One of a single step would copy all that it carries, such as the weights."""
         return self._pipelined is None and (steps > 1 or self._accumulation is not None)
 
     def _make(self, elements: Elements, steps: int) -> Callable[..., None]:
@@ -159,7 +241,7 @@ class Loop:
         steps: int,
         count: tf.Tensor | None,
     ) -> None:
-        """Puts steps into the program that is being traced: those of a pipeline, `count` in a loop, or one without."""
+        """Inserts steps into the program that is being traced: those of a pipeline, `count` in a loop, or one without."""
 
         def step() -> None:
             outfeed.enqueue(self._checked_step(elements.unpack(infeed._dequeue())))
@@ -191,28 +273,28 @@ class Loop:
 
     # Executions.
 
-    def _run_fed(self, fed: fed_data.EpochIterator) -> Nested:
-        shared = self._shared(fed)
+    def _run_fed(self, fed: EpochIterator) -> Nested:
+        outfeed = self._outfeed_of(fed)
         callbacks = self._calls.current.callbacks if self._calls.current else None
         try:
             if callbacks is not None:
-                return self._run_and_report(fed, shared, callbacks)
+                return self._run_and_report(fed, outfeed, callbacks)
             with self._calls.turn():
-                self._run(fed, shared)
-            element = self._zeros(fed, shared.outfeed) if self._only_compiles else shared.outfeed.dequeue()
+                self._run(fed)
+            element = self._zeros(fed, outfeed) if self._only_compiles else outfeed.dequeue()
             if self._mode == "predict":
                 return self._joined(element, fed)
-            if shared.outfeed.outfeed_mode is IPUOutfeedMode.ALL:
+            if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
                 element = _map(lambda part: part[-1], element)
             return self._logs(element, fed.replicas)
         except BaseException:
-            shared.has_failed = True  # What the outfeed holds belongs to this run.
+            fed.has_failed = True  # What the outfeed holds belongs to this run.
             raise
 
-    def _shared(self, fed: fed_data.EpochIterator) -> _Pass:
-        """Returns what the executions of a pass share; the first of them takes an outfeed, which is free after the pass."""
-        if fed.shared is not None:
-            return fed.shared
+    def _outfeed_of(self, fed: EpochIterator) -> IPUOutfeedQueue:
+        """Returns the outfeed of a pass, which the first execution takes, and which is free after the pass."""
+        if fed.outfeed is not None:
+            return fed.outfeed
         each_step = bool(self._calls.current and self._calls.current.callbacks)
         # Another queue for other shapes, which depend on the data.
         key = (fed.elements.key, self._extension.outfeed_mode(self._mode, each_step), fed.replicas)
@@ -221,23 +303,23 @@ class Loop:
             outfeed = free.pop()
         except IndexError:
             outfeed = self._extension.outfeed(self._mode, each_step)
-        shared = fed.shared = _Pass(outfeed)
+        fed.outfeed = outfeed
 
         def end() -> None:
-            fed.shared = None
-            if not shared.has_failed:
+            fed.outfeed = fed.prepared = None
+            if not fed.has_failed:
                 free.append(outfeed)
 
         fed.at_end.callback(end)
-        return shared
+        return outfeed
 
     @property
     def _only_compiles(self) -> bool:
-        """Whether the device runs nothing, and each execution returns zeros."""
+        """Returns True if the device runs nothing, and each execution returns zeros."""
         return _state.connection_type(self._extension.ordinal) is DeviceConnectionType.PRE_COMPILE
 
-    def _zeros(self, fed: fed_data.EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
-        """What an execution would have left in the outfeed, all zeros."""
+    def _zeros(self, fed: EpochIterator, outfeed: IPUOutfeedQueue) -> Nested:
+        """Returns zeros in the shapes of the outfeed's results."""
         outer = [fed.replicas] if fed.replicas > 1 else []
         if outfeed.outfeed_mode is IPUOutfeedMode.ALL:
             # Evaluation has all steps of an execution in the pipeline at once.
@@ -246,7 +328,7 @@ class Loop:
         spec = self._specs[fed.elements.key]
         return _map(lambda part: tf.zeros([*outer, *part.shape], part.dtype), spec)
 
-    def _run_and_report(self, fed: fed_data.EpochIterator, shared: _Pass, callbacks: AsynchronousCallbacks) -> Nested:
+    def _run_and_report(self, fed: EpochIterator, outfeed: IPUOutfeedQueue, callbacks: AsynchronousCallbacks) -> Nested:
         elements: list[Nested] = []
         predicts = self._mode == "predict"
 
@@ -267,16 +349,16 @@ class Loop:
 
         if self._only_compiles:
             with self._calls.turn():
-                self._run(fed, shared)
-            rows = self._zeros(fed, shared.outfeed)
+                self._run(fed)
+            rows = self._zeros(fed, outfeed)
             for step in range(fed.steps):
                 handle(_map(lambda part: part[step], rows))  # noqa: B023
         else:
-            reader = Reader(shared.outfeed, fed.steps, handle)
+            reader = Reader(outfeed, fed.steps, handle)
             try:
                 with self._calls.turn():
                     reader.start()
-                    self._run(fed, shared)
+                    self._run(fed)
                 reader.join()
             except BaseException:
                 reader.give_up()  # Without the turn, for which a callback may wait.
@@ -296,19 +378,19 @@ class Loop:
         return _map(lambda part: reduction.reduce(np.asarray(part)), element)
 
     def _named(self, element: Nested) -> Nested:
-        """The logs. A pipeline in training hands them over in a list, after the loss."""
+        """Returns the logs by name. A pipeline in training returns them in a list, after the loss."""
         if isinstance(element, list) and self._mode == "train":
             assert self._pipelined is not None
             return dict(zip(self._pipelined.log_names, element[1:], strict=True))
         return element
 
-    def _everywhere(self, fed: fed_data.EpochIterator) -> int:
-        """The replicas of all workers."""
+    def _everywhere(self, fed: EpochIterator) -> int:
+        """Returns the number of replicas of all workers."""
         cluster = self._extension.cluster
         return fed.replicas * (1 if cluster is None else cluster.workers)
 
-    def _joined(self, elements: Nested, fed: fed_data.EpochIterator) -> Nested:
-        """The predictions of all steps and replicas, in the order of the data, without those of its padding."""
+    def _joined(self, elements: Nested, fed: EpochIterator) -> Nested:
+        """Returns the predictions of all steps and replicas in the order of the data, without those of its padding."""
         cluster = self._extension.cluster
         if cluster is not None:
             elements = steps_of_all_workers(cluster, elements, fed.replicas)
@@ -325,8 +407,8 @@ class Loop:
         return joined
 
     def _batches(self, source: Nested) -> list[Nested]:
-        """The batches of an execution, of data that the device is not fed with."""
-        batches = list(map(fed_data.to_tensors, fed_data.taken(source, self._extension.steps_per_execution)))
+        """Returns the batches of an execution, of data that the device is not fed with."""
+        batches = list(map(to_tensors, taken(source, self._extension.steps_per_execution)))
         if not batches:
             raise StopIteration
         return batches
@@ -363,8 +445,8 @@ class Loop:
             )
 
 
-def _without_padding(fed: fed_data.EpochIterator, predictions: Nested, number: int, batches: int) -> Nested:
-    """Predictions of some batches, the first by its number in the execution; None if they are of padding alone."""
+def _without_padding(fed: EpochIterator, predictions: Nested, number: int, batches: int) -> Nested:
+    """Returns the predictions of batches from `number` in the execution on; None if they are of padding alone."""
     examples = fed.elements.examples
     return (
         predictions if examples is None else examples.without_padding(predictions, fed.batches_done + number, batches)
@@ -380,7 +462,7 @@ def _repeat(count: tf.Tensor, body: Callable[[], None]) -> None:
 
 
 def of_all_workers(cluster: Cluster, element: Nested, replicas: int) -> Nested:
-    """What the replicas of all workers have left in their outfeeds, one after the other along the first axis."""
+    """Returns the outfeed elements of the replicas of all workers, along the first axis."""
     parts = [np.asarray(part) for part in tf.nest.flatten(element)]
     rows = [part if replicas > 1 else part[None] for part in parts]
     gathered: list[Any] = [None] * len(rows)
@@ -399,7 +481,7 @@ def of_all_workers(cluster: Cluster, element: Nested, replicas: int) -> Nested:
 
 
 def steps_of_all_workers(cluster: Cluster, elements: Nested, replicas: int) -> Nested:
-    """The same of several steps, which are along the first axis: in the result too, and all replicas along the second."""
+    """Returns the same for several steps: the steps along the first axis, as in `elements`, all replicas along the second."""
 
     def joined(part: tf.Tensor) -> tf.Tensor:
         own = part if replicas > 1 else tf.expand_dims(part, 1)

@@ -11,21 +11,17 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import programs
-from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import keras_choice, patches
-from tensorflow_ipu.keras._keras import internals, keras
-from tensorflow_ipu.keras.model import _saved_options
-from tensorflow_ipu.keras.model._file_methods import FileMethods
-from tensorflow_ipu.keras.model._option_methods import OptionMethods, PipelineMethods
-from tensorflow_ipu.keras.model._report_methods import ReportMethods
+from tensorflow_ipu.keras._keras import keras
+from tensorflow_ipu.keras.model import files
+from tensorflow_ipu.keras.model.ipu_methods import IPUMethods
+from tensorflow_ipu.keras.model.ipu_model import IPUModel, makes_ipu_models, mix_in
 from tensorflow_ipu.ops import distributed_batch_norm, random_streams
 from tensorflow_ipu.strategy.ipu_strategy import supporting_loss_scaling
 
 if TYPE_CHECKING:
-    from typing import TypeGuard
-
-    from tensorflow_ipu.keras.pipeline.stages import Assignment
+    from tensorflow_ipu import strategy as strategies
 
 
 def look_past_ipus() -> None:
@@ -38,12 +34,12 @@ def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
     @functools.wraps(plain)
     def resolve(self: object) -> bool:
         strategy = tf.distribute.get_strategy()
-        if _extends(strategy) and not isinstance(self, sys.modules["keras"].Model):
+        if makes_ipu_models(strategy) and not isinstance(self, sys.modules["keras"].Model):
             raise ValueError(
                 f"`{type(self).__name__}` is no `keras.Model`, and the IPU trains only models: derive the class from"
                 " `keras.Model`, or make and compile the object outside of `strategy.scope()`"
             )
-        if _extends(strategy) and "_ipu_extension" not in vars(self):
+        if makes_ipu_models(strategy) and not isinstance(self, IPUModel):
             raise ValueError(
                 "the model was made outside of the scope of the strategy that it is compiled in, so its weights are not on"
                 " the IPU: make the model inside `strategy.scope()`"
@@ -69,30 +65,17 @@ def extending_models() -> Iterator[None]:
 
 
 def _extending(plain: Callable[..., None]) -> Callable[..., None]:
-    from tensorflow_ipu.keras.model.extension import extend
-
     @functools.wraps(plain)
     def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         plain(self, *args, **kwargs)
         strategy = tf.distribute.get_strategy()
-        if _extends(strategy):
-            extend(self, strategy)
+        if makes_ipu_models(strategy):
+            mix_in(self, strategy)
 
     return __init__
 
 
-def _extends(strategy: tf.distribute.Strategy) -> TypeGuard[strategies.IPUStrategyV1]:
-    """Returns True if models that are made now are extended: in a graph of TensorFlow 1, Keras trains them by sessions."""
-    extends = isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
-    return extends and tf.compat.v1.executing_eagerly_outside_functions()
-
-
-_OF_SCOPE = {
-    name
-    for methods in (FileMethods, OptionMethods, PipelineMethods, ReportMethods)
-    for name in vars(methods)
-    if not name.startswith("_")
-}
+_OF_SCOPE = {name for name in dir(IPUMethods) if not name.startswith("_")}
 
 
 def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable[[object, str], object]:
@@ -113,67 +96,9 @@ def _telling_of_scope(plain: Callable[[object, str], object] | None) -> Callable
 def follow_models(strategy: strategies.IPUStrategyV1) -> None:
     """Has models keep their options in files, and explain methods that they lack, as long as a strategy lives."""
     patches.KERAS_NAMES.apply_while(strategy, _telling_of_scope)
-    patches.KERAS_FILES.apply_while(strategy, _saved_options.keeping_options)
+    patches.KERAS_FILES.apply_while(strategy, files.keeping_options)
     if environment.uses_keras_2():
-        patches.KERAS_METRICS.apply_while(strategy, _saved_options.building_on_device)
-
-
-class _Kind(type):
-    """The type of classes whose instances are models that were made in a strategy's scope."""
-
-    _kind: Callable[[object], bool]
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        extended = "_ipu_extension" in getattr(instance, "__dict__", ())
-        return type.__instancecheck__(cls, instance) or (extended and cls._kind(instance))
-
-
-class KerasExtensionBase(metaclass=_Kind):
-    """What any Keras model is an instance of that was made in a strategy's scope."""
-
-    _kind = staticmethod(lambda model: True)  # noqa: ARG005
-
-    export_for_ipu_serving = FileMethods.export_for_ipu_serving
-
-    def get_pipeline_stage_assignment(self) -> list[Assignment]:
-        """Always raises `NotImplementedError`: the kinds of models each have their own."""
-        raise NotImplementedError("the kinds of models each have their own `get_pipeline_stage_assignment`")
-
-    def set_pipeline_stage_assignment(
-        self, pipeline_stage_assignment: list[Assignment] | list[int] | list[Assignment | int]
-    ) -> None:
-        """Always raises `NotImplementedError`: the kinds of models each have their own."""
-        raise NotImplementedError("the kinds of models each have their own `set_pipeline_stage_assignment`")
-
-    def reset_pipeline_stage_assignment(self) -> None:
-        """Always raises `NotImplementedError`: the kinds of models each have their own."""
-        raise NotImplementedError("the kinds of models each have their own `reset_pipeline_stage_assignment`")
-
-    def print_pipeline_stage_assignment_summary(
-        self, line_length: int | None = None, print_fn: Callable[[str], object] | None = None
-    ) -> None:
-        """Always raises `NotImplementedError`: the kinds of models each have their own."""
-        raise NotImplementedError("the kinds of models each have their own `print_pipeline_stage_assignment_summary`")
-
-
-class SequentialExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
-    """What a sequential model is an instance of that was made in a strategy's scope."""
-
-    _kind = staticmethod(lambda model: isinstance(model, keras.Sequential))
-
-
-class FunctionalExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
-    """What a functional model is an instance of that was made in a strategy's scope."""
-
-    _kind = staticmethod(
-        lambda model: isinstance(model, internals.Functional) and not isinstance(model, keras.Sequential)
-    )
-
-
-class ModelExtension(OptionMethods, PipelineMethods, FileMethods, ReportMethods, KerasExtensionBase):
-    """What a subclassed model is an instance of that was made in a strategy's scope."""
-
-    _kind = staticmethod(lambda model: not isinstance(model, (keras.Sequential, internals.Functional)))
+        patches.KERAS_METRICS.apply_while(strategy, files.building_on_device)
 
 
 _IMAGES = 4  # The rank of what the IPU's layer normalizes by the fused operation.

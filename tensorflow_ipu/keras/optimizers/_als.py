@@ -91,20 +91,16 @@ class setting:  # noqa: N801  (It reads as `property` does.)
     """An attribute of an optimizer that is one of its `_settings`: read, and set if the value is right."""
 
     def __init__(self, doc: str, resets: bool = False) -> None:
-        """Makes the attribute; with `resets`, another value has the optimizer begin anew."""
         self.__doc__ = doc
         self._resets = resets
 
     def __set_name__(self, owner: type, name: str) -> None:
-        """Notes of which setting it is."""
         self._name = name
 
     def __get__(self, optimizer: Any, owner: type | None = None) -> Any:
-        """The setting; the attribute itself where the class is asked."""
         return self if optimizer is None else getattr(optimizer._settings, self._name)
 
     def __set__(self, optimizer: Any, value: float) -> None:
-        """Changes the setting."""
         before = getattr(optimizer._settings, self._name)
         optimizer._settings = _checked({**vars(optimizer._settings), self._name: value})
         if self._resets and value != before:
@@ -115,7 +111,6 @@ class read_only(property):  # noqa: N801
     """A property that says so where it is set."""
 
     def __set__(self, instance: object, value: object) -> None:
-        """Refuses."""
         assert self.fget is not None
         raise ValueError(
             f"`{self.fget.__name__}` is a read-only property: it follows from the training and the settings"
@@ -331,7 +326,6 @@ class ALSOptimizer(OptimizerWrapper):
         self._adapt()
 
     def _is_due(self) -> tf.Tensor:
-        """Whether this update changes the scale."""
         frequency = int(self._settings.update_frequency)
         return tf.constant(True) if frequency == 1 else tf.convert_to_tensor(self._updates) >= frequency
 
@@ -374,7 +368,6 @@ class ALSOptimizer(OptimizerWrapper):
     )
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of."""
         return {**super().get_config(), **vars(self._settings)}
 
 
@@ -421,7 +414,6 @@ class _WithParameters(ALSOptimizer):
     _PARAMETERS: tuple[str, ...] = ("learning_rate",)
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of."""
         inner = self.inner_optimizer.get_config()
         config = super().get_config()
         del config["opt"]
@@ -429,7 +421,6 @@ class _WithParameters(ALSOptimizer):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
-        """Makes an optimizer of what `get_config` returned."""
         rate = config["learning_rate"]
         if isinstance(rate, dict):
             rate = keras.optimizers.schedules.deserialize(rate, custom_objects=custom_objects)

@@ -165,7 +165,6 @@ else:
             return self._resource_apply_dense(tf.convert_to_tensor(slices), var, apply_state)
 
         def get_config(self) -> Config:
-            """What `from_config` makes an equal optimizer of."""
             rates = ("learning_rate", "decay") if self._takes_rate else ()
             return {**super().get_config(), **{name: self._serialize_hyperparameter(name) for name in rates}}
 

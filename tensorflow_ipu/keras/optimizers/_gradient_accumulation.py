@@ -109,7 +109,6 @@ class GradientAccumulationOptimizer(OptimizerWrapper):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
-        """Makes an optimizer of what `get_config` returned."""
         dtype = config["dtype"]
         if isinstance(dtype, dict):
             dtype = keras.saving.deserialize_keras_object(dtype, custom_objects=custom_objects)
@@ -220,6 +219,5 @@ class ALSGradientAccumulationOptimizer(GradientAccumulationOptimizer):
         self._accumulate(gradients, variables, update)
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of."""
         config = super().get_config()
         return {"als_optimizer": config.pop("opt"), **config}

@@ -21,7 +21,6 @@ class Attributes:
     """The marks of one optimizer."""
 
     def __init__(self, changeable: Iterable[str], variable: Iterable[str]) -> None:
-        """Takes the names that can be marked, and those that are."""
         self.changeable = frozenset(changeable)
         self.variable: set[str] = set()
         self.values: dict[str, keras.Variable] = {}
@@ -33,7 +32,6 @@ class Attributes:
         self.mark("variable_attributes", variable, is_variable=True)
 
     def mark(self, argument: str, names: Iterable[str], is_variable: bool) -> None:
-        """Marks attributes as variable or constant."""
         for name in names:
             if name == "learning_rate":
                 if is_variable:
@@ -255,7 +253,6 @@ class IpuOptimizerBase(OptimizerBase):
         return self.add_slot(var, slot_name, initializer, dtype=dtype)
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of."""
         return {
             **super().get_config(),
             "optimizer_compute_precisions": [kind.name for kind in self.optimizer_compute_precisions],
@@ -269,12 +266,10 @@ class StateTypes:
     """The types of slots that a constructor was given by the name of each slot, None for that of each variable."""
 
     def __init__(self, **dtypes: tuple[str, DTypeLike | None]) -> None:
-        """Takes the argument and its value for each slot."""
         self._arguments = {slot: argument for slot, (argument, _) in dtypes.items()}
         self._types = {slot: slot_type(*given) for slot, given in dtypes.items()}
 
     def of(self, slot_name: str) -> tf.DType | None:
-        """The type of a slot."""
         return self._types.get(slot_name)
 
     def config(self) -> dict[str, str | None]:

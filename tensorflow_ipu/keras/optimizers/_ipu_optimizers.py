@@ -64,7 +64,6 @@ class AdamIpuOptimizer(IpuOptimizerBase, internals.optimizers.Adam):  # pyright:
         return ("m", "v", "vhat") if self.amsgrad else ("m", "v")
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
-        """Updates one variable; see the class of Keras."""
         kind = self.optimizer_compute_precisions[0]
         rate, grad = tf.cast(learning_rate, kind), dense(gradient, kind)
         m, v = self.get_slot(variable, "m"), self.get_slot(variable, "v")
@@ -83,7 +82,6 @@ class AdamIpuOptimizer(IpuOptimizerBase, internals.optimizers.Adam):  # pyright:
         self.assign(variable, tf.cast(variable, kind) - rate * first / (tf.sqrt(second) + self.hyper("epsilon", kind)))
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of."""
         return {**super().get_config(), **self._slot_types.config(), "debiasing": self.debiasing}
 
 
@@ -161,7 +159,6 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
         return ("m", "v")
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
-        """Updates one variable."""
         kind, last = self.optimizer_compute_precisions
         step = tf.cast(self._step(dense(gradient, kind), variable, kind), last)
         value = tf.cast(variable, last)
@@ -196,7 +193,6 @@ class LAMBIpuOptimizer(IpuOptimizerBase):
         return self._serialize_hyperparameter(name) if name in self._hyper else getattr(self, name)
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of."""
         own = ("beta_1", "beta_2", "epsilon", "weight_decay_rate", "debiasing", "weight_norm_clip")
         return {
             **super().get_config(),
@@ -253,7 +249,6 @@ class SGDIpuOptimizer(IpuOptimizerBase, internals.optimizers.SGD):
         return ("momentum",) if self.uses("momentum") else ()
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
-        """Updates one variable; see the class of Keras."""
         kind = self.optimizer_compute_precisions[0]
         step = -tf.cast(learning_rate, kind) * dense(gradient, kind)
         if self.uses("momentum"):
@@ -269,7 +264,6 @@ class SGDIpuOptimizer(IpuOptimizerBase, internals.optimizers.SGD):
         self.assign(variable, tf.cast(variable, kind) + step)
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of."""
         return {**super().get_config(), **self._slot_types.config(), "velocity_scaling": self.velocity_scaling}
 
 
@@ -320,7 +314,6 @@ class RMSpropIpuOptimizer(IpuOptimizerBase, internals.optimizers.RMSprop):  # py
         return (slot for slot, is_used in slots.items() if is_used)
 
     def update_step(self, gradient: Gradient, variable: Variable, learning_rate: tf.Tensor) -> None:
-        """Updates one variable; see the class of Keras."""
         kind = self.optimizer_compute_precisions[0]
         grad = dense(gradient, kind)
         velocity = self._moved(variable, "velocity", grad * grad)
@@ -344,5 +337,4 @@ class RMSpropIpuOptimizer(IpuOptimizerBase, internals.optimizers.RMSprop):  # py
         return moved
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of."""
         return {**super().get_config(), **self._slot_types.config()}

@@ -100,12 +100,10 @@ class OptimizerWrapper(WrapperBase):
         self.inner_optimizer.learning_rate = value
 
     def get_config(self) -> Config:
-        """What `from_config` makes an equal optimizer of."""
         return {"opt": keras.saving.serialize_keras_object(self.inner_optimizer), "name": self.name}
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
-        """Makes an optimizer of what `get_config` returned."""
         arguments = dict(config)
         key = "opt" if "opt" in arguments else "als_optimizer"
         saved = arguments[key]
@@ -174,7 +172,6 @@ class MapGradientOptimizer(OptimizerWrapper):
 
     @classmethod
     def from_config(cls, config: Config, custom_objects: Mapping[str, object] | None = None) -> Self:
-        """Makes an optimizer of what `get_config` returned."""
         serialized = config["gradient_mapping_function"]
         function = keras.saving.deserialize_keras_object(serialized, custom_objects=custom_objects)
         return super().from_config({**config, "gradient_mapping_function": function}, custom_objects)

@@ -69,7 +69,6 @@ class OptionGroup:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """The names of the options, in the order in which they are shown."""
         return *cls.explicit, *(each.name for each in fields(cls) if each.name not in cls.explicit)
 
     @classmethod
@@ -145,7 +144,6 @@ class OutfeedOptions(OptionGroup):
     optimise_latency: bool = False
 
     def checked(self, faults: Faults) -> Self:
-        """The group itself, since a queue checks its arguments."""
         del faults
         IPUOutfeedQueue(device_ordinal=0, **vars(self))
         return self
@@ -184,7 +182,6 @@ class ReplicationOptions(OptionGroup):
     replicated_metric_reduction_method: ReplicatedMetricReductionMethod = ReplicatedMetricReductionMethod.NONE
 
     def checked(self, faults: Faults) -> Self:
-        """The group with its method parsed."""
         del faults
         return type(self)(ReplicatedMetricReductionMethod.parse(self.replicated_metric_reduction_method))
 
@@ -303,7 +300,6 @@ class GradientAccumulationOptions(UpdateOptions):
         return StepAccumulation(steps, self.gradient_accumulation_reduction_method, self.dtype)
 
     def checked(self, faults: Faults) -> Self:
-        """See the class above."""
         if self.use_v2_gradient_accumulation_optimizer is True and self.gradient_accumulation_steps_per_replica is None:
             faults.add(
                 ValueError,
@@ -339,7 +335,6 @@ class Options:
         self._reduce_by(group.gradient_accumulation_reduction_method, _OTHER[name])
 
     def reset(self, name: str) -> bool:
-        """Puts a group back to its defaults."""
         before = replace(self)
         setattr(self, name, type(getattr(self, name))())
         other = _OTHER.get(name)

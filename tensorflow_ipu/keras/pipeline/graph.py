@@ -19,13 +19,14 @@ from tensorflow_ipu.keras.pipeline.places import (
     Place,
     assignment_of,
     calls_of,
+    leaves,
     named_stage,
     nodes_of,
     read_assignment,
     restore_stages,
     too_late,
 )
-from tensorflow_ipu.keras.pipeline.stages import NODE_STAGE, ever_entered
+from tensorflow_ipu.keras.pipeline.stages import NODE_STAGE, is_any_assigned, note_assignment
 from tensorflow_ipu.pipelining.schedule.enums import Results
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ class StageAssignment:
     """Which stage each call of a layer of one model is in."""
 
     def __init__(self, model: keras.Model, strategy: IPUStrategyV1) -> None:
-        """Takes a model and its strategy; nothing is assigned but by `PipelineStage` scopes."""
         self._model = model
         self._strategy = strategy
         self._traced: internals.Functional | None = None
@@ -52,17 +52,17 @@ class StageAssignment:
 
     @property
     def is_sequential(self) -> bool:
-        """Whether layers, and not their calls, are assigned."""
+        """Returns True if layers, and not their calls, are assigned."""
         return isinstance(self._model, keras.Sequential)
 
     @property
     def is_subclassed(self) -> bool:
-        """Whether a trace of the model's `call`, and not the model, says what its layers are."""
+        """Returns True if the layers are known by a trace of the model's `call`, and not by the model."""
         return not self.is_sequential and not isinstance(self._model, internals.Functional)
 
     @property
     def has_graph(self) -> bool:
-        """Whether it is known what the model's layers are."""
+        """Returns True if the model's layers are known."""
         return not self.is_subclassed or self._traced is not None
 
     @property
@@ -80,24 +80,23 @@ class StageAssignment:
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether any layer is in a stage."""
+        """Returns True if any layer is in a stage."""
         if self._stages or not self.has_graph:
             return bool(self._stages)
-        # Where nobody has named a stage, nested models are not called with symbols to find their layers.
-        places = self._places(self.graph, self.graph, ever_entered())
-        return any(leaf.stage is not None for leaf in _leaves(places))
+        # The layers are not looked for, which calls nested models with symbols, where nobody has named a stage.
+        return is_any_assigned() and any(leaf.stage is not None for leaf in leaves(self.places))
 
     @property
     def places(self) -> list[Place]:
         """The layers, or their calls, in the order in which they run, with those of nested models in them."""
-        return self._places(self.graph, self.graph, True)
+        return self._places(self.graph, self.graph)
 
     def get(self) -> list[Assignment]:
-        """An assignment for each layer, or call of one, in the order in which they run."""
+        """Returns an assignment for each layer, or call of one, in the order in which they run."""
         return [assignment_of(place, self.is_subclassed) for place in self.places]
 
     def set(self, assignment: object) -> None:
-        """Assigns stages; see `set_pipeline_stage_assignment`."""
+        note_assignment()
         before, self._stages = self._stages, read_assignment(self.graph, self.places, assignment, self.is_subclassed)
         try:
             if self.is_sequential:
@@ -109,20 +108,19 @@ class StageAssignment:
 
     @contextlib.contextmanager
     def staged(self, stages: Sequence[int]) -> Iterator[None]:
-        """A block in which the layers, or their calls, those of nested models among them, are in these stages."""
+        """Returns a block in which the layers, or their calls, also those of nested models, are in these stages."""
         before = self._stages
-        self._stages = {leaf.key: stage for leaf, stage in zip(_leaves(self.places), stages, strict=True)}
+        self._stages = {leaf.key: stage for leaf, stage in zip(leaves(self.places), stages, strict=True)}
         try:
             yield
         finally:
             self._stages = before
 
     def leaf_names(self) -> list[str]:
-        """The names of the layers in the order in which they run, those of nested models in their place."""
-        return [leaf.layer.name for leaf in _leaves(self.places)]
+        """Returns the names of the layers in the order in which they run, those of nested models in their place."""
+        return [leaf.layer.name for leaf in leaves(self.places)]
 
     def reset(self) -> None:
-        """Takes all layers out of their stages."""
         self._stages.clear()
         for place in self.places if self.has_graph else ():
             _clear(place)
@@ -135,23 +133,23 @@ class StageAssignment:
         """Assigns the stages that `named` returned for an equal model."""
         stages: dict[Key, int] = {}
         restore_stages(self.places, named, stages)
+        note_assignment()
         self._stages = stages
 
     def check(self) -> int:
         """Checks that the stages make a pipeline."""
         places = self.places
-        leaves = _leaves(places)
-        without = [leaf.layer for leaf in leaves if leaf.stage is None]
+        found = leaves(places)
+        without = [leaf.layer for leaf in found if leaf.stage is None]
         if without:
-            models = [layer for layer in without if "_ipu_extension" in vars(layer)]
-            uncut = [(layer.name, vars(layer)["_ipu_extension"].stages.uncut) for layer in models]
+            nested = [(layer.name, _own_stages(layer)) for layer in without]
             raise ValueError(
                 f"All layers of a pipelined model must have an associated pipeline stage: in model `{self._model.name}`,"
                 f" {', '.join(f'`{layer.name}`' for layer in without)} have none. Call them in a `PipelineStage` scope, or"
                 " use `set_pipeline_stage_assignment`"
-                + "".join(f". `{name}` counts as one layer: {why}" for name, why in uncut if why)
+                + "".join(f". `{name}` counts as one layer: {own.uncut}" for name, own in nested if own and own.uncut)
             )
-        stages = [leaf.stage for leaf in leaves if leaf.stage is not None]
+        stages = [leaf.stage for leaf in found if leaf.stage is not None]
         empty = sorted(set(range(max(stages) + 1)) - set(stages))
         if empty:
             raise RuntimeError(
@@ -169,7 +167,6 @@ class StageAssignment:
         self,
         around: keras.Operation,
         model: keras.Model,
-        traces: bool,
         path: Key = (),
         called_in: int | None = None,
         outer: Sequence[tuple[int, Mapping[Key, int]]] = (),
@@ -197,24 +194,24 @@ class StageAssignment:
                     stage = max((one for one in taken if one is not None), default=None)
                 made.update((id(symbol), stage) for symbol in node.outputs)
             scope = called_in if called_in is not None else getattr(node, NODE_STAGE, None)
-            graph = _inner(layer, node, traces=traces) if _hands_on_inputs_alone(node) else None
-            children = None if graph is None else self._places(layer, graph, traces, key, scope, assigned)
+            graph = _inner(layer, node) if _hands_on_inputs_alone(node) else None
+            children = None if graph is None else self._places(layer, graph, key, scope, assigned)
             places.append(Place(key, layer, node, stage, children, graph))
         return places
 
     def _own(self, model: keras.Operation) -> dict[Key, int]:
-        if model is self._model or model is self._traced:
-            return self._stages
-        extension = vars(model).get("_ipu_extension")
-        return extension.stages._stages if extension else {}
+        own = self if model is self._model or model is self._traced else _own_stages(model)
+        return own._stages if own else {}
 
 
-def _leaves(places: list[Place]) -> list[Place]:
-    return [leaf for place in places for leaf in place.leaves()]
+def _own_stages(layer: keras.Operation) -> StageAssignment | None:
+    """Returns the stages of a model of the scope; None for other layers."""
+    extension = vars(layer).get("_ipu_extension")
+    return None if extension is None else extension.stages
 
 
 def _hands_on_inputs_alone(node: Node | None) -> bool:
-    """Whether a call of a model has no arguments that its layers, one by one, would not get: masks and the like."""
+    """Returns False if a call of a model has arguments that its layers, one by one, would not get, such as masks."""
     if node is None:
         return True
     further = tf.nest.flatten(node.arguments.kwargs)
@@ -226,23 +223,22 @@ def _listed(stages: Mapping[Key, int], key: Key) -> int | None:
     return next((stages[key[:end]] for end in range(len(key), 0, -1) if key[:end] in stages), None)
 
 
-def _inner(layer: keras.Operation, node: Node | None, *, traces: bool) -> keras.Model | None:
+def _inner(layer: keras.Operation, node: Node | None) -> keras.Model | None:
     """The model that a call of a layer expands to: the layer itself, or what its `call` was traced to."""
     kind = keras.Sequential if isinstance(layer, keras.Sequential) else internals.Functional
     if isinstance(layer, kind):
         return layer if type(layer).call is kind.call else None
     if not isinstance(layer, keras.Model):
         return None
-    extension = vars(layer).get("_ipu_extension")
+    stages = _own_stages(layer)
     # Weights of its own have their regularizers at its own call.
-    if extension is None or internals.has_own_weights(layer):
+    if stages is None or internals.has_own_weights(layer):
         return None
-    stages: StageAssignment = extension.stages
     if node is None and not layer.built:
         return None
     try:
         symbols = places.symbols_of_built(layer) if node is None else node.arguments.args[0]
-        if traces and not stages.has_graph and not stages.uncut:
+        if not stages.has_graph and not stages.uncut:
             stages.trace(symbols)
     except (RuntimeError, NotImplementedError) as exc:
         stages.uncut = str(exc)  # No fault yet: it may be in one stage.
@@ -277,9 +273,9 @@ def _clear(place: Place) -> None:
         if hasattr(place.node, NODE_STAGE):
             delattr(place.node, NODE_STAGE)
         vars(place.layer).pop(NODE_STAGE, None)
-    extension = vars(place.layer).get("_ipu_extension")
-    if place.children is not None and extension:
-        extension.stages._stages.clear()
+    own = _own_stages(place.layer)
+    if place.children is not None and own:
+        own._stages.clear()
     for child in place.children or ():
         _clear(child)
 
@@ -297,7 +293,6 @@ class PipelinedModel:
         accumulate_outfeed: bool,
         options: PipeliningOptions,
     ) -> None:
-        """Plans a pipeline."""
         self._model = model
         self._mode = mode
         self._micro_batches = micro_batches
@@ -309,7 +304,6 @@ class PipelinedModel:
         self.log_names: list[str] = []  # Of what the programs return in training, after the loss.
 
     def run(self, elements: Elements, infeed: IPUInfeedQueue, outfeed: IPUOutfeedQueue, steps: int) -> None:
-        """Puts the pipeline into the program that is being traced."""
         trace = _Trace(self._model, self._graph, self._flow, self._mode, elements)
         count = self._micro_batches or steps
         trains = self._mode == "train"
@@ -360,7 +354,7 @@ class _Trace:
         self.log_names: list[str] = []
 
     def stage(self, number: int, stages: int) -> Callable[..., Nested]:
-        """The function of a stage."""
+        """Returns the function of a stage."""
 
         def run(*tensors: tf.Tensor) -> Nested:
             values, targets = self._begin(tensors) if number == 0 else self._continue(tensors)

@@ -53,6 +53,11 @@ class Place:
             yield from child.leaves()
 
 
+def leaves(places: list[Place]) -> list[Place]:
+    """Returns the places, with those in a nested model in its place."""
+    return [leaf for place in places for leaf in place.leaves()]
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """A call of a layer in a program."""

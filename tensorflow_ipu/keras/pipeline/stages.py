@@ -24,7 +24,7 @@ Assignment: TypeAlias = "_Assignment | _NestedAssignment"
 NODE_STAGE = "_ipu_pipeline_stage"
 
 _thread = threading.local()
-_ever_entered = False
+_is_any_assigned = False
 
 
 class PipelineStage:
@@ -50,7 +50,6 @@ class PipelineStage:
           ValueError: The stage is no number from 0.
           RuntimeError: This is outside of an `IPUStrategy`'s scope, or in another stage's.
         """
-        global _ever_entered  # noqa: PLW0603
         if not is_int(self._stage) or self._stage < 0:
             raise ValueError(f"{self._stage!r} is not a valid pipeline stage: stages are numbered from 0")
         if self._stage >= environment.MOST_IPUS:
@@ -68,7 +67,7 @@ class PipelineStage:
         _thread.noting.enter_context(patches.KERAS_LAYERS.applied(_noting_layer))
         _thread.stage = self._stage
         _thread.entered = entered() + 1
-        _ever_entered = True
+        note_assignment()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -87,9 +86,15 @@ def entered() -> int:
     return getattr(_thread, "entered", 0)
 
 
-def ever_entered() -> bool:
-    """Whether any thread has entered a scope so far: else no layer and no call has a stage by one."""
-    return _ever_entered
+def note_assignment() -> None:
+    """Notes that a layer or a call may be in a stage, by a scope or by a list."""
+    global _is_any_assigned  # noqa: PLW0603
+    _is_any_assigned = True
+
+
+def is_any_assigned() -> bool:
+    """Returns False if no layer and no call of this process can be in a stage."""
+    return _is_any_assigned
 
 
 def _noting(plain: Callable[..., None]) -> Callable[..., None]:

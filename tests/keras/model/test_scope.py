@@ -1,8 +1,12 @@
 """Which models a scope changes, and which it leaves alone."""
 
+import abc
 import ast
+import copy
 import inspect
+import pickle
 import threading
+from typing import Any
 
 import keras
 import numpy as np
@@ -132,7 +136,8 @@ def test_models_made_outside_behave_as_ever_and_exported_ones_are_served_without
 
 def test_models_keep_their_class_and_signatures_and_are_instances_of_what_extends_them(make_model, scoped):
     plain, model = make_model(), scoped(make_model)
-    assert type(model) is type(plain) is keras.Sequential
+    assert model.__class__ is type(plain) is keras.Sequential
+    assert repr(type(model)) == repr(keras.Sequential)
     for name in ("compile", "fit", "evaluate", "predict"):
         assert inspect.signature(getattr(model, name)) == inspect.signature(getattr(plain, name))
     inputs = keras.Input([6])
@@ -190,6 +195,87 @@ def test_models_that_come_of_others_are_extended_too(scoped, features, tmp_path)
     models = scoped(make)
     assert all(is_extended(model) for model in models)
     assert {type(model) for model in models} == {type(models[0])}
+
+
+@keras.saving.register_keras_serializable("tests", "Registered")
+class Registered(keras.Model):
+    def __init__(self, units=3, **kwargs):
+        super().__init__(**kwargs)
+        self.dense = layers.Dense(units)
+        self.fits = 0
+
+    def call(self, x):
+        return self.dense(x)
+
+    def fit(self, *args, **kwargs):
+        self.fits += 1
+        return super().fit(*args, **kwargs)
+
+
+def registered():
+    model = Registered(units=3)
+    model(np.zeros([12, 6], np.float32))
+    return model
+
+
+def functional():
+    inputs = keras.Input([6])
+    return keras.Model(inputs, layers.Dense(3)(inputs))
+
+
+@pytest.mark.parametrize(
+    "make", [registered, functional, lambda: keras.Sequential([keras.Input([6]), layers.Dense(3)])]
+)
+def test_a_model_is_copied_and_made_again_as_a_plain_one_is(make, scoped, features, tmp_path):
+    plain, model = make(), scoped(make)
+    assert scoped(make).__class__ is model.__class__ is type(plain)
+    assert type(scoped(make)) is type(model)
+    described: Any = keras.saving.serialize_keras_object(plain)
+    saved: Any = keras.saving.serialize_keras_object(model)
+    for name in ("module", "class_name", "registered_name"):
+        assert saved[name] == described[name]
+    model.save(tmp_path / "model.keras")
+    inside: Any = None
+    ways: Any = (
+        lambda: copy.deepcopy(model),
+        lambda: pickle.loads(pickle.dumps(model)),
+        lambda: keras.models.load_model(tmp_path / "model.keras"),
+        lambda: keras.models.clone_model(model),
+        lambda: model.from_config(model.get_config()),
+        lambda: model.__class__.from_config(model.get_config()),
+        lambda: type(model).from_config(model.get_config()),
+    )
+    for at, way in enumerate(ways):
+        outside, inside = way(), scoped(way)
+        assert [type(copied) for copied in (outside, inside)] == [type(plain), type(model)]
+        assert inside._ipu_extension.model is inside
+        assert inside.get_config() == outside.get_config() or make is functional  # With names that Keras counts.
+        if at < 3:
+            np.testing.assert_array_equal(inside.predict(features, verbose=0), model.predict(features, verbose=0))
+    if make is registered:
+        assert saved["registered_name"] == "tests>Registered"
+        inside.compile("sgd", "mse")
+        inside.fit(features, features[:, :3], batch_size=12, verbose=0)
+        assert inside.fits == 1
+
+
+def test_a_class_that_checks_its_subclasses_does_not_see_those_of_the_scope(scoped):
+    kinds = []
+
+    class Base(keras.Model, metaclass=abc.ABCMeta):
+        __slots__ = ("kind",)
+
+        def __init_subclass__(cls, kind, **kwargs):
+            super().__init_subclass__(**kwargs)
+            kinds.append((cls, kind))
+
+    class Own(Base, kind="own"):
+        pass
+
+    model = scoped(Own)
+    assert is_extended(model)
+    assert isinstance(model, Base)
+    assert kinds == [(Own, "own")]
 
 
 def test_weights_go_to_plain_keras_and_back(features, labels, make_model, scoped, tmp_path, assert_same):

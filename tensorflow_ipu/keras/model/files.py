@@ -1,30 +1,34 @@
-"""What models that were made in a strategy's scope add to files, and the one that they are served from."""
+"""Files of models that are made in a strategy's scope: their options and stages, and the SavedModel that is served."""
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import functools
 import json
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import tensorflow as tf
 
 from tensorflow_ipu import pipelining
-from tensorflow_ipu._base import files
 from tensorflow_ipu._base.checks import Faults, is_int, note_bool
-from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras._keras import internals
 from tensorflow_ipu.keras.options.options import OptionGroup, Options, ReplicatedMetricReductionMethod
 from tensorflow_ipu.keras.pipeline.graph import StageAssignment
 from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 from tensorflow_ipu.pipelining import PipelineStageOptions
-from tensorflow_ipu.serving import serving_steps
+from tensorflow_ipu.programs.diagnostics import tracebacks
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import h5py
+
     from tensorflow_ipu._base.types import Nested
-    from tensorflow_ipu._tensorflow import functions
+    from tensorflow_ipu.keras._keras import keras
     from tensorflow_ipu.keras.model.extension import Extension
 
 FILE = "ipu_options.json"
@@ -142,7 +146,8 @@ def _decode(name: str, value: object) -> Any:
         raise ValueError(f"`{name}` is `{value!r}`, which stands for no value of an option") from exc
 
 
-def _called(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
+def called_flat(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
+    """Calls a model with its flat inputs."""
     structure = internals.input_structure(model)
     if structure is not None:
         return model(tf.nest.pack_sequence_as(structure, list(values)), training=False)
@@ -150,7 +155,7 @@ def _called(model: keras.Model, values: Sequence[tf.Tensor]) -> Nested:
     return model(arguments, training=False) if internals.takes_training(model) else model(arguments)
 
 
-def _input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSpec]:
+def input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSpec]:
     """The specs of the model's flat inputs, with static shapes."""
     if batch_size is not None and (not is_int(batch_size) or batch_size < 1):
         raise ValueError(f"`batch_size` must be a positive integer, but is {batch_size!r}")
@@ -180,82 +185,117 @@ def _input_specs(model: keras.Model, batch_size: int | None) -> list[tf.TensorSp
     return found
 
 
-class FileMethods:
-    """The methods that models get in addition to Keras's own, for files."""
+# SavedModels and HDF5 files, for which Keras has no hooks.
 
-    _ipu_extension: Extension
+_WITHOUT_STAGES = (
+    "the model is loaded without its pipeline stages ({reason}). Pass its class to `load_model` in `custom_objects`"
+)
 
-    def save_assets(self, dir_path: str) -> None:
-        """Writes the model's options and pipeline stages to its file; Keras calls it."""
-        _call_own(self, "save_assets", dir_path)
-        text = written(self._ipu_extension.options, self._ipu_extension.stages)
-        if text:
-            files.write(Path(dir_path, FILE), text)
-
-    def load_assets(self, dir_path: str | None) -> None:
-        """Reads the model's options and pipeline stages from its file; Keras calls it."""
-        _call_own(self, "load_assets", dir_path)
-        path = Path(dir_path or "", FILE)
-        self._ipu_extension.take_options(path.read_text() if dir_path and path.is_file() else "")
-
-    def export_for_ipu_serving(
-        self,
-        export_dir: str | os.PathLike[str],
-        batch_size: int | None = None,
-        output_names: str | list[str] | None = None,
-        preprocessing_step: Callable[..., Nested] | None = None,
-        preprocessing_step_signature: Sequence[tf.TensorSpec] | None = None,
-        postprocessing_step: Callable[..., Nested] | None = None,
-        postprocessing_step_signature: Sequence[tf.TensorSpec] | None = None,
-        purge_export_dir: bool = False,
-    ) -> functions.Function:
-        """Exports the model as a SavedModel for TensorFlow Serving on a CPU, and returns the function that is served.
-
-        Args:
-          export_dir: An empty folder, or one to be made.
-          batch_size: How many examples a request has; needed where the model's inputs leave it open.
-          output_names: The names of the outputs; `output_0` and so on if omitted.
-          preprocessing_step: A function from the request's tensors to the model's inputs.
-          preprocessing_step_signature: The `tf.TensorSpec` of its inputs; needed where it is no `tf.function` with a signature.
-          postprocessing_step: A function from the model's outputs to those of the request.
-          postprocessing_step_signature: The `tf.TensorSpec` of its inputs, to be checked.
-          purge_export_dir: Whether to delete what `export_dir` has.
-
-        Raises:
-          RuntimeError: The model has not said what its inputs are.
-          ValueError: A shape is not known, `export_dir` is not empty, or steps, outputs and names do not fit together.
-          TypeError: A signature or name is of a wrong kind.
-        """
-        model = self._ipu_extension.model
-        names = serving_steps.names(output_names)
-        inputs = _input_specs(model, batch_size)
-        takes = (
-            inputs
-            if preprocessing_step is None
-            else serving_steps.signature("preprocessing_step", preprocessing_step, preprocessing_step_signature)
-        )
-        if postprocessing_step is not None and postprocessing_step_signature is not None:
-            serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
-
-        def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
-            values: Nested = arguments
-            if preprocessing_step is not None:
-                values = serving_steps.checked("`preprocessing_step`", preprocessing_step(*values), inputs)
-            results = serving_steps.checked("the model", _called(model, values), postprocessing_step_signature)
-            if postprocessing_step is not None:
-                results = serving_steps.checked("`postprocessing_step`", postprocessing_step(*results), None)
-            return serving_steps.named(results, names)
-
-        folder = serving_steps.prepared_folder(export_dir, purge_export_dir)
-        archive: Any = keras.export.ExportArchive()
-        archive.track(model)
-        # Traced outside of any scope, so that the graph names no IPU.
-        served = archive.add_endpoint("serve", serve, input_signature=takes) or archive.serve  # Keras 2 returns none.
-        internals.write_archive(archive, folder)
-        return served
+# What Keras saves a model to: a path; an HDF5 file, or one that h5py reads, that is open.
+_File: TypeAlias = "str | os.PathLike[str] | h5py.File | tf.io.gfile.GFile"
 
 
-def _call_own(model: object, name: str, dir_path: str | None) -> None:
-    own = getattr(type(model), name, None)
-    if own is not None:
-        own(model, dir_path)
+def _extra_assets(filepath: _File) -> str:
+    """Returns the folder of a SavedModel that TensorFlow leaves to others."""
+    return os.path.join(str(filepath), "assets.extra")
+
+
+def keeping_options(plain: Callable[..., object]) -> Callable[..., object]:
+    """A function of Keras that saves or loads a model in such a format, and handles its options too."""
+    in_hdf5 = "hdf5" in plain.__name__
+
+    @functools.wraps(plain)
+    def save(model: object, filepath: _File, *args: Nested, **kwargs: Nested) -> object:
+        before = _version(filepath)
+        result = plain(model, filepath, *args, **kwargs)
+        if before is None or before != _version(filepath):  # The user may keep an earlier file.
+            extension = _extension_of(model)
+            text = "" if extension is None else written(extension.options, extension.stages)
+            if in_hdf5:
+                _write_to_hdf5(filepath, text)
+            else:
+                write_options(_extra_assets(filepath), text)
+        return result
+
+    @functools.wraps(plain)
+    def load(filepath: _File, *args: Nested, **kwargs: Nested) -> object:
+        model = plain(filepath, *args, **kwargs)
+        extension = _extension_of(model)
+        if extension is not None:
+            text = _read_from_hdf5(filepath) if in_hdf5 else read_options(_extra_assets(filepath))
+            try:
+                extension.take_options(text)
+            except ValueError as exc:
+                if not extension.stages.is_subclassed:
+                    raise
+                # Without its class, Keras makes a model of a SavedModel whose `call` is one function.
+                warnings.warn(_WITHOUT_STAGES.format(reason=exc.__cause__), stacklevel=tracebacks.stack_level())
+                extension.take_options(text, stages=False)
+        return model
+
+    return load if plain.__name__.startswith("load") else save
+
+
+def building_on_device(plain: Callable[[keras.Model], None]) -> Callable[[keras.Model], None]:
+    """The function of Keras 2 that makes the losses and metrics of a model that is saved, on any thread."""
+
+    @functools.wraps(plain)
+    def build(model: keras.Model) -> None:
+        extension = _extension_of(model)
+        if extension is None:
+            plain(model)
+            return
+        with extension.strategy.scope(), extension.calls.turn():
+            plain(model)
+
+    return build
+
+
+def _extension_of(model: object) -> Extension | None:
+    return getattr(model, "__dict__", {}).get("_ipu_extension")
+
+
+def _version(filepath: _File) -> int | None:
+    """Returns when a file on this host was written; None for any other, which Keras writes without a question."""
+    if not isinstance(filepath, (str, os.PathLike)):
+        return None
+    path = os.path.join(filepath, tf.saved_model.SAVED_MODEL_FILENAME_PB) if os.path.isdir(filepath) else filepath
+    return os.stat(path).st_mtime_ns if os.path.exists(path) else None
+
+
+def write_options(folder: str, text: str) -> None:
+    """Writes the text of `written` into a folder, in which another model may have been."""
+    path = os.path.join(folder, FILE)
+    if text:
+        tf.io.gfile.makedirs(folder)
+        with tf.io.gfile.GFile(path, "w") as file:
+            file.write(text)
+    elif tf.io.gfile.exists(path):
+        tf.io.gfile.remove(path)
+
+
+def read_options(folder: str) -> str:
+    """Returns the text that `write_options` wrote."""
+    path = os.path.join(folder, FILE)
+    if not tf.io.gfile.exists(path):
+        return ""
+    with tf.io.gfile.GFile(path) as file:
+        return file.read()
+
+
+def _opened(filepath: _File, mode: str) -> AbstractContextManager[h5py.File]:
+    import h5py  # Keras has it, and few models are saved so.
+
+    return contextlib.nullcontext(filepath) if isinstance(filepath, h5py.File) else h5py.File(filepath, mode)
+
+
+def _write_to_hdf5(filepath: _File, text: str) -> None:
+    if text:
+        with _opened(filepath, "r+") as file:
+            file.create_dataset(FILE, data=text)
+
+
+def _read_from_hdf5(filepath: _File) -> str:
+    with _opened(filepath, "r") as file:
+        stored: Nested = file.get(FILE)
+        return "" if stored is None else stored.asstr()[()]

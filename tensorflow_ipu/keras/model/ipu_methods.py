@@ -1,11 +1,16 @@
-"""The options of a model that was made in a strategy's scope, as methods of it that set, print and reset them."""
+"""The methods that a model of a strategy's scope has in addition to Keras's own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
+
 from tensorflow_ipu._base.checks import check_bool
+from tensorflow_ipu.keras._keras import internals, keras
+from tensorflow_ipu.keras.model import files
 from tensorflow_ipu.keras.options.options import (
     GradientAccumulationOptions,
     InfeedOptions,
@@ -15,18 +20,106 @@ from tensorflow_ipu.keras.options.options import (
     print_text,
 )
 from tensorflow_ipu.keras.pipeline.places import summary
+from tensorflow_ipu.programs.diagnostics import tracebacks
+from tensorflow_ipu.serving import serving_steps
 
 if TYPE_CHECKING:
+    from tensorflow_ipu._base.types import Nested
+    from tensorflow_ipu._tensorflow import functions
+    from tensorflow_ipu.analysis.machine import Machine, Report, System
+    from tensorflow_ipu.analysis.pipelines.comparison import Pieces
     from tensorflow_ipu.keras.model.extension import Extension
     from tensorflow_ipu.keras.options.options import ReplicatedMetricReductionMethod
     from tensorflow_ipu.keras.pipeline.stages import Assignment
     from tensorflow_ipu.optimizers import GradientAccumulationReductionMethod
 
 
-class OptionMethods:
-    """The methods that models get in addition to Keras's own, for their options."""
+class KerasExtensionBase:
+    """A base class of all Keras models that are made in a strategy's scope."""
 
     _ipu_extension: Extension
+
+    def get_pipeline_stage_assignment(self) -> list[Assignment]:
+        """Always raises `NotImplementedError`: the kinds of models each have their own."""
+        raise NotImplementedError("the kinds of models each have their own `get_pipeline_stage_assignment`")
+
+    def set_pipeline_stage_assignment(
+        self, pipeline_stage_assignment: list[Assignment] | list[int] | list[Assignment | int]
+    ) -> None:
+        """Always raises `NotImplementedError`: the kinds of models each have their own."""
+        raise NotImplementedError("the kinds of models each have their own `set_pipeline_stage_assignment`")
+
+    def reset_pipeline_stage_assignment(self) -> None:
+        """Always raises `NotImplementedError`: the kinds of models each have their own."""
+        raise NotImplementedError("the kinds of models each have their own `reset_pipeline_stage_assignment`")
+
+    def print_pipeline_stage_assignment_summary(
+        self, line_length: int | None = None, print_fn: Callable[[str], object] | None = None
+    ) -> None:
+        """Always raises `NotImplementedError`: the kinds of models each have their own."""
+        raise NotImplementedError("the kinds of models each have their own `print_pipeline_stage_assignment_summary`")
+
+    def export_for_ipu_serving(
+        self,
+        export_dir: str | os.PathLike[str],
+        batch_size: int | None = None,
+        output_names: str | list[str] | None = None,
+        preprocessing_step: Callable[..., Nested] | None = None,
+        preprocessing_step_signature: Sequence[tf.TensorSpec] | None = None,
+        postprocessing_step: Callable[..., Nested] | None = None,
+        postprocessing_step_signature: Sequence[tf.TensorSpec] | None = None,
+        purge_export_dir: bool = False,
+    ) -> functions.Function:
+        """Exports the model as a SavedModel for TensorFlow Serving on a CPU, and returns the function that is served.
+
+        Args:
+          export_dir: An empty folder, or one to be made.
+          batch_size: How many examples a request has; needed where the model's inputs leave it open.
+          output_names: The names of the outputs; `output_0` and so on if omitted.
+          preprocessing_step: A function from the request's tensors to the model's inputs.
+          preprocessing_step_signature: The `tf.TensorSpec` of its inputs; needed where it is no `tf.function` with a signature.
+          postprocessing_step: A function from the model's outputs to those of the request.
+          postprocessing_step_signature: The `tf.TensorSpec` of its inputs, to be checked.
+          purge_export_dir: Whether to delete what `export_dir` has.
+
+        Raises:
+          RuntimeError: The model has not said what its inputs are.
+          ValueError: A shape is not known, `export_dir` is not empty, or steps, outputs and names do not fit together.
+          TypeError: A signature or name is of a wrong kind.
+        """
+        model = self._ipu_extension.model
+        names = serving_steps.names(output_names)
+        inputs = files.input_specs(model, batch_size)
+        takes = (
+            inputs
+            if preprocessing_step is None
+            else serving_steps.signature("preprocessing_step", preprocessing_step, preprocessing_step_signature)
+        )
+        if postprocessing_step is not None and postprocessing_step_signature is not None:
+            serving_steps.check_signature("postprocessing_step_signature", postprocessing_step_signature)
+
+        def serve(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
+            values: Nested = arguments
+            if preprocessing_step is not None:
+                values = serving_steps.checked("`preprocessing_step`", preprocessing_step(*values), inputs)
+            results = serving_steps.checked(
+                "the model", files.called_flat(model, values), postprocessing_step_signature
+            )
+            if postprocessing_step is not None:
+                results = serving_steps.checked("`postprocessing_step`", postprocessing_step(*results), None)
+            return serving_steps.named(results, names)
+
+        folder = serving_steps.prepared_folder(export_dir, purge_export_dir)
+        archive: Any = keras.export.ExportArchive()
+        archive.track(model)
+        # Traced outside of any scope, so that the graph names no IPU.
+        served = archive.add_endpoint("serve", serve, input_signature=takes) or archive.serve  # Keras 2 returns none.
+        internals.write_archive(archive, folder)
+        return served
+
+
+class IPUMethods(KerasExtensionBase):
+    """The options, pipeline stages and reports of a model."""
 
     def set_asynchronous_callbacks(self, asynchronous: bool = False) -> None:
         """Sets whether a thread calls callbacks once a step and replica, or Keras once an execution; `TypeError` if no bool."""
@@ -163,11 +256,7 @@ class OptionMethods:
         """Resets these options."""
         self._ipu_extension.reset_options("replication", compiled=False)
 
-
-class PipelineMethods:
-    """The methods that models get in addition to Keras's own, for their pipeline stages."""
-
-    _ipu_extension: Extension
+    # Stages.
 
     def get_pipeline_stage_assignment(self) -> list[Assignment]:
         """The layers, or their calls, in the order in which they run, each with its stage, or None.
@@ -204,3 +293,52 @@ class PipelineMethods:
     ) -> None:
         """Prints a table of stages, `line_length` characters or as wide as it needs, as `print_pipelining_options` prints."""
         print_text(summary(self.get_pipeline_stage_assignment(), line_length), print_fn)
+
+    # Reports.
+
+    @tracebacks.user_lines_alone
+    def ipu_report(
+        self,
+        batch_size: int | None = None,
+        mode: str = "train",
+        machine: System | Machine | str | None = None,
+        *,
+        spec: Nested = None,
+        trip_counts: Mapping[str, int] | None = None,
+    ) -> Report:
+        """Predicts whether `fit`, `evaluate` or `predict` fits on a real machine, and how long a step takes.
+
+        Nothing is run, and no variable changes. A model that is not built yet is built first, as `fit` would.
+
+        Args:
+          batch_size: Samples of each replica in a step. None for the size that the model saw last, or that `keras.Input` or
+            `spec` tell.
+          mode: `"train"`, `"evaluate"` or `"predict"`.
+          machine: As for `strategy.report`.
+          spec: A dataset of batches, or a batch `(x, y)` of `tf.TensorSpec`, tensors or arrays. None for the batches that the
+            model saw last, else for what its inputs and losses tell: labels are int32 for sparse losses, else as the
+            predictions.
+          trip_counts: As for `strategy.report`.
+
+        Returns:
+          The report, of as many steps as the model runs in an execution.
+
+        Raises:
+          ValueError: An argument is out of range; or nothing tells the shapes of the data, or the model was not compiled.
+        """
+        from tensorflow_ipu.analysis.models import report
+
+        return report.report_of_model(self._ipu_extension, batch_size, mode, machine, spec, trip_counts)
+
+    @tracebacks.user_lines_alone
+    def ipu_pieces(self, machine: System | Machine | str | None = None, batch_size: int | None = None) -> Pieces:
+        """The layers of the model with what each takes in training, as `pipelining.balance` asks for them.
+
+        The arguments are as for `ipu_report`.
+
+        Raises:
+          ValueError: The model was not compiled, or has fewer than two layers; or nothing tells `batch_size`.
+        """
+        from tensorflow_ipu.analysis.models import report
+
+        return report.pieces_of_model(self._ipu_extension, machine, batch_size)

@@ -1,68 +1,103 @@
-"""`fit`, `evaluate` and `predict` of a model that was made in a strategy's scope: Keras's loops over fed data."""
+"""The class that is mixed into the class of a Keras model that is made in a strategy's scope."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import operator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._base import environment, progress
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
+from tensorflow_ipu.keras.model import files
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
+from tensorflow_ipu.keras.model.extension import Extension, set_class
+from tensorflow_ipu.keras.model.ipu_methods import IPUMethods
 from tensorflow_ipu.keras.optimizers import wrapping
 from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.programs.diagnostics import tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeGuard
 
     from tensorflow_ipu._base.types import Logs, Nested
-    from tensorflow_ipu.keras.model.calls import Call
-    from tensorflow_ipu.keras.model.extension import Extension
+    from tensorflow_ipu.keras.model.loop import Call
+    from tensorflow_ipu.strategy import IPUStrategyV1
 
-# A model with these methods, whose class is Keras's or the user's.
-_Model: TypeAlias = Any
-
-
-def _as_call(method: str) -> Callable[..., object]:
-    """Returns a method of Keras as one call of the model."""
-
-    @functools.wraps(getattr(keras.Model, method))
-    def call(self: keras.Model, *args: object, **kwargs: object) -> object:
-        with vars(self)["_ipu_extension"].call(method):
-            return getattr(type(self), method)(self, *args, **kwargs)
-
-    return call
+    _Model = keras.Model
+else:
+    _Model = object  # The mixed class has the class of a model as its last base.
 
 
-def _in_turn(method: str) -> Callable[..., object]:
-    """Returns a method of Keras as a use of the model: no step changes the weights that it writes."""
-
-    @functools.wraps(getattr(keras.Model, method))
-    def use(self: keras.Model, *args: object, **kwargs: object) -> object:
-        with vars(self)["_ipu_extension"].calls.turn():
-            return getattr(type(self), method)(self, *args, **kwargs)
-
-    return use
+def makes_ipu_models(strategy: tf.distribute.Strategy) -> TypeGuard[IPUStrategyV1]:
+    """Returns True if models that are made now are an IPU's: in a graph of TensorFlow 1, Keras trains them by sessions."""
+    extends = isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
+    return extends and tf.compat.v1.executing_eagerly_outside_functions()
 
 
-class LoopMethods:
-    """The methods that replace Keras's own of the same names, on the instance."""
+def mix_in(model: keras.Model, strategy: IPUStrategyV1) -> None:
+    """Turns a model into one of the IPU: its class becomes a subclass of its own class and of `IPUModel`."""
+    if not isinstance(model, IPUModel):
+        kind = ModelExtension
+        if isinstance(model, keras.Sequential):
+            kind = SequentialExtension
+        elif isinstance(model, internals.Functional):
+            kind = FunctionalExtension
+        set_class(model, _mixed(kind, type(model)))
+    model.__dict__["_ipu_extension"] = Extension(model, strategy)  # Past Keras, which tracks attributes.
+
+
+def _mixed(kind: type[IPUModel], plain: type[keras.Model]) -> type[keras.Model]:
+    """Returns the class of IPU models for a class of Keras or of the user, the same each time.
+
+    The attribute `__class__` of its models is the plain class, by which Keras names, saves, copies and clones them. A call of
+    it outside of a scope makes a plain model.
+    """
+    mixed = next((one for one in plain.__subclasses__() if one.__bases__ == (kind, plain)), None)
+    if mixed is not None:
+        return mixed
+
+    def __new__(cls: type, *args: Nested, **kwargs: Nested) -> object:  # noqa: N807
+        if cls is made and not makes_ipu_models(tf.distribute.get_strategy()):
+            return plain(*args, **kwargs)
+        return plain.__new__(cls, *args, **kwargs)
+
+    names = ("__module__", "__qualname__", "__doc__")
+    attributes = {name: getattr(plain, name) for name in names}
+    made = type(
+        plain.__name__, (kind, plain), {**attributes, "__new__": __new__, "__class__": property(lambda _: plain)}
+    )
+    return made
+
+
+class IPUModel(IPUMethods, _Model):
+    """A model that trains, evaluates and predicts by programs of an IPU: Keras's loops over data that a queue feeds."""
+
+    def __init_subclass__(cls) -> None:
+        """Hides a mixed class from the user's base classes, which may count or check their subclasses."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        load, *rest = super().__reduce__()
+        # Pickle finds a class by its name, which is that of the plain one.
+        if isinstance(getattr(load, "__self__", None), type):
+            load = getattr(self.__class__, load.__name__)
+        return (load, *rest)
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.compile)
-    def compile(self: _Model, *args: object, **kwargs: object) -> None:
+    def compile(self, *args: Nested, **kwargs: Nested) -> None:
         if kwargs.get("steps_per_execution") is not None:  # None is the default of Keras 2, which its files have.
             kwargs["steps_per_execution"] = _steps(kwargs["steps_per_execution"])
         # What Keras makes here, the optimizer that goes by a name and the metrics, belongs on the device.
         extension = self._ipu_extension
         strategy = extension.strategy
         with strategy.scope(), extension.calls.turn():
-            result = type(self).compile(self, *args, **kwargs)
+            result = super().compile(*args, **kwargs)
             extension.reset()
             if internals.strategy_of(self.optimizer) not in (None, strategy):
                 raise ValueError(
@@ -70,16 +105,23 @@ class LoopMethods:
                     " variables are not on the IPU: make it inside `strategy.scope()`, with the same strategy"
                 )
             wrapped = getattr(self.optimizer, "inner_optimizer", None)
-            made_by_keras = all(one is not self.optimizer for one in (*args, *kwargs.values()))
+            made_by_keras = all(argument is not self.optimizer for argument in (*args, *kwargs.values()))
             if made_by_keras and wrapping.scales_losses(wrapped):
                 # Keras scales the losses of models in half precision, and sees no scaling but an outermost one.
                 self.optimizer = wrapped
             wrapping.agree_on_finite(self.optimizer)
         return result
 
+    # `fit`, `evaluate` and `predict` of the user's class call Keras's own, which runs a program for each batch.
+
+    def _overrides(self, method: str) -> bool:
+        return getattr(self.__class__, method) is not getattr(keras.Model, method)
+
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.fit)
-    def fit(self: _Model, *args: object, **kwargs: object) -> keras.callbacks.History:
+    def fit(self, *args: Nested, **kwargs: Nested) -> keras.callbacks.History:
+        if self._overrides("fit"):
+            return super().fit(*args, **kwargs)
         given = Arguments("fit", args, kwargs)
         internals.check_call(self, "fit")
         extension = self._ipu_extension
@@ -108,8 +150,8 @@ class LoopMethods:
             if extension.cluster is not None:
                 given["callbacks"] = written_once(given["callbacks"], extension.strategy)
             given["callbacks"] = _with_history(given["callbacks"])
-            _report_steps("train", call, extension, given, data, add_history=True, epochs=given["epochs"])
-            result = _run("fit", given, extension, data)
+            epochs = given["epochs"]
+            result = _run(super().fit, "train", call, extension, given, data, add_history=True, epochs=epochs)
             # Of this call: the model's may be that of another thread by now.
             histories = [one for one in _listed(given["callbacks"]) if isinstance(one, keras.callbacks.History)]
             if not histories:
@@ -119,76 +161,143 @@ class LoopMethods:
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.evaluate)
-    def evaluate(self: _Model, *args: object, **kwargs: object) -> list[float] | float | dict[str, float]:
+    def evaluate(self, *args: Nested, **kwargs: Nested) -> list[float] | float | dict[str, float]:
+        if self._overrides("evaluate"):
+            return super().evaluate(*args, **kwargs)
         given = Arguments("evaluate", args, kwargs)
         extension = self._ipu_extension
         if given["_use_cached_eval_dataset"]:  # The validation of `fit`, whose call this is part of.
             internals.take_steps_of_validation(self)
-            return _of_keras("evaluate")(self, *args, **kwargs)
+            return super().evaluate(*args, **kwargs)
         internals.check_call(self, "evaluate")
         with extension.call("evaluate") as call, contextlib.ExitStack() as opened:
             data = _feed(extension, given, "steps")
             opened.callback(data.close)
-            _report_steps("test", call, extension, given, data, epochs=1)
-            return _run("evaluate", given, extension, data)
+            return _run(super().evaluate, "test", call, extension, given, data, epochs=1)
 
     @tracebacks.user_lines_alone
     @functools.wraps(keras.Model.predict)
-    def predict(self: _Model, *args: object, **kwargs: object) -> Nested:
+    def predict(self, *args: Nested, **kwargs: Nested) -> Nested:
+        if self._overrides("predict"):
+            return super().predict(*args, **kwargs)
         given = Arguments("predict", args, kwargs)
         internals.check_call(self, "predict")
         extension = self._ipu_extension
         with extension.call("predict") as call, contextlib.ExitStack() as opened:
             data = _feed(extension, given, "steps", for_prediction=True)
             opened.callback(data.close)
-            _report_steps("predict", call, extension, given, data, epochs=1)
-            return _run("predict", given, extension, data)
+            return _run(super().predict, "predict", call, extension, given, data, epochs=1)
 
-    train_on_batch = _as_call("train_on_batch")
-    test_on_batch = _as_call("test_on_batch")
-    predict_on_batch = _as_call("predict_on_batch")
-    save = _in_turn("save")
-    save_weights = _in_turn("save_weights")
-    export = _in_turn("export")
+    @functools.wraps(keras.Model.train_on_batch)
+    def train_on_batch(self, *args: Nested, **kwargs: Nested) -> Nested:
+        with self._ipu_extension.call("train_on_batch"):
+            return super().train_on_batch(*args, **kwargs)
+
+    @functools.wraps(keras.Model.test_on_batch)
+    def test_on_batch(self, *args: Nested, **kwargs: Nested) -> Nested:
+        with self._ipu_extension.call("test_on_batch"):
+            return super().test_on_batch(*args, **kwargs)
+
+    @functools.wraps(keras.Model.predict_on_batch)
+    def predict_on_batch(self, *args: Nested, **kwargs: Nested) -> Nested:
+        with self._ipu_extension.call("predict_on_batch"):
+            return super().predict_on_batch(*args, **kwargs)
+
+    # Uses of the model by the host: no step changes the weights meanwhile.
+
+    @functools.wraps(keras.Model.save)
+    def save(self, *args: Nested, **kwargs: Nested) -> Nested:  # pyright: ignore[reportIncompatibleMethodOverride]
+        with self._ipu_extension.calls.turn():
+            return super().save(*args, **kwargs)
+
+    @functools.wraps(keras.Model.save_weights)
+    def save_weights(self, *args: Nested, **kwargs: Nested) -> Nested:  # pyright: ignore[reportIncompatibleMethodOverride]
+        with self._ipu_extension.calls.turn():
+            return super().save_weights(*args, **kwargs)
+
+    @functools.wraps(keras.Model.export)
+    def export(self, *args: Nested, **kwargs: Nested) -> Nested:  # pyright: ignore[reportIncompatibleMethodOverride]
+        with self._ipu_extension.calls.turn():
+            return super().export(*args, **kwargs)
 
     @functools.wraps(keras.Model.reset_metrics)
-    def reset_metrics(self: _Model) -> None:
+    def reset_metrics(self) -> None:
         calls = self._ipu_extension.calls
         with calls.turn():
             if tf.executing_eagerly():
                 calls.measure()
-            type(self).reset_metrics(self)
+            super().reset_metrics()
 
-    def _symbolic_build(self: _Model, *args: object, **kwargs: object) -> None:
+    # What Keras calls.
+
+    def save_assets(self, dir_path: str) -> None:
+        """Writes the model's options and pipeline stages to its file."""
+        getattr(super(), "save_assets", _nothing)(dir_path)
+        text = files.written(self._ipu_extension.options, self._ipu_extension.stages)
+        if text:
+            files.write_options(dir_path, text)
+
+    def load_assets(self, dir_path: str | None) -> None:
+        """Reads the model's options and pipeline stages from its file."""
+        getattr(super(), "load_assets", _nothing)(dir_path)
+        self._ipu_extension.take_options(files.read_options(dir_path) if dir_path else "")
+
+    def make_train_function(self, force: bool = False) -> Callable[[Nested], Nested]:
+        return self._make_function("train", force)
+
+    def make_test_function(self, force: bool = False) -> Callable[[Nested], Nested]:
+        return self._make_function("test", force)
+
+    def make_predict_function(self, force: bool = False) -> Callable[[Nested], Nested]:
+        return self._make_function("predict", force)
+
+    def _make_function(self, mode: str, force: bool) -> Callable[[Nested], Nested]:
+        name = f"make_{mode}_function"
+        if self._overrides(name):
+            raise RuntimeError(
+                f"The function `{name}` for the model {self.name} has been overridden, and under an `IPUStrategy` the model"
+                f" makes the program itself: override `{mode}_step` instead, or make the model outside of the scope"
+            )
+        extension = self._ipu_extension
+        with extension.calls.turn():
+            function = getattr(self, f"{mode}_function")
+            if function is None or force:
+                function = extension.make_function(mode)
+                setattr(self, f"{mode}_function", function)
+            return function
+
+    def _symbolic_build(self, *args: Nested, **kwargs: Nested) -> None:
         """Builds the model, as Keras 3 asks for at the beginning of its methods."""
         with self._ipu_extension.calls.turn(), progress.of(f"building `{self.name}`"):
-            internals.build_plainly(self, *args, **kwargs)
+            internals.build_plainly(super(), *args, **kwargs)
 
-    def make_train_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
-        """Makes the function that runs an execution of training."""
-        return _make(self, "train", force)
-
-    def make_test_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
-        """Makes the function that runs an execution of evaluation."""
-        return _make(self, "test", force)
-
-    def make_predict_function(self: _Model, force: bool = False) -> Callable[[Nested], Nested]:
-        """Makes the function that runs an execution of prediction."""
-        return _make(self, "predict", force)
-
-    def _validate_and_get_metrics_result(self: _Model, logs: Logs) -> Logs:
-        """The same in Keras 2."""
-        del self
+    def _validate_and_get_metrics_result(self, logs: Logs) -> Logs:
+        """Returns the same in Keras 2."""
         return internals.plain_logs(logs)
 
-    def _get_metrics_result_or_logs(self: _Model, logs: Logs) -> Logs:
-        """The logs as plain numbers, which they are not in every release of Keras; they hold the metrics already."""
-        del self
+    def _get_metrics_result_or_logs(self, logs: Logs) -> Logs:
+        """Returns the logs, which hold the metrics already, as plain numbers, as not every release of Keras does."""
         return internals.plain_logs(logs)
+
+
+class SequentialExtension(IPUModel):
+    """A base class of sequential models that are made in a strategy's scope."""
+
+
+class FunctionalExtension(IPUModel):
+    """A base class of functional models that are made in a strategy's scope."""
+
+
+class ModelExtension(IPUModel):
+    """A base class of subclassed models that are made in a strategy's scope."""
+
+
+def _nothing(_: object) -> None:
+    """Stands for a method that a plain class may lack."""
 
 
 def _steps(given: Any) -> int:
-    """`steps_per_execution` as a number: users give the size of a dataset, which is a tensor."""
+    """Returns `steps_per_execution` as a number. Users pass the size of a dataset, which is a tensor."""
     try:
         steps = operator.index(given.numpy() if tf.is_tensor(given) else given)
     except TypeError as exc:
@@ -225,7 +334,6 @@ class Arguments:
     """
 
     def __init__(self, method: str, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Takes the arguments of a call of `fit`, `evaluate` or `predict`, after the model."""
         self._names = _NAMES[method]
         self.args = list(args)
         self.kwargs = dict(kwargs)
@@ -242,7 +350,6 @@ class Arguments:
             self.kwargs[name] = value
 
     def update(self, values: Iterable[tuple[str, object]]) -> None:
-        """Sets several arguments."""
         for name, value in values:
             self[name] = value
 
@@ -269,52 +376,49 @@ def _feed(
 
 
 def _listed(callbacks: Nested) -> list[Any]:
-    """The callbacks in a `CallbackList`, in a structure or alone, or none."""
+    """Returns the callbacks in a `CallbackList` or a structure, or one that is alone, as a list."""
     return [one for one in tf.nest.flatten(getattr(callbacks, "callbacks", callbacks)) if one is not None]
 
 
 def _with_history(callbacks: Nested) -> Nested:
-    """The callbacks with a `History`, which Keras would add, too; a `CallbackList` as it is."""
+    """Returns the callbacks with a `History`, which Keras would add, too; a `CallbackList` as it is."""
     listed = _listed(callbacks)
     if hasattr(callbacks, "callbacks") or any(isinstance(one, keras.callbacks.History) for one in listed):
         return callbacks
     return [*listed, keras.callbacks.History()]
 
 
-def _report_steps(
-    mode: str, call: Call, extension: Extension, given: Arguments, data: fed_data.FedData, **more: object
-) -> None:
-    """Has each step reported to callbacks, if they are asynchronous."""
-    # Results of several steps have nothing to tell of each step.
-    if not extension.options.asynchronous_callbacks or extension.accumulates(mode):
-        return
-    given["callbacks"] = call.callbacks = AsynchronousCallbacks(
-        given["callbacks"],
-        per_step=data.replicas,
-        add_progbar=given["verbose"] != 0,
-        verbose=given["verbose"],
-        steps=data.steps * data.replicas,
-        model=extension.model,
-        **more,
-    )
-
-
-def _run(method: str, given: Arguments, extension: Extension, data: fed_data.FedData) -> Nested:
+def _run(
+    method: Callable[..., Any],
+    mode: str,
+    call: Call,
+    extension: Extension,
+    given: Arguments,
+    data: fed_data.FedData,
+    **more: object,
+) -> Any:
+    """Builds the model, and calls Keras's method, or what a tool has put in its place, with data that a queue feeds."""
     model = extension.model
+    # Results of several steps have nothing to report of each step.
+    if extension.options.asynchronous_callbacks and not extension.accumulates(mode):
+        given["callbacks"] = call.callbacks = AsynchronousCallbacks(
+            given["callbacks"],
+            per_step=data.replicas,
+            add_progbar=given["verbose"] != 0,
+            verbose=given["verbose"],
+            steps=data.steps * data.replicas,
+            model=model,
+            **more,
+        )
     with extension.beginning(data):
-        if method == "predict":  # For which Keras does not build.
+        if mode == "predict":  # For which Keras does not build.
             if not all(layer.built for layer in internals.all_layers(model)):
                 with extension.strategy.scope():
                     internals.called_with_symbols(model, symbols_of(data.spec), training=False)
         elif environment.uses_keras_2():  # Keras 3 builds in `fit` and `evaluate`.
             with extension.strategy.scope():
                 internals.build_for_training(model, data.spec)
-        return _of_keras(method)(model, *given.args, **given.kwargs)
-
-
-def _of_keras(method: str) -> Callable[..., Any]:
-    """The method of Keras, or what a tool has put in its place."""
-    return getattr(keras.Model, method)
+        return method(*given.args, **given.kwargs)
 
 
 def _check_accumulation(extension: Extension, data: fed_data.FedData) -> None:
@@ -334,19 +438,3 @@ def _check_accumulation(extension: Extension, data: fed_data.FedData) -> None:
         f" `gradient_accumulation_steps_per_replica` ({count}). {way_out}, or call"
         f" `set_{'pipelining' if pipelined else 'gradient_accumulation'}_options` with another count"
     )
-
-
-def _make(model: keras.Model, mode: str, force: bool) -> Callable[[Nested], Nested]:
-    name = f"make_{mode}_function"
-    if getattr(type(model), name) is not getattr(keras.Model, name):
-        raise RuntimeError(
-            f"The function `{name}` for the model {model.name} has been overridden, and under an `IPUStrategy` the model"
-            f" makes the program itself: override `{mode}_step` instead, or make the model outside of the scope"
-        )
-    extension = vars(model)["_ipu_extension"]
-    with extension.calls.turn():
-        function = getattr(model, f"{mode}_function")
-        if function is None or force:
-            function = extension.make_function(mode)
-            setattr(model, f"{mode}_function", function)
-        return function
