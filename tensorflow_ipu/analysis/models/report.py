@@ -62,7 +62,7 @@ def pieces_of(
     }
     with extension.with_options("pipelining", **plain), stages.staged(of_layers):
         program: Any = described()
-        with extension.strategy.scope(), extension.strategy.extended.as_replica():
+        with extension.strategy.scope(), extension.strategy.extended.as_replica:
             traced = program.get_concrete_function()
         (pipeline,) = pipelining.pipelines_of(traced)
         passes = passes_of(pipeline, machine)
