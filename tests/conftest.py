@@ -280,8 +280,8 @@ def compiled_text() -> Callable[..., str]:
 
         device = strategy.extended.ipu_device
         with tf.device(device):
-            program, inputs = strategy._prepare((function, args, {}), strategy.extended.target)
-            return functions.hlo_of(program, inputs, device, "optimized_hlo").decode()
+            program = strategy.prepare(function, args).program
+            return functions.hlo_of(program.function, program.inputs, device, "optimized_hlo").decode()
 
     return text
 

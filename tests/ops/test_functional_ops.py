@@ -37,8 +37,8 @@ def products(strategy, program):
     """How many products of matrices the program has as XLA gets it, and its bytes without what only picks results of calls."""
     device = strategy.extended.ipu_device
     with tf.device(device):
-        found, inputs = strategy._prepare((program, (X,), {}), strategy.extended.target)
-        text = functions.hlo_of(found, inputs, device, "hlo").decode()
+        prepared = strategy.prepare(program, (X,)).program
+        text = functions.hlo_of(prepared.function, prepared.inputs, device, "hlo").decode()
     picked = re.compile(r"^.* (get-tuple-element\(|call\(.*to_apply=%first).*\n", re.MULTILINE)
     return text.count(" dot("), len(picked.sub("", text))
 
