@@ -23,9 +23,9 @@ SOURCES := CMakeLists.txt setup.py pyproject.toml MANIFEST.in README.md LICENSE 
 	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.jinja' -o -name '*.css' -o -name '*.js' -o -name py.typed \)))
 CPP := $(sort $(shell find tensorflow_ipu tests -type f \( -name '*.cc' -o -name '*.h' \)))
 
-# What uses locks with annotations (core/mutex.h), and the tests, which instantiate its templates. Clang-tidy wants one
+# What uses locks with annotations (support/mutex.h), and the tests, which instantiate its templates. Clang-tidy wants one
 # check of its own besides what the compiler warns of.
-CORE := $(filter tensorflow_ipu/kernels/core/%.cc tests/core/%.cc,$(CPP))
+CORE := $(filter $(foreach folder,queues collectives numerics support,tensorflow_ipu/kernels/$(folder)/%.cc) tests/core/%.cc,$(CPP))
 TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
 
 .DEFAULT_GOAL := help

@@ -10,7 +10,7 @@ import numpy as np
 HEADER = ["workers", "MiB a chunk", "messages of a worker", "their time, ms", "bytes, ms", "ways, ms", "all, ms"]
 
 PARAMETERS = 25_000_000
-# As in `kernels/core/tuning.h`.
+# As in `kernels/support/tuning.h`.
 CHUNK = 1 << 20
 HALVED = 64 << 10
 # A network between hosts, beside MPI's own costs in shared memory, which the fit measures: 10 Gbit/s, and 50 us a way.

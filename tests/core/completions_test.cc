@@ -1,5 +1,5 @@
 // Every callback is called once, and on which thread.
-#include "tensorflow_ipu/kernels/core/completions.h"
+#include "tensorflow_ipu/kernels/support/completions.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/threads.h"
-#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 

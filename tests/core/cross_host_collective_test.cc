@@ -1,5 +1,5 @@
 // Replicas of several workers get the results of replicas of one process, over every network.
-#include "tensorflow_ipu/kernels/core/cross_host_collective.h"
+#include "tensorflow_ipu/kernels/collectives/cross_host_collective.h"
 
 #include <cstdint>
 #include <memory>

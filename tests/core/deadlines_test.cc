@@ -1,5 +1,5 @@
 // Deadlines: each call runs once, in the order of times, unless it is removed.
-#include "tensorflow_ipu/kernels/core/threads.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
 
 #include <chrono>
 #include <functional>

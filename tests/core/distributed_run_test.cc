@@ -1,5 +1,5 @@
 // How a run on several workers ends when they do different things: each wait ends with a message that names the worker.
-#include "tensorflow_ipu/kernels/core/distributed_run.h"
+#include "tensorflow_ipu/kernels/collectives/distributed_run.h"
 
 #include <chrono>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // The elements that each kind of collective moves between replicas of one process and of several, against plain loops.
-#include "tensorflow_ipu/kernels/core/exchange.h"
+#include "tensorflow_ipu/kernels/collectives/exchange.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/half.h"
+#include "tensorflow_ipu/kernels/numerics/half.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 

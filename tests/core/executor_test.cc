@@ -1,5 +1,5 @@
 // The executor: no task waits for another, and each runs once.
-#include "tensorflow_ipu/kernels/core/threads.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
 
 #include <atomic>
 #include <chrono>
@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/status.h"
+#include "tensorflow_ipu/kernels/support/status.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/mpi_communicator.h"
+#include "tensorflow_ipu/kernels/collectives/mpi_communicator.h"
 
 namespace check {
 

@@ -1,6 +1,6 @@
 // Cached files are read as they were written, or count as missing. The least recently used ones are removed, and
 // nothing else.
-#include "tensorflow_ipu/kernels/core/file_cache.h"
+#include "tensorflow_ipu/kernels/support/file_cache.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>

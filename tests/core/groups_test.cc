@@ -1,5 +1,5 @@
 // The groups of replicas, and which workers have which ranks.
-#include "tensorflow_ipu/kernels/core/groups.h"
+#include "tensorflow_ipu/kernels/support/groups.h"
 
 #include <cstdint>
 #include <vector>

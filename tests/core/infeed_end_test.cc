@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "tensorflow_ipu/kernels/core/infeed.h"
+#include "tensorflow_ipu/kernels/queues/infeed.h"
 #include "tests/core/check.h"
 #include "tests/core/infeed_fixture.h"
 #include "tests/core/threads.h"

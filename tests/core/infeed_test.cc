@@ -1,5 +1,5 @@
 // An infeed with one caller at a time: order, rows of replicas, and waits.
-#include "tensorflow_ipu/kernels/core/infeed.h"
+#include "tensorflow_ipu/kernels/queues/infeed.h"
 
 #include <cstdint>
 #include <memory>

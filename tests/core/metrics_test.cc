@@ -1,5 +1,5 @@
 // Counters, samples and log lines.
-#include "tensorflow_ipu/kernels/core/metrics.h"
+#include "tensorflow_ipu/kernels/support/metrics.h"
 
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,5 @@
 // Messages over MPI: in any order, of any size, cancelled at any time.
-#include "tensorflow_ipu/kernels/core/mpi_communicator.h"
+#include "tensorflow_ipu/kernels/collectives/mpi_communicator.h"
 
 #include <cstdint>
 #include <cstring>

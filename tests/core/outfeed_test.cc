@@ -1,5 +1,5 @@
 // An outfeed: whole rows, each once and in order, whatever the pieces in which they are kept.
-#include "tensorflow_ipu/kernels/core/outfeed.h"
+#include "tensorflow_ipu/kernels/queues/outfeed.h"
 
 #include <atomic>
 #include <chrono>
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 

@@ -1,5 +1,5 @@
 // The blocks of a sum and their order, for all instructions, whatever the thread's float modes.
-#include "tensorflow_ipu/kernels/core/partials.h"
+#include "tensorflow_ipu/kernels/numerics/partials.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/half.h"
+#include "tensorflow_ipu/kernels/numerics/half.h"
 #include "tests/core/check.h"
 
 namespace {

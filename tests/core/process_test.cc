@@ -1,5 +1,5 @@
 // Threads that compute are seen, and threads that wait are not; the memory that control groups leave.
-#include "tensorflow_ipu/kernels/core/process.h"
+#include "tensorflow_ipu/kernels/support/process.h"
 
 #include <atomic>
 #include <filesystem>

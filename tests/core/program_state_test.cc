@@ -1,5 +1,5 @@
 // A use advances its state or the order before it, and a name restores a state.
-#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
 
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
 // A stream for each replica, repeatable from the same seed.
-#include "tensorflow_ipu/kernels/core/random_streams.h"
+#include "tensorflow_ipu/kernels/numerics/random_streams.h"
 
 #include <cstdint>
 #include <set>

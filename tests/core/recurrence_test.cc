@@ -1,5 +1,5 @@
 // The steps of recurrent layers against their definition in double, and their gradients against differences of it.
-#include "tensorflow_ipu/kernels/core/recurrence.h"
+#include "tensorflow_ipu/kernels/numerics/recurrence.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // The arithmetic of every type and its order, whatever the thread's float modes.
-#include "tensorflow_ipu/kernels/core/reduction.h"
+#include "tensorflow_ipu/kernels/numerics/reduction.h"
 
 #include <cmath>
 #include <cstddef>

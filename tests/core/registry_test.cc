@@ -1,5 +1,5 @@
 // Objects by number, and objects of a thread.
-#include "tensorflow_ipu/kernels/core/registry.h"
+#include "tensorflow_ipu/kernels/support/registry.h"
 
 #include <atomic>
 #include <memory>

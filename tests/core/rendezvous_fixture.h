@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/rendezvous.h"
+#include "tensorflow_ipu/kernels/collectives/rendezvous.h"
 #include "tests/core/threads.h"
 
 namespace check {

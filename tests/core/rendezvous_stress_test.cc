@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/rendezvous.h"
-#include "tensorflow_ipu/kernels/core/threads.h"
-#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/collectives/rendezvous.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 #include "tests/core/check.h"
 #include "tests/core/rendezvous_fixture.h"
 #include "tests/core/threads.h"

@@ -1,5 +1,5 @@
 // A rendezvous with one arrival at a time: who meets whom, who computes, and how every wait ends.
-#include "tensorflow_ipu/kernels/core/rendezvous.h"
+#include "tensorflow_ipu/kernels/collectives/rendezvous.h"
 
 #include <chrono>
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 #include "tests/core/check.h"
 #include "tests/core/rendezvous_fixture.h"
 #include "tests/core/threads.h"

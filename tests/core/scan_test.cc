@@ -1,5 +1,5 @@
 // An element is found wherever it is, of either sign, and nothing below the limit is.
-#include "tensorflow_ipu/kernels/core/scan.h"
+#include "tensorflow_ipu/kernels/numerics/scan.h"
 
 #include <cstdint>
 #include <vector>

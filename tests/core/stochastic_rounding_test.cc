@@ -1,5 +1,5 @@
 // Numbers become a neighbour of float16 whose mean they are, and the same one however an array is divided.
-#include "tensorflow_ipu/kernels/core/stochastic_rounding.h"
+#include "tensorflow_ipu/kernels/numerics/stochastic_rounding.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/half.h"
+#include "tensorflow_ipu/kernels/numerics/half.h"
 #include "tests/core/check.h"
 
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 
 namespace check {
 

@@ -1,5 +1,5 @@
 // The start of threads, and spins.
-#include "tensorflow_ipu/kernels/core/threads.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
 
 #include <pthread.h>
 
@@ -7,7 +7,7 @@
 #include <chrono>
 #include <string>
 
-#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 #include "tests/core/check.h"
 #include "tests/core/threads.h"
 

@@ -1,5 +1,5 @@
 // Turns: one at a time, in order, on any thread.
-#include "tensorflow_ipu/kernels/core/turns.h"
+#include "tensorflow_ipu/kernels/support/turns.h"
 
 #include <algorithm>
 #include <atomic>

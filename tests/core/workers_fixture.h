@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/distributed_run.h"
-#include "tensorflow_ipu/kernels/core/rendezvous.h"
-#include "tensorflow_ipu/kernels/core/threads.h"
+#include "tensorflow_ipu/kernels/collectives/distributed_run.h"
+#include "tensorflow_ipu/kernels/collectives/rendezvous.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
 #include "tests/core/fake_mpi.h"
 #include "tests/core/rendezvous_fixture.h"
 

@@ -1,7 +1,7 @@
 // A run of replicas by hand: what a device's replica group is told and asked by a run, as plain C functions for tests.
 #include <cstdint>
 
-#include "tensorflow_ipu/kernels/collectives/call_sites.h"
+#include "tensorflow_ipu/kernels/replicas/call_sites.h"
 
 using tensorflow_ipu::ReplicaGroupOf;
 

@@ -50,11 +50,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: ModuleType, t
     """A source tree of two small sources, one of which includes a header."""
     monkeypatch.setattr(kernels, "find_tensorflow", lambda: tensorflow)
     shutil.copy(ROOT / "CMakeLists.txt", tmp_path)
-    for folder in ("core", "ops"):
+    for folder in ("support", "ops"):
         (tmp_path / "tensorflow_ipu" / "kernels" / folder).mkdir(parents=True)
     folder = tmp_path / "tensorflow_ipu" / "kernels"
-    (folder / "core" / "two.h").write_text("int Two();\n")
-    (folder / "core" / "two.cc").write_text('#include "tensorflow_ipu/kernels/core/two.h"\nint Two() { return 2; }\n')
+    (folder / "support" / "two.h").write_text("int Two();\n")
+    (folder / "support" / "two.cc").write_text('#include "tensorflow_ipu/kernels/support/two.h"\nint Two() { return 2; }\n')
     (folder / "ops" / "three.cc").write_text("int Three() { return 3; }\n")
     monkeypatch.chdir(tmp_path)
     for variable in ("MAX_JOBS", "PORTABLE", "WERROR"):
@@ -73,7 +73,7 @@ def test_library_and_its_record_follow_the_sources(tree, kernels):
     library.write_bytes(b"another library")
     kernels.build()
     assert library.read_bytes() == whole
-    (folder / "core" / "two.h").write_text("int Two();\n__attribute__((used)) static int Header() { return 4; }\n")
+    (folder / "support" / "two.h").write_text("int Two();\n__attribute__((used)) static int Header() { return 4; }\n")
     (folder / "ops" / "three.cc").rename(folder / "ops" / "five.cc")
     (folder / "ops" / "five.cc").write_text("int Five() { return 5; }\n")
     kernels.build()
@@ -85,11 +85,11 @@ def test_library_and_its_record_follow_the_sources(tree, kernels):
 
 def test_sources_that_do_not_compile_or_link_are_all_reported_and_tried_again(tree, kernels, capfd, monkeypatch):
     folder = tree / kernels.KERNELS
-    (folder / "core" / "two.cc").write_text("int Nowhere();\nint Two() { return Nowhere(); }\n")
+    (folder / "support" / "two.cc").write_text("int Nowhere();\nint Two() { return Nowhere(); }\n")
     with pytest.raises(kernels.KernelBuildError, match="do not compile or link"):
         kernels.build()
     assert "Nowhere" in "".join(capfd.readouterr())
-    for name in ("core/two.cc", "ops/three.cc"):
+    for name in ("support/two.cc", "ops/three.cc"):
         (folder / name).write_text(f"#error {name} is wrong\n")
     for _ in range(2):
         with pytest.raises(kernels.KernelBuildError, match="do not compile or link"):
@@ -144,7 +144,7 @@ def test_compiler_that_does_not_start_or_is_missing_is_refused(kernels, monkeypa
 
 
 def test_warnings_are_errors_if_asked_for(tree, kernels, capfd, monkeypatch):
-    (tree / kernels.KERNELS / "core" / "two.cc").write_text("int Two() { int unused = 1; return 2; }\n")
+    (tree / kernels.KERNELS / "support" / "two.cc").write_text("int Two() { int unused = 1; return 2; }\n")
     kernels.build()
     assert "warning: unused variable" in "".join(capfd.readouterr())
     monkeypatch.setenv("WERROR", "1")

@@ -17,13 +17,7 @@
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "tensorflow_ipu/kernels/collectives/call_sites.h"
-#include "tensorflow_ipu/kernels/collectives/workers.h"
-#include "tensorflow_ipu/kernels/core/cross_host_collective.h"
-#include "tensorflow_ipu/kernels/core/metrics.h"
-#include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/threads.h"
-#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/collectives/cross_host_collective.h"
 #include "tensorflow_ipu/kernels/device/ipu_device.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
@@ -32,8 +26,14 @@
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/python_end.h"
 #include "tensorflow_ipu/kernels/lowering/compile.h"
+#include "tensorflow_ipu/kernels/replicas/call_sites.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
 #include "tensorflow_ipu/kernels/replicas/device_turns.h"
+#include "tensorflow_ipu/kernels/replicas/workers.h"
+#include "tensorflow_ipu/kernels/support/metrics.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 
 namespace tensorflow_ipu {
 namespace {

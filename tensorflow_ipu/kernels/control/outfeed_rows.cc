@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "external/dlpack/include/dlpack/dlpack.h"
-#include "tensorflow_ipu/kernels/core/outfeed.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
+#include "tensorflow_ipu/kernels/queues/outfeed.h"
 
 namespace tensorflow_ipu {
 

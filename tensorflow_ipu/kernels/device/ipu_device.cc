@@ -17,13 +17,13 @@
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
-#include "tensorflow_ipu/kernels/core/metrics.h"
-#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
 #include "tensorflow_ipu/kernels/replicas/device_memory.h"
 #include "tensorflow_ipu/kernels/replicas/device_turns.h"
+#include "tensorflow_ipu/kernels/support/metrics.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow_ipu/kernels/core/infeed.h"
-#include "tensorflow_ipu/kernels/core/metrics.h"
-#include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/outfeed.h"
-#include "tensorflow_ipu/kernels/core/registry.h"
-#include "tensorflow_ipu/kernels/core/tuning.h"
-#include "tensorflow_ipu/kernels/core/turns.h"
+#include "tensorflow_ipu/kernels/queues/infeed.h"
+#include "tensorflow_ipu/kernels/queues/outfeed.h"
+#include "tensorflow_ipu/kernels/support/metrics.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/registry.h"
+#include "tensorflow_ipu/kernels/support/tuning.h"
+#include "tensorflow_ipu/kernels/support/turns.h"
 
 namespace tensorflow_ipu {
 

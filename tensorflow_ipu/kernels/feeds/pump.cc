@@ -7,11 +7,11 @@
 #include "tensorflow/core/common_runtime/rendezvous_mgr.h"
 #include "tensorflow/core/data/root_dataset.h"
 #include "tensorflow/core/platform/cpu_info.h"
-#include "tensorflow_ipu/kernels/core/metrics.h"
-#include "tensorflow_ipu/kernels/core/threads.h"
-#include "tensorflow_ipu/kernels/core/tuning.h"
 #include "tensorflow_ipu/kernels/host/host_device.h"
 #include "tensorflow_ipu/kernels/host/status.h"
+#include "tensorflow_ipu/kernels/support/metrics.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
+#include "tensorflow_ipu/kernels/support/tuning.h"
 
 namespace tensorflow_ipu {
 

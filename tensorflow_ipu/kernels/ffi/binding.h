@@ -8,7 +8,7 @@
 #include <utility>
 #include <variant>
 
-#include "tensorflow_ipu/kernels/core/status.h"
+#include "tensorflow_ipu/kernels/support/status.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace tensorflow_ipu {

@@ -5,10 +5,10 @@
 #include <optional>
 #include <utility>
 
-#include "tensorflow_ipu/kernels/collectives/call_sites.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
-#include "tensorflow_ipu/kernels/core/registry.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
+#include "tensorflow_ipu/kernels/replicas/call_sites.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
+#include "tensorflow_ipu/kernels/support/registry.h"
 
 namespace tensorflow_ipu {
 namespace {

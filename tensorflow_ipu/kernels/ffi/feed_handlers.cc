@@ -6,10 +6,10 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
-#include "tensorflow_ipu/kernels/core/registry.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
+#include "tensorflow_ipu/kernels/support/registry.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -13,9 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow_ipu/kernels/core/metrics.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
-#include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/host/embedding_table.h"
 #include "tensorflow_ipu/kernels/host/function.h"
@@ -24,6 +21,9 @@
 #include "tensorflow_ipu/kernels/host/releases.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/host/sums.h"
+#include "tensorflow_ipu/kernels/support/metrics.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -4,12 +4,12 @@
 #include <cstring>
 #include <memory>
 
-#include "tensorflow_ipu/kernels/core/partials.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
-#include "tensorflow_ipu/kernels/core/stochastic_rounding.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
+#include "tensorflow_ipu/kernels/numerics/partials.h"
+#include "tensorflow_ipu/kernels/numerics/stochastic_rounding.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -2,9 +2,9 @@
 #include <cstring>
 #include <memory>
 
-#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tensorflow/core/framework/node_def_util.h"
-#include "tensorflow_ipu/kernels/core/processor.h"
+#include "tensorflow_ipu/kernels/numerics/processor.h"
 
 namespace tensorflow_ipu {
 

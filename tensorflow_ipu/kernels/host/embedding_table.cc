@@ -4,7 +4,7 @@
 #include <string>
 
 #include "Eigen/Core"
-#include "tensorflow_ipu/kernels/core/metrics.h"
+#include "tensorflow_ipu/kernels/support/metrics.h"
 
 namespace tensorflow_ipu {
 

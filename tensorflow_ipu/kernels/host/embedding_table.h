@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/registry.h"
-#include "tensorflow_ipu/kernels/core/status.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/registry.h"
+#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu {
 

@@ -8,9 +8,9 @@
 #include "tensorflow/core/framework/op_def.pb.h"
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow_ipu/kernels/core/threads.h"
-#include "tensorflow_ipu/kernels/core/waiting.h"
 #include "tensorflow_ipu/kernels/host/status.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 
 namespace tensorflow_ipu {
 

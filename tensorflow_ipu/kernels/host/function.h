@@ -18,10 +18,10 @@
 #include "tensorflow/core/framework/function.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/registry.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/python_end.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/registry.h"
 
 namespace tensorflow_ipu {
 

@@ -13,8 +13,8 @@
 #include "tensorflow/core/platform/denormal.h"
 #include "tensorflow/core/platform/protobuf.h"
 #include "tensorflow/core/platform/setround.h"
-#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/host/convolution.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 

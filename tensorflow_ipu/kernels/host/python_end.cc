@@ -1,6 +1,6 @@
 #include "tensorflow_ipu/kernels/host/python_end.h"
 
-#include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "tensorflow_ipu/kernels/core/status.h"
+#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu {
 

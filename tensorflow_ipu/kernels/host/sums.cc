@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/processor.h"
+#include "tensorflow_ipu/kernels/numerics/processor.h"
 
 namespace tensorflow_ipu {
 

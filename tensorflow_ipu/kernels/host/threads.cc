@@ -10,7 +10,7 @@
 #include "absl/synchronization/notification.h"
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow/core/platform/env.h"
-#include "tensorflow_ipu/kernels/core/waiting.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
 
 namespace tensorflow_ipu {
 

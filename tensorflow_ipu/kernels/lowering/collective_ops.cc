@@ -15,9 +15,9 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/core/exchange.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/collectives/exchange.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
 #include "xla/hlo/builder/xla_builder.h"
 #include "xla/shape_util.h"
 

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow_ipu/kernels/core/metrics.h"
+#include "tensorflow_ipu/kernels/support/metrics.h"
 
 namespace tensorflow_ipu {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
 #include "xla/hlo/builder/xla_computation.h"
 #include "xla/layout_util.h"
 #include "xla/shape_util.h"

@@ -16,11 +16,11 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
 #include "xla/hlo/builder/xla_builder.h"
 
 namespace tensorflow_ipu {

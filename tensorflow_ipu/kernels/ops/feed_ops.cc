@@ -12,12 +12,12 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/core/outfeed.h"
-#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
 #include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/ops/kernel.h"
+#include "tensorflow_ipu/kernels/queues/outfeed.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -16,11 +16,11 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/collectives/workers.h"
-#include "tensorflow_ipu/kernels/core/exchange.h"
-#include "tensorflow_ipu/kernels/core/reduction.h"
-#include "tensorflow_ipu/kernels/core/threads.h"
+#include "tensorflow_ipu/kernels/collectives/exchange.h"
 #include "tensorflow_ipu/kernels/host/status.h"
+#include "tensorflow_ipu/kernels/numerics/reduction.h"
+#include "tensorflow_ipu/kernels/replicas/workers.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -1,13 +1,13 @@
-// The steps of LSTM and GRU layers, as kernels of the host: `core/recurrence.h` says which tensors they have.
+// The steps of LSTM and GRU layers, as kernels of the host: `numerics/recurrence.h` says which tensors they have.
 #include <algorithm>
 #include <cstdint>
 
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/core/recurrence.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
+#include "tensorflow_ipu/kernels/numerics/recurrence.h"
 #include "tensorflow_ipu/kernels/ops/kernel.h"
 
 namespace tensorflow_ipu {

@@ -20,14 +20,14 @@
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
-#include "tensorflow_ipu/kernels/core/metrics.h"
-#include "tensorflow_ipu/kernels/core/mutex.h"
 #include "tensorflow_ipu/kernels/device/ipu_device.h"
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/lowering/compile.h"
 #include "tensorflow_ipu/kernels/ops/kernel.h"
 #include "tensorflow_ipu/kernels/replicas/device_turns.h"
 #include "tensorflow_ipu/kernels/replicas/launch.h"
+#include "tensorflow_ipu/kernels/support/metrics.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 namespace {

@@ -14,9 +14,9 @@
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow/core/framework/tensor_util.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
 #include "tensorflow_ipu/kernels/ops/kernel.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
 
 namespace tensorflow_ipu {
 namespace {

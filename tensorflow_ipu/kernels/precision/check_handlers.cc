@@ -16,13 +16,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/types/span.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
-#include "tensorflow_ipu/kernels/core/scan.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/host/releases.h"
 #include "tensorflow_ipu/kernels/host/status.h"
+#include "tensorflow_ipu/kernels/numerics/scan.h"
 #include "tensorflow_ipu/kernels/precision/late_program.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
 
 namespace tensorflow_ipu {
 namespace {

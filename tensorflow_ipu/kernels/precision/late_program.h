@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
 #include "xla/client/local_client.h"
 #include "xla/service/shaped_buffer.h"
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "tensorflow_ipu/kernels/core/partials.h"
+#include "tensorflow_ipu/kernels/numerics/partials.h"
 #include "tensorflow_ipu/kernels/precision/emit.h"
 #include "xla/hlo/ir/hlo_casting_utils.h"
 #include "xla/hlo/ir/hlo_instructions.h"

@@ -7,8 +7,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "tensorflow_ipu/kernels/core/program_state.h"
-#include "tensorflow_ipu/kernels/core/reduction.h"
+#include "tensorflow_ipu/kernels/numerics/reduction.h"
+#include "tensorflow_ipu/kernels/support/program_state.h"
 #include "xla/hlo/ir/hlo_opcode.h"
 
 namespace tensorflow_ipu::precision {

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/core/stochastic_rounding.h"
+#include "tensorflow_ipu/kernels/numerics/stochastic_rounding.h"
 #include "tensorflow_ipu/kernels/precision/emit.h"
 #include "xla/hlo/ir/hlo_instruction.h"
 

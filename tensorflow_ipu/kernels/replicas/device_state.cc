@@ -3,7 +3,7 @@
 #include <map>
 #include <utility>
 
-#include "tensorflow_ipu/kernels/core/mutex.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "tensorflow_ipu/kernels/core/random_streams.h"
-#include "tensorflow_ipu/kernels/core/registry.h"
-#include "tensorflow_ipu/kernels/core/status.h"
+#include "tensorflow_ipu/kernels/numerics/random_streams.h"
+#include "tensorflow_ipu/kernels/support/registry.h"
+#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu {
 

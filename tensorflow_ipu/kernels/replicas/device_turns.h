@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow_ipu/kernels/core/turns.h"
+#include "tensorflow_ipu/kernels/support/turns.h"
 
 namespace tensorflow_ipu {
 

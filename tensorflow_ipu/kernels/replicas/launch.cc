@@ -7,15 +7,15 @@
 
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
-#include "tensorflow_ipu/kernels/collectives/call_sites.h"
-#include "tensorflow_ipu/kernels/collectives/workers.h"
-#include "tensorflow_ipu/kernels/core/completions.h"
-#include "tensorflow_ipu/kernels/core/threads.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/host/status.h"
+#include "tensorflow_ipu/kernels/replicas/call_sites.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
 #include "tensorflow_ipu/kernels/replicas/device_memory.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
+#include "tensorflow_ipu/kernels/replicas/workers.h"
+#include "tensorflow_ipu/kernels/support/completions.h"
+#include "tensorflow_ipu/kernels/support/threads.h"
 
 namespace tensorflow_ipu {
 

@@ -10,9 +10,9 @@
 #include "absl/status/status.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
-#include "tensorflow_ipu/kernels/core/mutex.h"
-#include "tensorflow_ipu/kernels/core/random_streams.h"
-#include "tensorflow_ipu/kernels/core/rendezvous.h"
+#include "tensorflow_ipu/kernels/collectives/rendezvous.h"
+#include "tensorflow_ipu/kernels/numerics/random_streams.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 

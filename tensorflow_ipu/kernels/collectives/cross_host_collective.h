@@ -1,0 +1,89 @@
+// One collective of a group that spans workers.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/collectives/communicator.h"
+#include "tensorflow_ipu/kernels/collectives/exchange.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/status.h"
+
+namespace tensorflow_ipu::core {
+
+// Several chunks are in flight, so that one travels while another is reduced. No thread waits: received chunks are
+// reduced on threads of the executor. Thread-safe; lives in a shared_ptr.
+class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollective> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // `key` is the same on all workers, and unique.
+  CrossHostCollective(std::string name, std::string key, Exchange exchange, std::shared_ptr<Communicator> communicator,
+                      std::shared_ptr<Communicator::Calls> calls);
+
+  // Calls `done` once, on any thread; the replicas' buffers must stay until then. `lost(worker, why)` is called when a
+  // message fails, and has to call Fail.
+  void Start(std::function<void(Status)> done, std::function<void(int64_t, Status)> lost);
+
+  // Ends the collective with this status, once no thread writes to the buffers.
+  void Fail(Status why) IPU_EXCLUDES(mutex_);
+
+  // The workers whose messages are in flight.
+  std::vector<int64_t> Awaited() const IPU_EXCLUDES(mutex_);
+
+  const std::string& name() const { return name_; }
+  Clock::time_point since() const { return since_; }
+
+ private:
+  using Messages = std::vector<std::shared_ptr<Message>>;  // By share.
+
+  // Its messages belong to one thread: the one that begins a half, or the one that gets its last message.
+  struct InFlightChunk {
+    int64_t chunk;
+    bool halves;
+    bool second = false;
+    Messages received;    // The own one is what the share has itself.
+    int64_t pending = 0;  // Calls of the communicator. Guarded by the collective's mutex.
+  };
+
+  void Next();
+  void Begin(const std::shared_ptr<InFlightChunk>& in_flight);
+  void Trade(const std::shared_ptr<InFlightChunk>& in_flight, Messages to_send);
+  void Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Status status) IPU_EXCLUDES(mutex_);
+  void Advance(const std::shared_ptr<InFlightChunk>& in_flight);
+  void Land(const std::shared_ptr<InFlightChunk>& in_flight) IPU_EXCLUDES(mutex_);
+
+  // What the share reduces of a chunk.
+  Chunk PartOf(const InFlightChunk& in_flight, std::size_t share) const;
+
+  bool BeginWork() IPU_EXCLUDES(mutex_);
+  void EndWork() IPU_EXCLUDES(mutex_);
+  void CompleteWithFailure(Status why);
+
+  std::string KeyOf(const InFlightChunk& in_flight, int64_t from) const;
+
+  const std::string name_;
+  const std::string key_;
+  const Exchange exchange_;
+  const std::shared_ptr<Communicator> communicator_;
+  const std::shared_ptr<Communicator::Calls> calls_;
+  const Clock::time_point since_ = Clock::now();
+  std::function<void(Status)> done_;
+  std::function<void(int64_t, Status)> lost_;
+
+  mutable Mutex mutex_;
+  int64_t begun_ IPU_GUARDED_BY(mutex_) = 0;
+  int64_t landed_ IPU_GUARDED_BY(mutex_) = 0;
+  std::vector<int64_t> awaited_ IPU_GUARDED_BY(mutex_);  // By share: calls in flight.
+  int64_t working_ IPU_GUARDED_BY(mutex_) = 0;           // Threads that use the buffers of replicas.
+  bool failed_ IPU_GUARDED_BY(mutex_) = false;
+  bool completed_ IPU_GUARDED_BY(mutex_) = false;
+  Status failure_ IPU_GUARDED_BY(mutex_);
+};
+
+}  // namespace tensorflow_ipu::core

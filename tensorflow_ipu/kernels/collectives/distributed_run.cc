@@ -1,0 +1,360 @@
+#include "tensorflow_ipu/kernels/collectives/distributed_run.h"
+
+#include <algorithm>
+#include <cstring>
+#include <sstream>
+#include <utility>
+
+#include "tensorflow_ipu/kernels/support/threads.h"
+#include "tensorflow_ipu/kernels/support/tuning.h"
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+std::string Counted(std::size_t count, const char* what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+std::string Program::Text() const {
+  std::string text = std::to_string(replicas) + "\n" + std::to_string(chunk_bytes) + "\n" + name;
+  for (const std::string& collective : collectives) text += "\n" + collective;
+  return text;
+}
+
+Program Program::OfText(const std::string& text) {
+  Program program;
+  std::istringstream lines(text);
+  std::string line;
+  if (std::getline(lines, line)) program.replicas = std::atoll(line.c_str());
+  if (std::getline(lines, line)) program.chunk_bytes = std::atoll(line.c_str());
+  std::getline(lines, program.name);
+  while (std::getline(lines, line)) program.collectives.push_back(line);
+  return program;
+}
+
+uint64_t Program::Digest() const {
+  Program nameless = *this;
+  nameless.name.clear();
+  return Key(nameless.Text()).digest[0];
+}
+
+std::optional<std::string> Difference(const Program& ours, const Program& theirs, const std::string& worker) {
+  if (ours.replicas != theirs.replicas) {
+    return worker + " has " + Counted(static_cast<std::size_t>(theirs.replicas), "replica") +
+           " of the program, and this worker has " + std::to_string(ours.replicas) +
+           ". Configure as many IPUs on all workers.";
+  }
+  if (ours.chunk_bytes != theirs.chunk_bytes) {
+    return worker + " sends chunks of up to " + std::to_string(theirs.chunk_bytes) + " bytes, and this worker " +
+           std::to_string(ours.chunk_bytes) +
+           ". Set `optimizations.maximum_cross_replica_sum_buffer_size` alike on all workers.";
+  }
+  const std::size_t both = std::min(ours.collectives.size(), theirs.collectives.size());
+  for (std::size_t i = 0; i < both; ++i) {
+    if (ours.collectives[i] == theirs.collectives[i]) continue;
+    if (ours.IsExchange()) {
+      return worker + " exchanges " + theirs.collectives[i] + ", and this worker " + ours.collectives[i] +
+             ". Have all workers exchange tensors of the same types and shapes, in the same order.";
+    }
+    return worker + " runs another program: collective " + std::to_string(i + 1) + " of its `" + theirs.name + "` is " +
+           theirs.collectives[i] + ", and of `" + ours.name + "` on this worker it is " + ours.collectives[i] +
+           ". Run the same program on all workers.";
+  }
+  if (ours.collectives.size() != theirs.collectives.size()) {
+    return worker + " runs another program: its `" + theirs.name + "` has " +
+           Counted(theirs.collectives.size(), "collective") + ", and `" + ours.name + "` on this worker has " +
+           std::to_string(ours.collectives.size()) + ". Run the same program on all workers.";
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<Message> MessageOfText(const std::string& text) {
+  auto message = std::make_shared<Message>(text.size());
+  std::memcpy(message->data(), text.data(), text.size());
+  return message;
+}
+
+std::string TextOf(const Message& message) {
+  return std::string(reinterpret_cast<const char*>(message.data()), message.bytes());
+}
+
+namespace {
+
+// Runs of a sequence about which a late worker may still ask.
+constexpr std::size_t kKept = 4;
+
+std::string Seconds(std::chrono::nanoseconds time) {
+  const int64_t tenths = time / std::chrono::milliseconds(100);
+  return std::to_string(tenths / 10) + (tenths % 10 == 0 ? "" : "." + std::to_string(tenths % 10)) + " s";
+}
+
+std::string DescribeEnd(const RunState& state, const std::string& worker, const Program& run,
+                        const std::string& where) {
+  if (run.IsExchange()) return worker + " gave up " + where + ": " + state.words;
+  const std::string crossed = Counted(static_cast<std::size_t>(state.crossed), "collective");
+  if (static_cast<Code>(state.fate) == Code::kOk) {
+    return worker + " ended its run of `" + run.name + "` after " + crossed + ", and this worker waits for it in " +
+           where + ". Have all workers run equally many steps, and take the same branches.";
+  }
+  return worker + " failed in its run of `" + run.name + "`, after " + crossed + ": " + state.words;
+}
+
+std::string DescribeExchange(const std::string& exchange, const std::string& worker, const std::string& program,
+                             const std::string& where, int64_t own) {
+  return worker + " did not begin this run of `" + program + "`: it waits for all workers to exchange " + exchange +
+         ", while worker " + std::to_string(own) + " waits for it in " + where +
+         ". Have all workers run the same programs, equally often.";
+}
+
+}  // namespace
+
+DistributedRun::DistributedRun(Workers workers, std::string name, Program program,
+                               std::optional<int64_t> host_exchanges)
+    : workers_(std::move(workers)),
+      name_(std::move(name)),
+      program_(std::move(program)),
+      host_exchanges_(host_exchanges),
+      data_(name_ + ":" + std::to_string(program_.Digest())),
+      question_(name_),
+      text_question_(name_ + ":text"),
+      calls_(workers_.communicator->NewCalls()) {}
+
+DistributedRun::~DistributedRun() { calls_->Cancel(); }
+
+void DistributedRun::Cross(const std::string& name, const std::string& key, Exchange exchange,
+                           std::function<void(Status)> done) {
+  const auto collective = std::make_shared<CrossHostCollective>(name, data_ + ":" + key, std::move(exchange),
+                                                                workers_.communicator, calls_);
+  std::optional<Status> failure;
+  {
+    const Lock lock(mutex_);
+    failure = failure_;
+    if (!failure.has_value()) {
+      open_.insert(collective);
+      if (!checking_) CheckLater();
+    }
+  }
+  if (failure.has_value()) return done(*failure);
+  collective->Start(
+      [weak = weak_from_this(), collective = std::weak_ptr<CrossHostCollective>(collective),
+       done = std::move(done)](Status status) {
+        if (const auto self = weak.lock()) {
+          const Lock lock(self->mutex_);
+          self->open_.erase(collective.lock());
+          if (status.ok()) ++self->crossed_;
+        }
+        done(std::move(status));
+      },
+      [weak = weak_from_this(), name](int64_t worker, const Status& why) {
+        if (const auto self = weak.lock()) self->OnMessageFailed(worker, name, why);
+      });
+}
+
+void DistributedRun::Abort(Status why) {
+  std::set<std::shared_ptr<CrossHostCollective>> open;
+  {
+    const Lock lock(mutex_);
+    if (failure_.has_value()) return;
+    failure_ = why;
+    open = open_;
+  }
+  for (const auto& collective : open) collective->Fail(why);
+}
+
+void DistributedRun::End(const Status& how) {
+  {
+    const Lock lock(mutex_);
+    if (end_.has_value()) return;
+    end_ = how;
+  }
+  Abort(Status::Cancelled("The run has ended."));
+  calls_->Cancel();
+}
+
+std::shared_ptr<const Message> DistributedRun::Answer(const Key& question) const {
+  if (question == text_question_) return MessageOfText(program_.Text());
+  if (!(question == question_)) return nullptr;
+  RunState state;
+  state.digest = program_.Digest();
+  state.text_bytes = program_.Text().size();
+  const Lock lock(mutex_);
+  state.fate = end_.has_value() ? static_cast<int64_t>(end_->code) : RunState::kRuns;
+  state.crossed = crossed_;
+  if (end_.has_value()) state.Say(end_->message);
+  return MessageOf(state);
+}
+
+void DistributedRun::SayWhere(RunState* state) const {
+  const Lock lock(mutex_);
+  if (!end_.has_value()) state->Say(program_.collectives.front());
+}
+
+void DistributedRun::OnMessageFailed(int64_t worker, const std::string& where, const Status& why) {
+  const std::string who = workers_.Name(worker);
+  if (why.code == Code::kUnavailable) {
+    return Abort(Status::Unavailable(who +
+                                     " is gone: its process ended, or was killed, or the network to it was cut, "
+                                     "while this worker waited for it in " +
+                                     where + ". (" + why.message + ")"));
+  }
+  if (why.code == Code::kInvalidArgument) {
+    return Abort(Status::InvalidArgument(who + " brings operands of other types or shapes to " + where + ": " +
+                                         why.message + " Run the same program on all workers."));
+  }
+  Abort({why.code, "A message to or from " + who + " failed in " + where + ": " + why.message});
+}
+
+std::chrono::nanoseconds DistributedRun::CheckInterval() const {
+  const std::chrono::nanoseconds often(kPeerCheckInterval);
+  return workers_.limit.count() > 0 ? std::min(often, workers_.limit / 4) : often;
+}
+
+void DistributedRun::CheckLater() {
+  checking_ = true;
+  Deadlines::Global().Add(Deadlines::Clock::now() + CheckInterval(), [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->CheckPeers();
+  });
+}
+
+void DistributedRun::CheckPeers() {
+  std::vector<std::pair<std::shared_ptr<CrossHostCollective>, std::vector<int64_t>>> waiting;
+  {
+    const Lock lock(mutex_);
+    checking_ = false;
+    if (failure_.has_value() || open_.empty()) return;
+    CheckLater();
+    for (const auto& collective : open_) {
+      if (Clock::now() - collective->since() >= CheckInterval()) waiting.push_back({collective, {}});
+    }
+  }
+  std::set<int64_t> to_ask;
+  for (auto& [collective, awaited] : waiting) awaited = collective->Awaited();
+  std::optional<Status> overdue;
+  {
+    const Lock lock(mutex_);
+    for (const auto& [collective, awaited] : waiting) {
+      if (overdue.has_value()) break;
+      overdue = Overdue(*collective, awaited);
+      for (const int64_t worker : awaited) {
+        if (!std::exchange(peers_[worker].asked, true)) to_ask.insert(worker);
+      }
+    }
+  }
+  if (overdue.has_value()) return Abort(std::move(*overdue));
+  for (const int64_t worker : to_ask) Ask(worker);
+}
+
+bool DistributedRun::IsElsewhere(const RunState& state) const {
+  // The exchange that follows those of this worker cannot end before this run, since this worker would have to take
+  // part.
+  return state.fate == RunState::kNotBegun && state.words[0] != 0 && host_exchanges_.has_value() &&
+         state.exchange > *host_exchanges_;
+}
+
+std::optional<Status> DistributedRun::Overdue(const CrossHostCollective& collective,
+                                              const std::vector<int64_t>& awaited) const {
+  const auto now = Clock::now();
+  for (const int64_t worker : awaited) {
+    const auto peer = peers_.find(worker);
+    if (peer == peers_.end() || !peer->second.state.has_value()) continue;
+    const RunState& state = *peer->second.state;
+    // Its earlier messages may still be in flight.
+    if (now - peer->second.since < CheckInterval() / 2) continue;
+    const std::string who = workers_.Name(worker);
+    if (state.fate >= 0) return Status::Unavailable(DescribeEnd(state, who, program_, collective.name()));
+    if (IsElsewhere(state)) {
+      return Status::Unavailable(
+          DescribeExchange(state.words, who, program_.name, collective.name(), workers_.worker()));
+    }
+  }
+  if (workers_.limit.count() == 0 || now - collective.since() < workers_.limit || awaited.empty()) return std::nullopt;
+  std::string words;
+  for (const int64_t worker : awaited) words += (words.empty() ? "" : "; ") + DescribeLate(worker);
+  return Status::DeadlineExceeded(words + ". Worker " + std::to_string(workers_.worker()) + " waited for " +
+                                  Seconds(workers_.limit) + ", the limit, in " + collective.name() +
+                                  (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
+                                  ". Have all workers run the same steps, or raise the strategy's `timeout`.");
+}
+
+std::string DistributedRun::DescribeLate(int64_t worker) const {
+  const std::string who = workers_.Name(worker);
+  const auto known = peers_.find(worker);
+  if (known != peers_.end() && known->second.state.has_value() && known->second.state->fate != RunState::kNotBegun) {
+    return who + " runs the same program and did not come there";
+  }
+  return who + (program_.IsExchange() ? " did not come" : " did not begin this run") +
+         ": it does something else, hangs, or was stopped";
+}
+
+void DistributedRun::Ask(int64_t worker) {
+  const auto answer = std::make_shared<Message>(sizeof(RunState));
+  workers_.communicator->Ask(calls_, worker, question_, answer,
+                             [weak = weak_from_this(), worker, answer](const Status& status) {
+                               const auto self = weak.lock();
+                               if (self == nullptr || status.code == Code::kCancelled) return;
+                               if (!status.ok()) return self->OnMessageFailed(worker, "a collective", status);
+                               self->OnState(worker, ValueOf<RunState>(*answer));
+                             });
+}
+
+void DistributedRun::OnState(int64_t worker, const RunState& state) {
+  {
+    const Lock lock(mutex_);
+    Peer& peer = peers_[worker];
+    peer.asked = false;
+    if (!peer.state.has_value() || peer.state->fate != state.fate) peer.since = Clock::now();
+    peer.state = state;
+  }
+  if (state.fate != RunState::kNotBegun && state.digest != program_.Digest()) Compare(worker, state.text_bytes);
+}
+
+void DistributedRun::Compare(int64_t worker, std::size_t text_bytes) {
+  const auto text = std::make_shared<Message>(text_bytes);
+  workers_.communicator->Ask(
+      calls_, worker, text_question_, text, [weak = weak_from_this(), worker, text](const Status& status) {
+        const auto self = weak.lock();
+        if (self == nullptr || !status.ok()) return;
+        const std::string who = self->workers_.Name(worker);
+        const auto difference = Difference(self->program_, Program::OfText(TextOf(*text)), who);
+        self->Abort(Status::InvalidArgument(difference.value_or(who + " runs another program.")));
+      });
+}
+
+std::shared_ptr<DistributedRun> Runs::Begin(const Workers& workers, const std::string& sequence, Program program,
+                                            bool waits) {
+  std::shared_ptr<DistributedRun> old;  // Destroyed without the lock.
+  const Lock lock(mutex_);
+  const auto exchanges = waits ? std::optional(sequences_[kMainThread].begun) : std::nullopt;
+  Sequence& runs = sequences_[sequence];
+  const std::string name = sequence + ":" + std::to_string(++runs.begun);
+  runs.kept.push_back(std::make_shared<DistributedRun>(workers, name, std::move(program), exchanges));
+  if (runs.kept.size() > kKept) {
+    old = std::move(runs.kept.front());
+    runs.kept.pop_front();
+  }
+  return runs.kept.back();
+}
+
+std::shared_ptr<const Message> Runs::Answer(const Key& question, std::size_t bytes) const {
+  const Lock lock(mutex_);
+  for (const auto& [name, sequence] : sequences_) {
+    for (const auto& run : sequence.kept) {
+      const std::shared_ptr<const Message> answer = run->Answer(question);
+      if (answer != nullptr && answer->bytes() == bytes) return answer;
+    }
+  }
+  RunState state;
+  const auto main_thread = sequences_.find(kMainThread);
+  if (main_thread != sequences_.end() && !main_thread->second.kept.empty()) {
+    state.exchange = main_thread->second.begun;
+    main_thread->second.kept.back()->SayWhere(&state);
+  }
+  std::string text(reinterpret_cast<const char*>(&state), sizeof(state));
+  text.resize(bytes);
+  return MessageOfText(text);
+}
+
+}  // namespace tensorflow_ipu::core

@@ -1,0 +1,185 @@
+// Messages between the processes that MPI has started.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/collectives/communicator.h"
+#include "tensorflow_ipu/kernels/collectives/mpi_library.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/status.h"
+#include "tensorflow_ipu/kernels/support/tuning.h"
+
+namespace tensorflow_ipu::core {
+
+// The processes of an MPI communicator, until all of them have joined: rank 0 gathers their names and sends them all to
+// each. Not thread-safe.
+class MpiJoin {
+ public:
+  // Each process says its name in so many bytes.
+  static constexpr std::size_t kNameBytes = 160;
+
+  // MPI is initialized. `communicator` is a handle of the library.
+  static Status Begin(const MpiLibrary& library, MpiLibrary::Handle communicator, const std::string& name,
+                      std::unique_ptr<MpiJoin>* join);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const MpiLibrary& library() const { return library_; }
+  MpiLibrary::Handle original() const { return original_; }
+  MpiLibrary::Handle communicator() const { return duplicate_; }
+
+  // Tries to go on. Returns whether all processes have joined; then `communicator` is a duplicate of theirs alone.
+  Status Advance(bool* joined);
+
+  // The processes that are known to be missing: rank 0 knows about all, and the others about rank 0.
+  std::vector<int> Missing() const;
+
+  std::vector<std::string> Names() const;
+
+  // Returns whether more processes than processors are on this host, which names end with.
+  bool HostIsCrowded() const;
+
+ private:
+  char* NameOf(int rank) { return table_.data() + static_cast<std::size_t>(rank) * kNameBytes; }
+  Status Share();
+
+  MpiLibrary library_;
+  MpiLibrary::Handle original_ = 0;
+  MpiLibrary::Handle duplicate_ = 0;
+  int rank_ = 0;
+  int size_ = 1;
+  bool shares_ = false;                         // The names are on their way to all.
+  std::vector<char> table_;                     // The names of all.
+  std::map<int, MpiLibrary::Handle> requests_;  // By the other rank; other requests have numbers from `size_`.
+};
+
+// The receiver asks for a message by a note, and the sender answers with the data under the tag that the receiver has
+// chosen. So all data are read straight into their memory, and no process stores what nobody asked for.
+//
+// MPI has nothing to block on, so a thread tests the open requests. The longer nothing happens, the longer it sleeps.
+// One thread at a time calls MPI, under `mutex_`.
+class MpiCommunicator : public Communicator, public std::enable_shared_from_this<MpiCommunicator> {
+ public:
+  // All processes of the communicator have made one.
+  static std::shared_ptr<MpiCommunicator> Make(const MpiJoin& join, Answer answer, Status* status);
+  ~MpiCommunicator() override = default;
+
+  int64_t rank() const override { return rank_; }
+  int64_t size() const override { return size_; }
+  std::shared_ptr<Calls> NewCalls() override;
+  void Send(const std::shared_ptr<Calls>& calls, int64_t to, const Key& key, std::shared_ptr<const Message> message,
+            Done done) override;
+  void Receive(const std::shared_ptr<Calls>& calls, int64_t from, const Key& key, std::shared_ptr<Message> message,
+               Done done) override;
+  void Ask(const std::shared_ptr<Calls>& calls, int64_t of, const Key& question, std::shared_ptr<Message> answer,
+           Done done) override;
+
+  // Waits until all processes have come here, and serves them meanwhile. Then the thread has ended, and calls fail.
+  void Leave() IPU_EXCLUDES(mutex_);
+
+ private:
+  using Handle = MpiLibrary::Handle;
+  using Place = std::pair<int64_t, Key>;  // A message from or to another rank.
+  class MpiCalls;
+
+  struct Note {
+    enum Kind : uint32_t {
+      kRequest = 1,    // Requests a message of `bytes` bytes, to be sent with the tag.
+      kQuestion = 2,   // The same for an answer.
+      kOtherSize = 3,  // The answer to a request: the message has `bytes` bytes instead.
+      kWithdraw = 4,   // Cancels a request.
+      kWithdrawn = 5,  // The answer, unless the message is on its way.
+    };
+    uint32_t kind;
+    int32_t tag;
+    int64_t from;
+    Key key;
+    uint64_t bytes;
+  };
+  // A message that the other worker has not requested yet.
+  struct Offer {
+    const void* calls;
+    std::shared_ptr<const Message> message;
+    Done done;
+  };
+  // A request of this worker. MPI may write to the message after a call was cancelled.
+  struct Awaited {
+    const void* calls;
+    Place place;
+    std::shared_ptr<Message> message;
+    Done done;  // Null after a cancellation.
+    Handle request;
+  };
+  struct Sent {
+    std::shared_ptr<const Message> message;
+    std::unique_ptr<Note> note;
+    Done done;
+    Handle request;
+  };
+  struct Ended {
+    Done done;
+    Status status;
+  };
+
+  MpiCommunicator(const MpiJoin& join, Answer answer)
+      : mpi_(join.library()),
+        communicator_(join.communicator()),
+        rank_(join.rank()),
+        size_(join.size()),
+        shortest_sleep_(join.HostIsCrowded() ? kMpiCrowdedSleep : kMpiSpin / 4),
+        answer_(std::move(answer)) {}
+
+  void Request(Note::Kind kind, const std::shared_ptr<Calls>& calls, const Place& place,
+               std::shared_ptr<Message> message, Done done) IPU_EXCLUDES(mutex_);
+  // Tests requests until `ends`, which is called under the lock, returns true.
+  void Serve(const std::function<bool()>& ends) IPU_EXCLUDES(mutex_);
+  bool Progress(std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  template <typename Requests, typename RequestOf>
+  bool EndDone(Requests& requests, RequestOf request_of, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  bool IsAwaited() const IPU_REQUIRES(mutex_);
+  void Take(const Note& note, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  void Listen() IPU_REQUIRES(mutex_);
+  bool IsDone(Handle* request) IPU_REQUIRES(mutex_);
+  void Post(int64_t to, const Note& note) IPU_REQUIRES(mutex_);
+  void SendData(const Note& request, std::shared_ptr<const Message> message, Done done) IPU_REQUIRES(mutex_);
+  void Deliver(const Note& request, Offer offer, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  Status Refusal(const Calls& calls, std::size_t bytes) const IPU_REQUIRES(mutex_);
+  void Cancel(const void* calls) IPU_EXCLUDES(mutex_);
+  void Fail(int error, const char* what) IPU_REQUIRES(mutex_);
+  void EndCalls(std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  void Wake() IPU_REQUIRES(mutex_);
+  static void End(std::vector<Ended>& ended);
+
+  const MpiLibrary mpi_;
+  const Handle communicator_;
+  const int64_t rank_;
+  const int64_t size_;
+  const std::chrono::nanoseconds shortest_sleep_;
+  const Answer answer_;
+
+  Mutex mutex_;
+  Condition changed_;
+  bool posted_ IPU_GUARDED_BY(mutex_) = false;  // There is something new to test.
+  bool stops_ IPU_GUARDED_BY(mutex_) = false;
+  bool stopped_ IPU_GUARDED_BY(mutex_) = false;
+  Status failure_ IPU_GUARDED_BY(mutex_);  // Of MPI, or since this process left. Calls fail with it.
+  Note heard_ IPU_GUARDED_BY(mutex_);      // The note that is being received.
+  Handle listening_ IPU_GUARDED_BY(mutex_) = 0;
+  Handle barrier_ IPU_GUARDED_BY(mutex_) = 0;
+  bool all_are_here_ IPU_GUARDED_BY(mutex_) = false;
+  int32_t last_tag_ IPU_GUARDED_BY(mutex_) = 0;
+  std::map<Place, Offer> offers_ IPU_GUARDED_BY(mutex_);
+  std::map<Place, Note> requests_ IPU_GUARDED_BY(mutex_);  // Of other workers, not offered yet.
+  std::map<int32_t, Awaited> awaited_ IPU_GUARDED_BY(mutex_);
+  std::list<Sent> sent_ IPU_GUARDED_BY(mutex_);
+};
+
+}  // namespace tensorflow_ipu::core

@@ -1,0 +1,120 @@
+#include "tensorflow_ipu/kernels/collectives/mpi_library.h"
+
+#include <dlfcn.h>
+
+#include <utility>
+
+namespace tensorflow_ipu::core {
+
+template <typename Function>
+void MpiLibrary::Find(void* loaded, const char* name, Function** function, std::string* missing) const {
+  *function = reinterpret_cast<Function*>(dlsym(loaded, name));
+  if (*function == nullptr) *missing += std::string(missing->empty() ? "" : ", ") + name;
+}
+
+Status MpiLibrary::LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library) {
+  Status status = Status::NotFound("");
+  for (const auto& [flags, is_initialized] : {std::pair{RTLD_NOLOAD, true}, {RTLD_NOLOAD, false}, {0, false}}) {
+    for (const Candidate& candidate : candidates) {
+      MpiLibrary loaded;
+      status = Load(candidate, flags, &loaded);
+      if (!status.ok()) continue;
+      int initialized = 0;
+      loaded.Initialized(&initialized);
+      if (is_initialized && initialized == 0) continue;
+      *library = loaded;
+      return status;
+    }
+  }
+  return status;
+}
+
+Status MpiLibrary::Initialize(bool* initialized_here) const {
+  int initialized = 0;
+  int finalized = 0;
+  int level = 0;
+  Initialized(&initialized);
+  Finalized(&finalized);
+  *initialized_here = initialized == 0;
+  if (finalized != 0) return Status::FailedPrecondition("MPI was finalized in this process.");
+  if (initialized == 0) {
+    Init_thread(nullptr, nullptr, thread_multiple, &level);
+  } else {
+    Query_thread(&level);
+  }
+  if (level >= thread_multiple) return Status::Ok();
+  return Status::FailedPrecondition(
+      "MPI was initialized without support for several threads. Initialize it with `MPI_THREAD_MULTIPLE`, which is the "
+      "default of mpi4py.");
+}
+
+Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary* library) {
+  // With global symbols: libraries of MPI load modules that use them.
+  void* const loaded = dlopen(candidate.path.c_str(), RTLD_NOW | RTLD_GLOBAL | flags);
+  if (loaded == nullptr) {
+    const char* const why = dlerror();  // Null if it is not loaded, and was not to be.
+    return Status::NotFound(why == nullptr ? "" : why);
+  }
+  MpiLibrary found;
+  found.path = candidate.path;
+  std::string missing;
+  found.Find(loaded, "MPI_Initialized", &found.Initialized, &missing);
+  found.Find(loaded, "MPI_Finalized", &found.Finalized, &missing);
+  found.Find(loaded, "MPI_Init_thread", &found.Init_thread, &missing);
+  found.Find(loaded, "MPI_Query_thread", &found.Query_thread, &missing);
+  found.Find(loaded, "MPI_Finalize", &found.Finalize, &missing);
+  found.Find(loaded, "MPI_Abort", &found.Abort, &missing);
+  found.Find(loaded, "MPI_Error_string", &found.Error_string, &missing);
+  found.Find(loaded, "MPI_Comm_rank", &found.Comm_rank, &missing);
+  found.Find(loaded, "MPI_Comm_size", &found.Comm_size, &missing);
+  found.Find(loaded, "MPI_Comm_idup", &found.Comm_idup, &missing);
+  found.Find(loaded, "MPI_Comm_create_keyval", &found.Comm_create_keyval, &missing);
+  found.Find(loaded, "MPI_Comm_set_attr", &found.Comm_set_attr, &missing);
+  found.Find(loaded, "MPI_Comm_set_errhandler", &found.Comm_set_errhandler, &missing);
+  found.Find(loaded, "MPI_Isend", &found.Isend, &missing);
+  found.Find(loaded, "MPI_Irecv", &found.Irecv, &missing);
+  found.Find(loaded, "MPI_Ibarrier", &found.Ibarrier, &missing);
+  found.Find(loaded, "MPI_Ibcast", &found.Ibcast, &missing);
+  found.Find(loaded, "MPI_Test", &found.Test, &missing);
+  found.Find(loaded, "MPI_Cancel", &found.Cancel, &missing);
+  const auto object = [&](const char* name) {
+    const auto address = reinterpret_cast<Handle>(dlsym(loaded, name));
+    if (address == 0) missing += std::string(missing.empty() ? "" : ", ") + name;
+    return address;
+  };
+  switch (candidate.interface) {
+    case MpiInterface::kStandard:  // MPI 5.0, appendix A.
+      found.world = 0x101;
+      found.self = 0x102;
+      found.bytes = 0x247;
+      found.errors_return = 0x143;
+      found.thread_multiple = 4096;
+      break;
+    case MpiInterface::kMpich:  // `mpi.h`; the MPICH ABI Compatibility Initiative keeps it.
+      found.world = 0x44000000;
+      found.self = 0x44000001;
+      found.bytes = 0x4c00010d;
+      found.errors_return = 0x54000001;
+      found.any_source = -2;
+      break;
+    case MpiInterface::kOpenMpi:  // `mpi.h`: handles are addresses of objects of the library.
+      found.world = object("ompi_mpi_comm_world");
+      found.self = object("ompi_mpi_comm_self");
+      found.bytes = object("ompi_mpi_byte");
+      found.errors_return = object("ompi_mpi_errors_return");
+      break;
+  }
+  if (!missing.empty()) return Status::NotFound("`" + candidate.path + "` has no " + missing + ".");
+  *library = found;
+  return Status::Ok();
+}
+
+Status MpiLibrary::StatusOf(int error, const char* what) const {
+  if (error == 0) return Status::Ok();
+  char text[1024] = {};  // The longest text of any interface has 512 letters.
+  int length = 0;
+  Error_string(error, text, &length);
+  return Status::Unavailable(std::string(what) + ": " + text);
+}
+
+}  // namespace tensorflow_ipu::core

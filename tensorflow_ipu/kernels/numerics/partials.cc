@@ -1,0 +1,497 @@
+#include "tensorflow_ipu/kernels/numerics/partials.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <type_traits>
+
+#include "tensorflow_ipu/kernels/numerics/half.h"
+#include "tensorflow_ipu/kernels/numerics/processor.h"
+#include "tensorflow_ipu/kernels/numerics/stochastic_rounding.h"
+
+#if IPU_X86
+#define IPU_AVX2 __attribute__((target("avx2,fma,f16c")))
+#define IPU_AVX512 __attribute__((target("avx512f,avx2,fma,f16c")))
+#endif
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+// The size of a tile at most.
+constexpr int64_t kTileRows = 6;
+constexpr int64_t kTileColumns = 16;
+// The strides of the partial sums and of the left operand.
+constexpr int64_t kSumsStride = 128;
+constexpr int64_t kDepth = 256;
+constexpr float kLargestHalf = 65504.0f;
+
+// Adds `depth` products to each partial sum of `rows` x kTileColumns, which is a parameter of templates. `right` has a
+// row of kTileColumns for each product; it and `sums` are aligned to 64 bytes. With `half`, partial sums are rounded to
+// half precision, and `overflow` applies.
+//
+// The product of two halves is exact in float, so fused and separate sums agree. No sum of such products is subnormal,
+// so flushing them changes nothing.
+using TileOf = void (*)(const float* left, const float* right, int64_t depth, bool half, Overflow overflow,
+                        float* sums);
+
+// Applies `overflow` to what was rounded as if the numbers of half precision had more exponents.
+inline float Limited(float rounded, Overflow overflow) {
+  if (!(std::fabs(rounded) > kLargestHalf)) return rounded;
+  if (overflow == Overflow::kNan) return std::numeric_limits<float>::quiet_NaN();
+  const bool largest = overflow == Overflow::kLargest;
+  return std::copysign(largest ? kLargestHalf : std::numeric_limits<float>::infinity(), rounded);
+}
+
+template <int64_t rows>
+void PlainRows(const float* left, const float* right, int64_t depth, bool half, Overflow overflow, float* sums) {
+  for (int64_t row = 0; row < rows; ++row) {
+    const float* const factors = left + row * kDepth;
+    float* const partials = sums + row * kSumsStride;
+    for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
+      float block[kTileColumns] = {};
+      const int64_t end = std::min(depth, begin + kBlockOfProducts);
+      for (int64_t k = begin; k < end; ++k) {
+        for (int64_t column = 0; column < kTileColumns; ++column) {
+          block[column] += factors[k] * right[k * kTileColumns + column];
+        }
+      }
+      for (int64_t column = 0; column < kTileColumns; ++column) block[column] += partials[column];
+      if (half) {
+        for (float& sum : block) sum = Limited(F16::Load(F16::Store(sum)), overflow);
+      }
+      std::memcpy(partials, block, sizeof(block));
+    }
+  }
+}
+
+constexpr TileOf kPlain[] = {PlainRows<1>, PlainRows<2>, PlainRows<3>, PlainRows<4>, PlainRows<5>, PlainRows<6>};
+
+#if IPU_X86
+
+IPU_AVX2 inline __m256 RoundedToHalves(__m256 value, Overflow overflow) {
+  const __m256 rounded = _mm256_cvtph_ps(_mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  if (overflow == Overflow::kInfinite) return rounded;
+  if (overflow == Overflow::kLargest) {  // A NaN is the second operand, and stays.
+    const __m256 largest = _mm256_set1_ps(kLargestHalf), least = _mm256_set1_ps(-kLargestHalf);
+    return _mm256_max_ps(least, _mm256_min_ps(largest, rounded));
+  }
+  const __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), rounded);
+  const __m256 above = _mm256_cmp_ps(magnitude, _mm256_set1_ps(kLargestHalf), _CMP_GT_OQ);
+  return _mm256_or_ps(rounded, _mm256_and_ps(above, _mm256_set1_ps(std::numeric_limits<float>::quiet_NaN())));
+}
+
+template <int64_t rows>
+IPU_AVX2 inline void Avx2Rows(const float* left, const float* right, int64_t depth, bool half, Overflow overflow,
+                              float* sums) {
+  for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
+    __m256 low[rows], high[rows];
+    for (int64_t row = 0; row < rows; ++row) low[row] = high[row] = _mm256_setzero_ps();
+    const int64_t end = std::min(depth, begin + kBlockOfProducts);
+    for (int64_t k = begin; k < end; ++k) {
+      const __m256 first = _mm256_load_ps(right + k * kTileColumns);
+      const __m256 second = _mm256_load_ps(right + k * kTileColumns + 8);
+#pragma GCC unroll 6
+      for (int64_t row = 0; row < rows; ++row) {
+        const __m256 factor = _mm256_broadcast_ss(left + row * kDepth + k);
+        low[row] = _mm256_fmadd_ps(factor, first, low[row]);
+        high[row] = _mm256_fmadd_ps(factor, second, high[row]);
+      }
+    }
+#pragma GCC unroll 6
+    for (int64_t row = 0; row < rows; ++row) {
+      float* const partials = sums + row * kSumsStride;
+      const __m256 first = _mm256_add_ps(_mm256_load_ps(partials), low[row]);
+      const __m256 second = _mm256_add_ps(_mm256_load_ps(partials + 8), high[row]);
+      _mm256_store_ps(partials, half ? RoundedToHalves(first, overflow) : first);
+      _mm256_store_ps(partials + 8, half ? RoundedToHalves(second, overflow) : second);
+    }
+  }
+}
+
+template <int64_t rows>
+IPU_AVX512 inline void Avx512Rows(const float* left, const float* right, int64_t depth, bool half, Overflow overflow,
+                                  float* sums) {
+  for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
+    __m512 block[rows];
+    for (int64_t row = 0; row < rows; ++row) block[row] = _mm512_setzero_ps();
+    const int64_t end = std::min(depth, begin + kBlockOfProducts);
+    for (int64_t k = begin; k < end; ++k) {
+      const __m512 values = _mm512_load_ps(right + k * kTileColumns);
+#pragma GCC unroll 6
+      for (int64_t row = 0; row < rows; ++row) {
+        block[row] = _mm512_fmadd_ps(_mm512_set1_ps(left[row * kDepth + k]), values, block[row]);
+      }
+    }
+#pragma GCC unroll 6
+    for (int64_t row = 0; row < rows; ++row) {
+      float* const partials = sums + row * kSumsStride;
+      const __m512 sum = _mm512_add_ps(_mm512_load_ps(partials), block[row]);
+      if (half) {
+        // GCC 12 warns of uninitialized variables in the forms without a mask.
+        constexpr __mmask16 kAll = 0xffff;
+        const __m256i half_sum = _mm512_maskz_cvtps_ph(kAll, sum, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+        __m512 rounded = _mm512_maskz_cvtph_ps(kAll, half_sum);
+        if (overflow == Overflow::kLargest) {
+          rounded = _mm512_maskz_min_ps(kAll, _mm512_set1_ps(kLargestHalf), rounded);
+          rounded = _mm512_maskz_max_ps(kAll, _mm512_set1_ps(-kLargestHalf), rounded);
+        } else if (overflow == Overflow::kNan) {
+          const __mmask16 above = _mm512_cmp_ps_mask(_mm512_abs_ps(rounded), _mm512_set1_ps(kLargestHalf), _CMP_GT_OQ);
+          rounded = _mm512_mask_mov_ps(rounded, above, _mm512_set1_ps(std::numeric_limits<float>::quiet_NaN()));
+        }
+        _mm512_store_ps(partials, rounded);
+      } else {
+        _mm512_store_ps(partials, sum);
+      }
+    }
+  }
+}
+
+constexpr TileOf kAvx2[] = {Avx2Rows<1>, Avx2Rows<2>, Avx2Rows<3>, Avx2Rows<4>, Avx2Rows<5>, Avx2Rows<6>};
+constexpr TileOf kAvx512[] = {Avx512Rows<1>, Avx512Rows<2>, Avx512Rows<3>, Avx512Rows<4>, Avx512Rows<5>, Avx512Rows<6>};
+#endif
+
+// The size of a part, which stays in the second-level cache.
+constexpr int64_t kPartRows = 48;
+constexpr int64_t kPartColumns = kSumsStride;
+// With fewer features, rows and columns are swapped, so that a vector has rows in it.
+constexpr int64_t kFewFeatures = 8;
+
+static_assert(kPartRows % kTileRows == 0 && kPartColumns % kTileColumns == 0 && kDepth % kBlockOfProducts == 0);
+
+int64_t DividedUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+int64_t ProductOf(const BlockedProducts::Space& space) { return space[0] * space[1] * space[2]; }
+
+Instructions& Chosen() {
+  static Instructions chosen = BestInstructions();
+  return chosen;
+}
+
+// The tiles by their number of rows, less 1.
+const TileOf* TilesFor(Instructions instructions) {
+#if IPU_X86
+  if (instructions == Instructions::kAvx512) return kAvx512;
+  if (instructions == Instructions::kAvx2) return kAvx2;
+#endif
+  static_cast<void>(instructions);
+  return kPlain;
+}
+
+void Widen(const uint16_t* from, int64_t count, float* to) {
+  for (; count >= 8; count -= 8, from += 8, to += 8) {  // GCC vectorizes loops of a fixed length.
+    for (int i = 0; i < 8; ++i) to[i] = F16::Load(from[i]);
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = F16::Load(from[i]);
+}
+void Widen(const float* from, int64_t count, float* to) {
+  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+}
+
+#if IPU_X86
+IPU_AVX2 void WidenByInstruction(const uint16_t* from, int64_t count, float* to) {
+  for (; count >= 8; count -= 8, from += 8, to += 8) {
+    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = F16::Load(from[i]);
+}
+#endif
+
+// The bits that a float has more than a half.
+constexpr int kDropped = 13;
+constexpr float kSmallestNormalHalf = 0x1p-14f, kHalfQuantum = 0x1p-24f;
+
+// Like `StochasticRounding`, whose form for vectors takes a quarter more time here. `random` has kDropped bits.
+float RoundedAtRandom(float value, uint32_t random, Overflow overflow) {
+  const float magnitude = std::fabs(value);
+  float rounded = value;
+  if (magnitude < kSmallestNormalHalf) {
+    const float fraction = static_cast<float>(random) * (1.0f / (1 << kDropped));
+    rounded = std::copysign(std::floor(magnitude / kHalfQuantum + fraction) * kHalfQuantum, value);
+  } else if (magnitude <= kLargestHalf + 32) {  // Larger ones overflow in any case.
+    rounded = FromBits((Bits(value) + static_cast<int32_t>(random)) & ~((1 << kDropped) - 1));
+  }
+  return Limited(rounded, overflow);
+}
+
+// Each step is a bijection that mixes high bits into low ones.
+uint32_t RandomBits(uint32_t place, uint32_t block, const uint32_t* key) {
+  uint32_t x = place * kGolden + key[0];
+  x = (x ^ (x >> 16)) * kFirstFactor + key[1];
+  x += block * 0x85ebca6bu;
+  x = (x ^ (x >> 15)) * kSecondFactor;
+  x = (x ^ (x >> 16)) * kFirstFactor;
+  return x >> (32 - kDropped);
+}
+
+// Adjacent channels of one place of the filter, in the order of the sum.
+struct Run {
+  BlockedProducts::Space spread;  // The offset of the place in the input, with its gaps.
+  int64_t row;                    // Of the right operand.
+  int64_t channel, begin, count;
+};
+
+struct alignas(64) Scratch {
+  float sums[kPartRows * kPartColumns];
+  float rows[kPartColumns * kDepth];     // kDepth of each.
+  float columns[kPartColumns * kDepth];  // kTileColumns of each, for each product.
+};
+
+template <typename T>
+class Worker {
+ public:
+  Worker(const BlockedProducts& product, const T* left, const T* right, void* result)
+      : product_(product),
+        left_(left),
+        right_(right),
+        result_(result),
+        tiles_(TilesFor(Chosen())),
+        places_(ProductOf(product.out)),
+        taps_(ProductOf(product.filter)),
+        depth_(taps_ * product.channels),
+        by_group_(product.channels % kBlockOfProducts == 0 && taps_ > 1) {}
+
+  void Compute(int64_t group, int64_t image_place, int64_t rows, int64_t feature, int64_t columns) {
+    const bool swapped = product_.features < kFewFeatures && rows > columns;
+    std::memset(scratch_->sums, 0, sizeof(scratch_->sums));
+    for (int64_t first = 0; first < depth_; first += kDepth) {
+      const int64_t depth = std::min(kDepth, depth_ - first);
+      FindRuns(first, depth);
+      Read(group, image_place, rows, feature, columns, depth, swapped);
+      const int64_t down = swapped ? columns : rows;
+      const int64_t across = swapped ? rows : columns;
+      for (int64_t column = 0; column < across; column += kTileColumns) {
+        for (int64_t row = 0; row < down; row += kTileRows) {
+          const int64_t tile_rows = std::min(kTileRows, down - row);
+          const TileOf tile = tiles_[tile_rows - 1];
+          float* const sums = scratch_->sums + row * kSumsStride + column;
+          if (product_.key == nullptr || product_.partials == Partials::kFloat) {
+            tile(scratch_->rows + row * kDepth, scratch_->columns + column * kDepth, depth,
+                 product_.partials == Partials::kHalf, product_.overflow, sums);
+            continue;
+          }
+          const int64_t place = image_place * product_.out_stride + group * product_.group_out + feature;
+          const int64_t down_step = swapped ? 1 : product_.out_stride;
+          const int64_t across_step = swapped ? product_.out_stride : 1;
+          for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
+            tile(scratch_->rows + row * kDepth + begin, scratch_->columns + column * kDepth + begin * kTileColumns,
+                 std::min(kBlockOfProducts, depth - begin), /*half=*/false, product_.overflow, sums);
+            RoundAtRandom(place + row * down_step + column * across_step, down_step, across_step, tile_rows,
+                          (first + begin) / kBlockOfProducts, sums);
+          }
+        }
+      }
+    }
+    for (int64_t row = 0; row < rows; ++row) Write(group, image_place + row, row, feature, columns, swapped);
+  }
+
+ private:
+  void RoundAtRandom(int64_t place, int64_t down_step, int64_t across_step, int64_t rows, int64_t block, float* sums) {
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t column = 0; column < kTileColumns; ++column) {
+        float& sum = sums[row * kSumsStride + column];
+        const auto at = static_cast<uint32_t>(place + row * down_step + column * across_step);
+        sum = RoundedAtRandom(sum, RandomBits(at, static_cast<uint32_t>(block), product_.key), product_.overflow);
+      }
+    }
+  }
+
+  void FindRuns(int64_t first, int64_t depth) {
+    runs_count_ = 0;
+    for (int64_t k = first; k < first + depth;) {
+      const int64_t block = k / kBlockOfProducts;
+      const int64_t tap = by_group_ ? block % taps_ : k / product_.channels;
+      const int64_t channel =
+          by_group_ ? block / taps_ * kBlockOfProducts + k % kBlockOfProducts : k % product_.channels;
+      const int64_t left = by_group_ ? kBlockOfProducts - k % kBlockOfProducts : product_.channels - channel;
+      Run& run = runs_[runs_count_++];
+      run.row = tap * product_.channels + channel;
+      run.channel = channel;
+      run.begin = k - first;
+      run.count = std::min(left, depth - run.begin);
+      const BlockedProducts::Space& filter = product_.filter;
+      run.spread = {tap / (filter[1] * filter[2]), tap / filter[2] % filter[1], tap % filter[2]};
+      for (int i = 0; i < 3; ++i) run.spread[i] *= product_.filter_gaps[i];
+      k += run.count;
+    }
+  }
+
+  // Null where the input is 0.
+  const T* At(const T* image, const BlockedProducts::Space& corner, const Run& run) const {
+    int64_t at = 0;
+    for (int i = 0; i < 3; ++i) {
+      int64_t place = corner[i] + run.spread[i];
+      if (place < 0) return nullptr;
+      if (product_.input_gaps[i] > 1) {
+        if (place % product_.input_gaps[i] != 0) return nullptr;
+        place /= product_.input_gaps[i];
+      }
+      if (place >= product_.in[i]) return nullptr;
+      at = at * product_.in[i] + place;
+    }
+    return image + at * product_.left_stride + run.channel;
+  }
+
+  void Read(int64_t group, int64_t image_place, int64_t rows, int64_t feature, int64_t columns, int64_t depth,
+            bool swapped) {
+    const T* const of_group = left_ + group * product_.group_left;
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t place = (image_place + row) % places_;
+      const T* const image = of_group + (image_place + row) / places_ * image_;
+      BlockedProducts::Space corner = {place / (product_.out[1] * product_.out[2]),
+                                       place / product_.out[2] % product_.out[1], place % product_.out[2]};
+      for (int i = 0; i < 3; ++i) corner[i] = corner[i] * product_.strides[i] - product_.before[i];
+      float* const to = swapped ? line_ : scratch_->rows + row * kDepth;
+      for (int64_t i = 0; i < runs_count_; ++i) {
+        const Run& run = runs_[i];
+        const T* const from = At(image, corner, run);
+        if (from == nullptr) {
+          std::fill_n(to + run.begin, run.count, 0.0f);
+        } else {
+          widen_(from, run.count, to + run.begin);
+        }
+      }
+      if (swapped) {
+        float* const panel = scratch_->columns + row / kTileColumns * kTileColumns * kDepth + row % kTileColumns;
+        for (int64_t k = 0; k < depth; ++k) panel[k * kTileColumns] = line_[k];
+      }
+    }
+    if (swapped) Clear(rows);
+    for (int64_t i = 0; i < runs_count_; ++i) {
+      const Run& run = runs_[i];
+      const T* from = right_ + group * product_.group_right + feature + run.row * product_.right_stride;
+      for (int64_t k = run.begin; k < run.begin + run.count; ++k, from += product_.right_stride) {
+        if (swapped) {
+          widen_(from, columns, line_);
+          for (int64_t column = 0; column < columns; ++column) scratch_->rows[column * kDepth + k] = line_[column];
+          continue;
+        }
+        float* to = scratch_->columns + k * kTileColumns;
+        for (int64_t column = 0; column < columns; column += kTileColumns, to += kTileColumns * kDepth) {
+          widen_(from + column, std::min(kTileColumns, columns - column), to);
+        }
+      }
+    }
+    if (!swapped) Clear(columns);
+  }
+
+  // Zeros in a short last panel: leftovers may be slow to compute.
+  void Clear(int64_t across) {
+    const int64_t rest = across % kTileColumns;
+    if (rest == 0) return;
+    float* const panel = scratch_->columns + across / kTileColumns * kTileColumns * kDepth;
+    for (int64_t k = 0; k < kDepth; ++k)
+      std::fill(panel + k * kTileColumns + rest, panel + (k + 1) * kTileColumns, 0.0f);
+  }
+
+  void Write(int64_t group, int64_t image_place, int64_t row, int64_t feature, int64_t columns, bool swapped) {
+    const int64_t at = image_place * product_.out_stride + group * product_.group_out + feature;
+    const float* from = scratch_->sums + row * kSumsStride;
+    if (swapped) {
+      for (int64_t column = 0; column < columns; ++column) line_[column] = scratch_->sums[column * kSumsStride + row];
+      from = line_;
+    }
+    if (product_.result == Element::kFloat) {
+      std::memcpy(static_cast<float*>(result_) + at, from, static_cast<std::size_t>(columns) * sizeof(float));
+      return;
+    }
+    uint16_t* const to = static_cast<uint16_t*>(result_) + at;
+    for (int64_t column = 0; column < columns; ++column) to[column] = F16::Store(from[column]);
+  }
+
+  static auto Widening() {
+    void (*widen)(const T*, int64_t, float*) = Widen;
+#if IPU_X86
+    if constexpr (std::is_same_v<T, uint16_t>) {
+      if (Chosen() != Instructions::kPlain) widen = WidenByInstruction;
+    }
+#endif
+    return widen;
+  }
+
+  const BlockedProducts& product_;
+  const T* const left_;
+  const T* const right_;
+  void* const result_;
+  const TileOf* const tiles_;
+  void (*const widen_)(const T*, int64_t, float*) = Widening();
+  const int64_t places_, taps_, depth_;
+  const int64_t image_ = ProductOf(product_.in) * product_.left_stride;  // From an image to the next.
+  const bool by_group_;
+  const std::unique_ptr<Scratch> scratch_{new Scratch};
+  float line_[kDepth];
+  Run runs_[kDepth];  // Of one product at least.
+  int64_t runs_count_ = 0;
+};
+
+}  // namespace
+
+Instructions BestInstructions() {
+#if IPU_X86
+  unsigned a = 0, b = 0, c = 0, d = 0;  // Clang 14 does not know the builtin's "f16c".
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  const bool avx2 = f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (avx2 && __builtin_cpu_supports("avx512f")) return Instructions::kAvx512;
+  if (avx2) return Instructions::kAvx2;
+#endif
+  return Instructions::kPlain;
+}
+
+void UseInstructions(Instructions instructions) { Chosen() = instructions; }
+
+void BlockedProducts::ToNumbers(int64_t* numbers) const {
+  for (const int64_t number : {groups, images, channels, features, left_stride, right_stride, out_stride, group_left,
+                               group_right, group_out}) {
+    *numbers++ = number;
+  }
+  for (const Space& space : {in, filter, out, strides, before, input_gaps, filter_gaps}) {
+    numbers = std::copy(space.begin(), space.end(), numbers);
+  }
+}
+
+BlockedProducts BlockedProducts::FromNumbers(const int64_t* numbers) {
+  BlockedProducts product{};
+  for (int64_t* const number :
+       {&product.groups, &product.images, &product.channels, &product.features, &product.left_stride,
+        &product.right_stride, &product.out_stride, &product.group_left, &product.group_right, &product.group_out}) {
+    *number = *numbers++;
+  }
+  for (Space* const space : {&product.in, &product.filter, &product.out, &product.strides, &product.before,
+                             &product.input_gaps, &product.filter_gaps}) {
+    std::copy_n(numbers, 3, space->begin());
+    numbers += 3;
+  }
+  return product;
+}
+
+int64_t BlockedProducts::CyclesOfPart() const {
+  const int64_t rows = std::min(kPartRows, images * ProductOf(out));
+  return rows * std::min(kPartColumns, features) * channels * ProductOf(filter) / kTileColumns + 1;
+}
+
+int64_t BlockedProducts::Parts() const {
+  return groups * DividedUp(images * ProductOf(out), kPartRows) * DividedUp(features, kPartColumns);
+}
+
+void BlockedProducts::Compute(const void* left, const void* right, void* result, int64_t first, int64_t last) const {
+  const auto compute = [&](auto worker) {
+    const int64_t rows = images * ProductOf(out);
+    const int64_t down = DividedUp(rows, kPartRows);
+    const int64_t across = DividedUp(features, kPartColumns);
+    for (int64_t part = first; part < last; ++part) {
+      const int64_t row = part / across % down * kPartRows;
+      const int64_t column = part % across * kPartColumns;
+      worker.Compute(part / across / down, row, std::min(kPartRows, rows - row), column,
+                     std::min(kPartColumns, features - column));
+    }
+  };
+  if (operands == Element::kHalf) {
+    compute(Worker<uint16_t>(*this, static_cast<const uint16_t*>(left), static_cast<const uint16_t*>(right), result));
+  } else {
+    compute(Worker<float>(*this, static_cast<const float*>(left), static_cast<const float*>(right), result));
+  }
+}
+
+}  // namespace tensorflow_ipu::core

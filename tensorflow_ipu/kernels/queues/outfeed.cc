@@ -1,0 +1,221 @@
+#include "tensorflow_ipu/kernels/queues/outfeed.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "tensorflow_ipu/kernels/support/process.h"
+#include "tensorflow_ipu/kernels/support/tuning.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
+
+namespace tensorflow_ipu::core {
+
+Status Outfeed::Append(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves) {
+  bool awaited = false;
+  {
+    const Lock lock(mutex_);
+    Status why_not = TryAppend(replica, replicas, layout, leaves);
+    if (!why_not.ok()) return why_not;
+    awaited = readers_ > 0 && Ready() > 0;
+    if (awaited) woken_ns_ = Clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  }
+  if (awaited) row_came_.NotifyAll();
+  return Status::Ok();
+}
+
+Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves) {
+  if (!open_) return Deleted();
+  if (replicas_.empty()) {
+    layout_ = layout;
+    replicas_ = std::vector<Replica>(replicas);
+    for (const Leaf& leaf : leaves) row_bytes_ += leaf.bytes;
+  }
+  if (layout_ != layout) {
+    return Status::FailedPrecondition("The outfeed queue `" + name_ +
+                                      "` already holds elements of another structure, type or shape. Make a queue "
+                                      "for each kind of element.");
+  }
+  if (static_cast<int64_t>(replicas_.size()) != replicas) {
+    if (Holds()) {
+      return Status::FailedPrecondition("The outfeed queue `" + name_ + "` holds elements of a program of " +
+                                        std::to_string(replicas_.size()) + " replicas; a program of " +
+                                        std::to_string(replicas) +
+                                        " cannot add to them. Dequeue them first, or make a queue for each.");
+    }
+    replicas_ = std::vector<Replica>(replicas);
+  }
+  Replica& to = replicas_[replica];
+  // The first element after an interrupt is mostly that of the step under way. A step that is ended in its midst may
+  // leave variables half updated: XLA uses their memory for other values once it has used them for the last time.
+  if (interrupted.load(std::memory_order_relaxed) &&
+      std::exchange(to.interrupt, last_interrupt.load()) == last_interrupt) {
+    return Status::Cancelled("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
+  }
+  if (mode_ == Mode::kLast && to.count == 1) {
+    to.pieces.back().end = 0;
+    to.count = 0;
+  }
+  Rows* const piece = PieceWithRoom(&to);
+  if (piece == nullptr) return Full();
+  std::byte* at = piece->data.get() + static_cast<std::size_t>(piece->end) * row_bytes_;
+  for (const Leaf& leaf : leaves) {
+    std::memcpy(at, leaf.data, leaf.bytes);
+    at += leaf.bytes;
+  }
+  ++piece->end;
+  ++to.count;
+  ++appended_;
+  return Status::Ok();
+}
+
+void Outfeed::Declare(int64_t layout) {
+  const Lock lock(mutex_);
+  if (replicas_.empty()) layout_ = layout;
+}
+
+Rows* Outfeed::PieceWithRoom(Replica* replica) {
+  if (!replica->pieces.empty() && replica->pieces.back().end < replica->pieces.back().capacity)
+    return &replica->pieces.back();
+  const int64_t most = std::max<int64_t>(1, static_cast<int64_t>(kMostBytes / std::max<std::size_t>(1, row_bytes_)));
+  // As much again as is unread: few pieces for long runs, little memory for short ones.
+  const int64_t wanted = mode_ == Mode::kLast ? 1 : std::max<int64_t>(1, replica->count);
+  Rows piece;
+  piece.capacity = std::min(most, wanted);
+  const std::size_t bytes = static_cast<std::size_t>(piece.capacity) * row_bytes_;
+  if (!HasMemoryFor(bytes)) return nullptr;
+  try {
+    piece.data.reset(new std::byte[bytes]);
+    replica->pieces.push_back(std::move(piece));
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+  return &replica->pieces.back();
+}
+
+// The kernel overcommits memory and then kills the process: too late for a message.
+bool Outfeed::HasMemoryFor(std::size_t bytes) {
+  if (bytes <= until_check_) {
+    until_check_ -= bytes;
+    return true;
+  }
+  // A short queue does not fill the memory.
+  if (UnreadBytes() >= kUncheckedBytes && AvailableMemory() < bytes + kSpareBytes) return false;
+  until_check_ = kUncheckedBytes;
+  return true;
+}
+
+std::size_t Outfeed::UnreadBytes() const {
+  std::size_t rows = 0;
+  for (const Replica& replica : replicas_) rows += static_cast<std::size_t>(replica.count);
+  return rows * row_bytes_;
+}
+
+Status Outfeed::Full() const {
+  return {
+      Code::kResourceExhausted,
+      "There is no memory for another element of the outfeed queue `" + name_ + "`, which holds " +
+          std::to_string(Ready()) + " elements that nobody has read, " + std::to_string(UnreadBytes() >> 20) +
+          " MiB. They stay: `dequeue` them, with `max_elements` a part at a time. Have another thread dequeue while "
+          "the program runs, run fewer iterations at once, enqueue less, or keep the last element alone "
+          "(`IPUOutfeedMode.LAST`)."};
+}
+
+Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds timeout, int64_t layout, int64_t most) {
+  Lock lock(mutex_);
+  ++readers_;
+  row_came_.WaitFor(lock, timeout, [this]() IPU_REQUIRES(mutex_) { return Ready() > 0; });
+  --readers_;
+  return TakeReady(layout, most);
+}
+
+Outfeed::Taken Outfeed::TakeReady(int64_t layout, int64_t most) {
+  Taken taken;
+  taken.layout = layout_;
+  if (layout != 0 && layout_ != 0 && layout != layout_) return taken;
+  taken.count = std::min(most, Ready());
+  taken.replicas = static_cast<int64_t>(replicas_.size());
+  taken.pieces.resize(replicas_.size());
+  for (std::size_t replica = 0; replica < replicas_.size(); ++replica) {
+    Replica& from = replicas_[replica];
+    for (int64_t left = taken.count; left > 0;) {
+      Rows& piece = from.pieces.front();
+      const int64_t rows = std::min(left, piece.end - piece.begin);
+      left -= rows;
+      if (rows == piece.end - piece.begin) {
+        taken.pieces[replica].push_back(std::move(piece));
+        from.pieces.pop_front();
+        continue;
+      }
+      // Both share the memory; later rows follow these.
+      Rows head = piece;
+      head.capacity = head.end = piece.begin + rows;
+      piece.begin += rows;
+      taken.pieces[replica].push_back(std::move(head));
+    }
+    from.count -= taken.count;
+  }
+  return taken;
+}
+
+void Outfeed::PutBack(Taken taken) {
+  const Lock lock(mutex_);
+  if (!open_) return;
+  if (mode_ == Mode::kLast && Ready() > 0) return;
+  if (taken.pieces.size() != replicas_.size()) {
+    if (Holds()) return;  // Elements of another program came meanwhile.
+    replicas_ = std::vector<Replica>(taken.pieces.size());
+  }
+  for (std::size_t replica = 0; replica < taken.pieces.size(); ++replica) {
+    Replica& to = replicas_[replica];
+    for (auto piece = taken.pieces[replica].rbegin(); piece != taken.pieces[replica].rend(); ++piece) {
+      piece->capacity = piece->end;  // Room after its rows may belong to another piece.
+      to.pieces.push_front(std::move(*piece));
+    }
+    to.count += taken.count;
+  }
+}
+
+void Outfeed::Align() {
+  const Lock lock(mutex_);
+  const int64_t rows = Ready();
+  for (Replica& replica : replicas_) {
+    while (replica.count > rows) {
+      Rows& piece = replica.pieces.back();
+      const int64_t excess = std::min(replica.count - rows, piece.end - piece.begin);
+      piece.end -= excess;
+      replica.count -= excess;
+      if (piece.end == piece.begin) replica.pieces.pop_back();
+    }
+  }
+}
+
+void Outfeed::Close() {
+  std::vector<Replica> dropped;  // Freed after the lock is released: it may be large.
+  std::size_t bytes = 0;
+  {
+    const Lock lock(mutex_);
+    open_ = false;
+    bytes = UnreadBytes();
+    dropped.swap(replicas_);
+  }
+  dropped.clear();
+  if (bytes >= kReturnedBytes) ReturnFreedMemory();
+}
+
+Status Outfeed::Deleted() {
+  return Status::NotFound("The outfeed queue of this program was deleted. Keep the queue as long as programs use it.");
+}
+
+bool Outfeed::Holds() const {
+  if (mode_ == Mode::kLast) return false;
+  return std::any_of(replicas_.begin(), replicas_.end(), [](const Replica& replica) { return replica.count > 0; });
+}
+
+int64_t Outfeed::Ready() const {
+  if (replicas_.empty()) return 0;
+  int64_t least = replicas_.front().count;
+  for (const Replica& replica : replicas_) least = std::min(least, replica.count);
+  return least;
+}
+
+}  // namespace tensorflow_ipu::core

@@ -1,0 +1,156 @@
+#include "tensorflow_ipu/kernels/replicas/workers.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tensorflow_ipu/kernels/collectives/exchange.h"
+#include "tensorflow_ipu/kernels/collectives/mpi_communicator.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
+
+namespace tensorflow_ipu {
+
+namespace {
+
+struct Current {
+  core::Mutex mutex;
+  core::MpiLibrary library IPU_GUARDED_BY(mutex);
+  std::unique_ptr<core::MpiJoin> join IPU_GUARDED_BY(mutex);
+  std::shared_ptr<core::MpiCommunicator> communicator IPU_GUARDED_BY(mutex);
+  std::shared_ptr<const core::Workers> workers IPU_GUARDED_BY(mutex);
+};
+
+Current& TheWorkers() { return core::NeverDestroyed<Current>(); }
+
+core::Runs& AllRuns() { return core::NeverDestroyed<core::Runs>(); }
+
+// The process that has opened the workers. Its forked children end nothing.
+pid_t opener = 0;
+
+// MPI calls it at the begin of `MPI_Finalize`, whoever calls that, as the attribute of a communicator is deleted then.
+int LeaveWorkers(core::MpiLibrary::Handle, int, void*, void*) {
+  if (getpid() != opener) return 0;
+  std::shared_ptr<core::MpiCommunicator> communicator;
+  {
+    const core::Lock lock(TheWorkers().mutex);
+    communicator = TheWorkers().communicator;
+  }
+  if (communicator != nullptr) communicator->Leave();
+  return 0;
+}
+
+core::Status LeaveWorkersAtFinalize(const core::MpiLibrary& mpi) {
+  int key = 0;
+  const auto copies_nothing = [](core::MpiLibrary::Handle, int, void*, void*, void*, int* copied) {
+    return *copied = 0;
+  };
+  core::Status status =
+      mpi.StatusOf(mpi.Comm_create_keyval(copies_nothing, LeaveWorkers, &key, nullptr), "MPI_Comm_create_keyval");
+  return status.ok() ? mpi.StatusOf(mpi.Comm_set_attr(mpi.self, key, nullptr), "MPI_Comm_set_attr") : status;
+}
+
+// The C library calls it with the status of the process, which no handler of Python's knows.
+void EndMpi(int status, void*) {
+  if (getpid() != opener) return;
+  core::MpiLibrary mpi;
+  bool joins = false;
+  {
+    const core::Lock lock(TheWorkers().mutex);
+    mpi = TheWorkers().library;
+    joins = TheWorkers().join != nullptr && TheWorkers().communicator == nullptr;
+  }
+  int finalized = 0;
+  mpi.Finalized(&finalized);
+  if (finalized != 0) return;
+  // `MPI_Finalize` would wait for processes that have not joined, as they wait for this one.
+  if (status == 0 && joins) status = 1;
+  if (status != 0) {
+    std::fflush(nullptr);
+    mpi.Abort(mpi.world, status);
+  }
+  mpi.Finalize();
+}
+
+}  // namespace
+
+core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
+                         const std::string& name, Rank* rank) {
+  core::MpiLibrary mpi;
+  std::unique_ptr<core::MpiJoin> join;
+  {
+    const core::Lock lock(TheWorkers().mutex);
+    mpi = TheWorkers().library;
+    join = std::move(TheWorkers().join);
+  }
+  core::Status status;
+  if (join == nullptr) {
+    // Without the lock: MPI waits here for all processes.
+    bool initialized_here = false;
+    status = core::MpiLibrary::LoadFirst(libraries, &mpi);
+    if (status.ok()) status = mpi.Initialize(&initialized_here);
+    if (initialized_here) {
+      opener = getpid();
+      const core::Lock lock(TheWorkers().mutex);
+      TheWorkers().library = mpi;
+      on_exit(EndMpi, nullptr);
+    }
+  }
+  const core::MpiLibrary::Handle original = communicator == 0 ? mpi.world : communicator;
+  if (join == nullptr) {
+    if (status.ok()) status = core::MpiJoin::Begin(mpi, original, name, &join);
+  } else if (join->original() != original) {
+    status = core::Status::FailedPrecondition("this process has begun to join the processes of another communicator");
+  }
+  if (join != nullptr) *rank = {mpi.path, join->rank(), join->size()};
+  const core::Lock lock(TheWorkers().mutex);
+  TheWorkers().library = mpi;
+  TheWorkers().join = std::move(join);
+  return status;
+}
+
+core::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, std::vector<int>* missing) {
+  const core::Lock lock(TheWorkers().mutex);
+  core::MpiJoin& join = *TheWorkers().join;
+  const auto end = std::chrono::steady_clock::now() + wait;
+  core::Status status;
+  for (bool joined = false; !joined; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    status = join.Advance(&joined);
+    if (!status.ok()) return status;
+    if (joined) break;
+    if (std::chrono::steady_clock::now() < end) continue;
+    *missing = join.Missing();
+    return status;
+  }
+  opener = getpid();
+  const auto answer = [](const core::Key& question, std::size_t bytes) { return AllRuns().Answer(question, bytes); };
+  auto& communicator = TheWorkers().communicator;
+  communicator = core::MpiCommunicator::Make(join, answer, &status);
+  if (status.ok()) status = LeaveWorkersAtFinalize(join.library());
+  if (status.ok()) {
+    TheWorkers().workers = std::make_shared<core::Workers>(core::Workers{join.Names(), limit, communicator});
+  }
+  return status;
+}
+
+std::shared_ptr<const core::Workers> CurrentWorkers() {
+  const core::Lock lock(TheWorkers().mutex);
+  return TheWorkers().workers;
+}
+
+std::shared_ptr<core::DistributedRun> NewDistributedRun(const core::Workers& workers, int64_t device,
+                                                        core::Program program) {
+  return AllRuns().Begin(workers, absl::StrCat("ipu:", device), std::move(program), core::main_thread_runs);
+}
+
+std::shared_ptr<core::DistributedRun> NewHostExchange(const core::Workers& workers, const std::string& sequence,
+                                                      const std::string& words) {
+  core::Program program = core::Program::OfExchange(words, static_cast<int64_t>(core::ChunkBytes()));
+  return AllRuns().Begin(workers, absl::StrCat(core::Runs::kMainThread, sequence), std::move(program), false);
+}
+
+}  // namespace tensorflow_ipu

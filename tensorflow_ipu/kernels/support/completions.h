@@ -1,0 +1,56 @@
+// Resumes programs that waited for each other, on this thread or on several.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/support/status.h"
+
+namespace tensorflow_ipu::core {
+
+// A running median of times. Each time moves it by at most an eighth, so that single long times (of a thread that lost
+// its core) do not count. Thread-safe; concurrent notes may count once.
+class RunningMedian {
+ public:
+  // The largest number before the first time.
+  int64_t nanoseconds() const { return nanoseconds_.load(std::memory_order_relaxed); }
+
+  void Note(int64_t nanoseconds) {
+    const int64_t before = this->nanoseconds();
+    const int64_t step = before / 8 + 100;
+    const int64_t after = before == kUnknown ? nanoseconds : before + std::clamp(nanoseconds - before, -step, step);
+    nanoseconds_.store(after, std::memory_order_relaxed);
+  }
+
+ private:
+  static constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
+
+  std::atomic<int64_t> nanoseconds_{kUnknown};
+};
+
+// Gets the status of a wait. It may run the rest of a program, up to its next wait.
+using Callback = std::function<void(Status)>;
+
+// Calls the callbacks that are not null on other threads. Use this one where a lock is held.
+void RunCallbacksLater(std::vector<Callback> callbacks, const Status& status);
+
+// The same for programs that waited at one call site, on this thread if that is quicker. `run_time` is how long they
+// run until their next wait.
+void RunCallbacks(std::vector<Callback> callbacks, const std::shared_ptr<RunningMedian>& run_time);
+
+// The same as the last step of a task of the executor.
+void RunCallbacksFromTask(std::vector<Callback> callbacks, const std::shared_ptr<RunningMedian>& run_time);
+
+// How long a thread that resumed programs spins for its next task: a wake may put it on a core that another thread
+// uses.
+std::chrono::nanoseconds TaskSpin(const RunningMedian& run_time);
+
+int64_t Cores();
+
+}  // namespace tensorflow_ipu::core

@@ -1,0 +1,108 @@
+// Objects by number, so that programs can refer to them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/support/mutex.h"
+
+namespace tensorflow_ipu::core {
+
+// Numbers are unique in a process, so a stale number finds nothing.
+inline std::atomic<int64_t> last_number{0};
+
+// Counts removals of objects; invalidates each LookupCache.
+inline std::atomic<int64_t> removals{0};
+
+// Thread-safe.
+template <typename T>
+class Registry {
+ public:
+  int64_t Add(std::shared_ptr<T> object) {
+    const Lock lock(mutex_);
+    const int64_t number = ++last_number;
+    objects_.emplace(number, std::move(object));
+    return number;
+  }
+
+  std::shared_ptr<T> Find(int64_t number) const {
+    const Lock lock(mutex_);
+    const auto found = objects_.find(number);
+    return found == objects_.end() ? nullptr : found->second;
+  }
+
+  std::shared_ptr<T> Remove(int64_t number) {
+    const Lock lock(mutex_);
+    const auto found = objects_.find(number);
+    if (found == objects_.end()) return nullptr;
+    std::shared_ptr<T> object = std::move(found->second);
+    objects_.erase(found);
+    ++removals;
+    return object;
+  }
+
+  // The object of a number that is given elsewhere, such as a device's; made at its first use.
+  template <typename Make>
+  std::shared_ptr<T> Of(int64_t number, Make make) {
+    const Lock lock(mutex_);
+    std::shared_ptr<T>& object = objects_[number];
+    if (object == nullptr) object = make();
+    return object;
+  }
+
+  std::map<int64_t, std::shared_ptr<T>> Entries() const {
+    const Lock lock(mutex_);
+    return objects_;
+  }
+
+  std::vector<std::shared_ptr<T>> All() const {
+    std::vector<std::shared_ptr<T>> all;
+    for (const auto& [number, object] : Entries()) all.push_back(object);
+    return all;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::map<int64_t, std::shared_ptr<T>> objects_ IPU_GUARDED_BY(mutex_);
+};
+
+// Caches the last look-up of a thread until an object is removed: programs ask for the same object thousands of times.
+template <typename T>
+class LookupCache {
+ public:
+  template <typename Lookup>
+  T* Find(int64_t number, Lookup look_up) {
+    const int64_t removed = removals.load(std::memory_order_acquire);
+    if (number != number_ || removed != removals_ || object_ == nullptr) {
+      object_ = look_up(number);
+      number_ = number;
+      removals_ = removed;
+    }
+    return object_.get();
+  }
+
+  const std::shared_ptr<T>& object() const { return object_; }
+
+ private:
+  int64_t number_ = 0;
+  int64_t removals_ = 0;
+  std::shared_ptr<T> object_;
+};
+
+// The calling thread's object of a type. A thread-local variable with a destructor checks its guard at each use; a
+// plain pointer is one look-up.
+template <typename T>
+T& OfThread() {
+  static thread_local T* known = nullptr;
+  if (known == nullptr) {
+    static thread_local T object;
+    known = &object;
+  }
+  return *known;
+}
+
+}  // namespace tensorflow_ipu::core

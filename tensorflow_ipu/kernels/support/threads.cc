@@ -1,0 +1,223 @@
+#include "tensorflow_ipu/kernels/support/threads.h"
+
+#include <pthread.h>
+
+#include <future>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "tensorflow_ipu/kernels/support/tuning.h"
+#include "tensorflow_ipu/kernels/support/waiting.h"
+
+namespace tensorflow_ipu::core {
+
+namespace {
+
+Status NoThread(const char* name, const std::system_error& error) {
+  return {Code::kResourceExhausted,
+          std::string("The system gives this process no further thread (`") + name + "`: " + error.what() +
+              "). Raise the limit (`ulimit -u`, the container's `pids` limit, or memory where that is limited), or "
+              "use fewer replicas, queues and threads at once."};
+}
+
+}  // namespace
+
+Status StartThread(const char* name, std::function<void()> work) {
+  try {
+    std::thread([name, work = std::move(work)]() mutable {
+      pthread_setname_np(pthread_self(), name);  // Else it has the name of the thread that started it.
+      work();
+      work = nullptr;
+    }).detach();
+  } catch (const std::system_error& error) {
+    return NoThread(name, error);
+  }
+  return Status::Ok();
+}
+
+Status TryThreads(const char* name, int count) {
+  Status status;
+  std::promise<void> all;
+  const std::shared_future<void> begun = all.get_future().share();
+  std::vector<std::thread> threads;
+  threads.reserve(count);
+  try {
+    for (int i = 0; i < count; ++i) {
+      threads.emplace_back([name, begun] {
+        pthread_setname_np(pthread_self(), name);
+        begun.wait();
+      });
+    }
+  } catch (const std::system_error& error) {
+    status = NoThread(name, error);
+  }
+  all.set_value();
+  for (std::thread& thread : threads) thread.join();  // Until then the system counts them.
+  return status;
+}
+
+Status Deadlines::Prepare() {
+  const Lock lock(mutex_);
+  return Start();
+}
+
+Status Deadlines::Start() {
+  if (started_) return Status::Ok();
+  Status started = StartThread("ipu-deadlines", [this] { Work(); });
+  started_ = started.ok();
+  return started;
+}
+
+Deadlines::Ticket Deadlines::Add(Clock::time_point when, std::function<void()> due) {
+  const Lock lock(mutex_);
+  const Ticket ticket(when, next_++);
+  calls_.emplace(ticket, std::move(due));
+  static_cast<void>(Start());  // The next deadline tries again.
+  changed_.NotifyOne();
+  return ticket;
+}
+
+void Deadlines::Remove(const Ticket& ticket) {
+  std::map<Ticket, std::function<void()>>::node_type
+      removed;  // Destroyed after the lock: its captures may use the deadlines.
+  const Lock lock(mutex_);
+  removed = calls_.extract(ticket);
+}
+
+void Deadlines::Work() {
+  Lock lock(mutex_);
+  while (true) {
+    if (calls_.empty()) {
+      changed_.Wait(lock);
+      continue;
+    }
+    const auto first = calls_.begin();
+    const Clock::time_point when = first->first.first;
+    if (Clock::now() < when) {
+      changed_.WaitUntil(lock, when);
+      continue;
+    }
+    std::function<void()> due = std::move(first->second);
+    calls_.erase(first);
+    lock.Unlock();
+    due();
+    due = nullptr;
+    lock.Relock();
+  }
+}
+
+namespace {
+thread_local std::deque<Executor::Task> after_this;
+thread_local std::chrono::nanoseconds spin_limit{0};
+
+// As on TensorFlow's threads, where programs begin: results must not depend on the thread.
+void FlushSubnormalFloats() {
+#if defined(__x86_64__)
+  __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() | 0x8040);
+#elif defined(__aarch64__)
+  uint64_t control = 0;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  asm volatile("msr fpcr, %0" : : "r"(control | uint64_t{1} << 24));
+#endif
+}
+
+}  // namespace
+
+void Executor::Run(Task task) {
+  bool idle_thread = false;
+  {
+    const Lock lock(mutex_);
+    tasks_.push_back(std::move(task));
+    ++ready_;
+    ++unfinished_;
+    if (spinning_ >= tasks_.size()) return;
+    idle_thread = waiting_ >= tasks_.size();
+  }
+  if (idle_thread) {
+    tasks_ready_.NotifyOne();  // Without the lock, which the woken thread takes first.
+    return;
+  }
+  Status started = StartThread("ipu-program", [this] { Work(); });
+  if (!started.ok()) Refuse(std::move(started));
+}
+
+// Off this thread, which may hold locks that a failing program needs.
+void Executor::Refuse(Status why) {
+  Task task;
+  {
+    const Lock lock(mutex_);
+    if (waiting_ >= tasks_.size()) {
+      tasks_ready_.NotifyOne();
+      return;
+    }
+    task = std::move(tasks_.back());
+    tasks_.pop_back();
+    --ready_;
+  }
+  Deadlines::Global().Add(Deadlines::Clock::now(), [this, task = std::move(task), why = std::move(why)] {
+    task(why);
+    const Lock lock(mutex_);
+    Finish();
+  });
+}
+
+void Executor::Finish() {
+  if (--unfinished_ == 0) idle_.NotifyAll();
+}
+
+void Executor::RunAfterThis(Task task) { after_this.push_back(std::move(task)); }
+
+void Executor::SpinAfterTask(std::chrono::nanoseconds limit) { spin_limit = limit; }
+
+void Executor::AwaitSpinningThread(std::chrono::nanoseconds limit) const {
+  SpinUntil(limit, [this] { return spinning_ > 0; });
+}
+
+void Executor::Work() {
+  FlushSubnormalFloats();
+  Lock lock(mutex_);
+  while (true) {
+    ++waiting_;
+    if (MaySpin()) {
+      ++spinning_;
+      lock.Unlock();
+      SpinForTask();
+      lock.Relock();
+      --spinning_;
+    }
+    const bool found =
+        tasks_ready_.WaitFor(lock, kIdleThread, [this]() IPU_REQUIRES(mutex_) { return !tasks_.empty(); });
+    --waiting_;
+    if (!found) return;
+    after_this.push_back(std::move(tasks_.front()));
+    tasks_.pop_front();
+    --ready_;
+    lock.Unlock();
+    spin_limit = std::chrono::nanoseconds(0);
+    while (!after_this.empty()) {
+      const Task task = std::move(after_this.front());
+      after_this.pop_front();
+      task(Status::Ok());
+    }
+    lock.Relock();
+    Finish();
+  }
+}
+
+bool Executor::MaySpin() const {
+  return spin_limit.count() > 0 && ready_ == 0 && spinning_ + 1 < std::thread::hardware_concurrency();
+}
+
+void Executor::SpinForTask() const {
+  const auto end = std::chrono::steady_clock::now() + spin_limit;
+  while (ready_ == 0 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+}
+
+bool Executor::AwaitIdle(std::chrono::nanoseconds limit) {
+  Lock lock(mutex_);
+  return idle_.WaitFor(lock, limit, [this]() IPU_REQUIRES(mutex_) { return unfinished_ == 0; });
+}
+
+}  // namespace tensorflow_ipu::core
