@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tensorflow_ipu.hosts.identity import Identity
 
-# The libraries and the numbers of their binary interfaces, as in `kernels/core/mpi_library.h`.
+# The libraries and the numbers of their binary interfaces, as in `kernels/collectives/mpi_library.h`.
 _STANDARD = ("libmpi_abi.so.1", 0)  # MPICH 5, Open MPI 6, Intel MPI and others.
 _MPICH = ("libmpi.so.12", 1)  # MPICH 3 and 4, Intel MPI, Cray MPICH.
 _OPEN_MPI = ("libmpi.so.40", 2)  # Open MPI 4 and 5.

@@ -54,7 +54,9 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernels: ModuleType, t
         (tmp_path / "tensorflow_ipu" / "kernels" / folder).mkdir(parents=True)
     folder = tmp_path / "tensorflow_ipu" / "kernels"
     (folder / "support" / "two.h").write_text("int Two();\n")
-    (folder / "support" / "two.cc").write_text('#include "tensorflow_ipu/kernels/support/two.h"\nint Two() { return 2; }\n')
+    (folder / "support" / "two.cc").write_text(
+        '#include "tensorflow_ipu/kernels/support/two.h"\nint Two() { return 2; }\n'
+    )
     (folder / "ops" / "three.cc").write_text("int Three() { return 3; }\n")
     monkeypatch.chdir(tmp_path)
     for variable in ("MAX_JOBS", "PORTABLE", "WERROR"):
