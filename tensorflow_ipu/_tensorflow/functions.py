@@ -121,10 +121,10 @@ def new_trace(
             except BaseException:  # A plain call may be the first that is traced.
                 function._ipu_first = function._ipu_options = None  # pyright: ignore[reportAttributeAccessIssue]
                 raise
-        created = function._created_variables
+        had_variables = bool(function._created_variables)
     bound = _bound_arguments(function, args, kwargs)
     program: Any = tracing_compilation.trace_function(bound.args, dict(bound.kwargs), _options_of(function, target))
-    if function._created_variables and not created:
+    if function._created_variables and not had_variables:
         raise ValueError(
             "the function made variables on a call that is not its first; make them once, outside of it or on the first call"
             " alone"

@@ -60,7 +60,7 @@ def test_tensorflow_and_keras_are_extras_of_the_release_that_the_last_number_of_
     release = ".".join(tf.__version__.split(".")[:2])
     assert distribution.version.endswith(f".{release.replace('.', '')}")
     required = [Requirement(line) for line in metadata.get_all("Requires-Dist") or ()]
-    assert [each.name for each in required if each.marker is None] == ["numpy"]
+    assert [each.name for each in required if each.marker is None] == ["jinja2", "numpy"]
 
     def of_extra(**here: str) -> list[tuple[str, SpecifierSet, set[str]]]:
         known = [each for each in required if each.marker is not None and each.marker.evaluate(here)]

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._base import environment, progress
 from tensorflow_ipu.keras._keras import internals, keras
 from tensorflow_ipu.keras.data import fed_data
@@ -17,13 +16,13 @@ from tensorflow_ipu.keras.model import files
 from tensorflow_ipu.keras.model.callbacks import AsynchronousCallbacks, written_once
 from tensorflow_ipu.keras.model.extension import Extension, set_class
 from tensorflow_ipu.keras.model.ipu_methods import IPUMethods
+from tensorflow_ipu.keras.model.scope import makes_ipu_models
 from tensorflow_ipu.keras.optimizers import wrapping
 from tensorflow_ipu.keras.pipeline.places import symbols_of
 from tensorflow_ipu.programs.diagnostics import tracebacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import TypeGuard
 
     from tensorflow_ipu._base.types import Logs, Nested
     from tensorflow_ipu.keras.model.loop import Call
@@ -32,12 +31,6 @@ if TYPE_CHECKING:
     _Model = keras.Model
 else:
     _Model = object  # The mixed class has the class of a model as its last base.
-
-
-def makes_ipu_models(strategy: tf.distribute.Strategy) -> TypeGuard[IPUStrategyV1]:
-    """Returns True if models that are made now are an IPU's: in a graph of TensorFlow 1, Keras trains them by sessions."""
-    extends = isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
-    return extends and tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def mix_in(model: keras.Model, strategy: IPUStrategyV1) -> None:

@@ -11,17 +11,23 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from tensorflow_ipu import programs
+from tensorflow_ipu import strategy as strategies
 from tensorflow_ipu._base import environment
 from tensorflow_ipu._tensorflow import keras_choice, patches
 from tensorflow_ipu.keras._keras import keras
 from tensorflow_ipu.keras.model import files
 from tensorflow_ipu.keras.model.ipu_methods import IPUMethods
-from tensorflow_ipu.keras.model.ipu_model import IPUModel, makes_ipu_models, mix_in
 from tensorflow_ipu.ops import distributed_batch_norm, random_streams
 from tensorflow_ipu.strategy.ipu_strategy import supporting_loss_scaling
 
 if TYPE_CHECKING:
-    from tensorflow_ipu import strategy as strategies
+    from typing import TypeGuard
+
+
+def makes_ipu_models(strategy: tf.distribute.Strategy) -> TypeGuard[strategies.IPUStrategyV1]:
+    """Returns True if models that are made now are an IPU's: in a graph of TensorFlow 1, Keras trains them by sessions."""
+    extends = isinstance(strategy, strategies.IPUStrategyV1) and strategy._enable_keras_extensions
+    return extends and tf.compat.v1.executing_eagerly_outside_functions()
 
 
 def look_past_ipus() -> None:
@@ -39,7 +45,7 @@ def _past_ipus(plain: Callable[[object], bool]) -> Callable[[object], bool]:
                 f"`{type(self).__name__}` is no `keras.Model`, and the IPU trains only models: derive the class from"
                 " `keras.Model`, or make and compile the object outside of `strategy.scope()`"
             )
-        if makes_ipu_models(strategy) and not isinstance(self, IPUModel):
+        if makes_ipu_models(strategy) and "_ipu_extension" not in vars(self):
             raise ValueError(
                 "the model was made outside of the scope of the strategy that it is compiled in, so its weights are not on"
                 " the IPU: make the model inside `strategy.scope()`"
@@ -65,6 +71,8 @@ def extending_models() -> Iterator[None]:
 
 
 def _extending(plain: Callable[..., None]) -> Callable[..., None]:
+    from tensorflow_ipu.keras.model.ipu_model import mix_in  # It imports Keras.
+
     @functools.wraps(plain)
     def __init__(self: keras.Model, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         plain(self, *args, **kwargs)
