@@ -25,12 +25,21 @@ def _agree(found, expected, rtol, atol=None):
         np.testing.assert_allclose(found, expected, rtol, rtol if atol is None else atol)
 
 
-@pytest.mark.parametrize("name", ["bert", "message_passing", "resnet", "unet"])
-def test_reading_a_program_finds_what_needs_keras_2_and_nothing_missing(name, capsys):
+# Only BERT names what Keras 3 lacks; the others are run with Keras 2 as all scripts for the SDK are.
+@pytest.mark.parametrize(
+    ("name", "heading"),
+    [
+        ("bert", "is of Keras 2 alone:"),
+        ("message_passing", "has scripts run with Keras 2:"),
+        ("resnet", "has scripts run with Keras 2:"),
+        ("unet", "has scripts run with Keras 2:"),
+    ],
+)
+def test_reading_a_program_finds_that_it_runs_with_keras_2_and_nothing_missing(name, heading, capsys):
     pytest.importorskip("tf_keras", reason="Keras 2 is not installed")
     assert main(["--check", str(Path(__file__).with_name(f"{name}.py"))]) == 0
     first, *_, last = capsys.readouterr().out.splitlines()
-    assert first == "is of Keras 2 alone:"
+    assert first == heading
     assert last.startswith("Nothing is missing")
 
 
