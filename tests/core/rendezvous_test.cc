@@ -21,9 +21,9 @@ using std::chrono::milliseconds;
 using Numbers = std::vector<int64_t>;
 
 // A run of replicas, and two sites in its program.
-struct Run {
-  explicit Run(int64_t replicas, std::function<bool()> others_wait = nullptr,
-               std::chrono::nanoseconds watch = milliseconds(250)) {
+struct ReplicaRun {
+  explicit ReplicaRun(int64_t replicas, std::function<bool()> others_wait = nullptr,
+                      std::chrono::nanoseconds watch = milliseconds(250)) {
     replica_group = std::make_shared<ReplicaGroup>("device", std::move(others_wait), watch);
     site = std::make_shared<CallSite>("first", replica_group);
     other = std::make_shared<CallSite>("second", replica_group);
@@ -36,7 +36,7 @@ struct Run {
 };
 
 TEST(Rendezvous, the_last_to_arrive_has_its_answer_at_once_and_the_others_get_theirs) {
-  Run run(3);
+  ReplicaRun run(3);
   const auto second = Arrive(*run.site, 1, 3, {20});
   const auto first = Arrive(*run.site, 0, 3, {1});
   EXPECT_TRUE(first->IsOpen() && second->IsOpen());
@@ -48,7 +48,7 @@ TEST(Rendezvous, the_last_to_arrive_has_its_answer_at_once_and_the_others_get_th
 }
 
 TEST(Rendezvous, the_next_use_of_a_site_is_another_meeting) {
-  Run run(2);
+  ReplicaRun run(2);
   for (int64_t use = 0; use < 3; ++use) {
     const auto one = Arrive(*run.site, use % 2, 2, {use});
     EXPECT_TRUE(one->IsOpen());
@@ -58,7 +58,7 @@ TEST(Rendezvous, the_next_use_of_a_site_is_another_meeting) {
 }
 
 TEST(Rendezvous, sites_do_not_mix) {
-  Run run(2);
+  ReplicaRun run(2);
   const auto a = Arrive(*run.site, 0, 2, {1});
   const auto b = Arrive(*run.other, 1, 2, {2});
   EXPECT_TRUE(a->IsOpen() && b->IsOpen());
@@ -69,7 +69,7 @@ TEST(Rendezvous, sites_do_not_mix) {
 
 TEST(Rendezvous, groups_do_not_wait_for_each_other_and_one_of_a_single_replica_for_nobody) {
   for (const bool orthogonal : {false, true}) {
-    Run run(4);
+    ReplicaRun run(4);
     EXPECT_TRUE(Arrive(*run.other, 1, 4, {7}, SumOf(1))->at_once);
     const Collective sum = SumOf(2, orthogonal);
     const auto zero = Arrive(*run.site, 0, 4, {1}, sum);
@@ -91,7 +91,7 @@ TEST(Rendezvous, a_single_replica_needs_no_run) {
 
 TEST(Rendezvous, large_work_is_shared_and_answers_everyone_once) {
   constexpr int64_t kReplicas = 3;
-  Run run(kReplicas);
+  ReplicaRun run(kReplicas);
   for (int round = 0; round < 20; ++round) {
     std::vector<std::shared_ptr<Arrival>> arrivals;
     for (int64_t replica = 0; replica < kReplicas; ++replica) {
@@ -105,7 +105,7 @@ TEST(Rendezvous, large_work_is_shared_and_answers_everyone_once) {
 }
 
 TEST(Rendezvous, who_waits_for_a_replica_that_leaves_learns_it_at_once) {
-  Run run(3);
+  ReplicaRun run(3);
   const auto zero = Arrive(*run.site, 0, 3, {1});
   const auto two = Arrive(*run.other, 2, 3, {1});
   run.replica_group->Leave(1);
@@ -116,7 +116,7 @@ TEST(Rendezvous, who_waits_for_a_replica_that_leaves_learns_it_at_once) {
 }
 
 TEST(Rendezvous, who_comes_after_a_replica_has_left_learns_it_too) {
-  Run run(3);
+  ReplicaRun run(3);
   run.replica_group->Leave(2);
   run.replica_group->Leave(1);
   const auto arrival = Arrive(*run.site, 0, 3, {1});
@@ -125,7 +125,7 @@ TEST(Rendezvous, who_comes_after_a_replica_has_left_learns_it_too) {
 }
 
 TEST(Rendezvous, who_comes_after_the_failed_ones_have_left_too_hears_of_the_first) {
-  Run run(3);
+  ReplicaRun run(3);
   const auto zero = Arrive(*run.site, 0, 3, {1});
   run.replica_group->Leave(1);
   EXPECT_TRUE(zero->Await());
@@ -134,7 +134,7 @@ TEST(Rendezvous, who_comes_after_the_failed_ones_have_left_too_hears_of_the_firs
 }
 
 TEST(Rendezvous, a_replica_that_leaves_concerns_its_own_groups_alone) {
-  Run run(4);
+  ReplicaRun run(4);
   run.replica_group->Leave(0);
   const auto two = Arrive(*run.site, 2, 4, {1}, SumOf(2));
   const auto one = Arrive(*run.site, 1, 4, {1}, SumOf(2));
@@ -144,7 +144,7 @@ TEST(Rendezvous, a_replica_that_leaves_concerns_its_own_groups_alone) {
 }
 
 TEST(Rendezvous, abort_fails_what_waits_and_what_comes) {
-  Run run(2);
+  ReplicaRun run(2);
   const auto before = Arrive(*run.site, 0, 2, {1});
   run.replica_group->Abort(absl::OutOfRangeError("replica 1 has no more data"));
   run.replica_group->Abort(absl::CancelledError("too late"));
@@ -155,7 +155,7 @@ TEST(Rendezvous, abort_fails_what_waits_and_what_comes) {
 }
 
 TEST(Rendezvous, the_next_run_begins_afresh) {
-  Run run(2);
+  ReplicaRun run(2);
   const auto stale = Arrive(*run.site, 0, 2, {1});
   run.replica_group->Leave(0);
   run.replica_group->Abort(absl::CancelledError("over"));
@@ -168,7 +168,7 @@ TEST(Rendezvous, the_next_run_begins_afresh) {
 }
 
 TEST(Rendezvous, what_waits_when_a_run_begins_is_failed) {
-  Run run(2);
+  ReplicaRun run(2);
   const auto stale = Arrive(*run.site, 0, 2, {1});
   run.replica_group->Begin(2);
   EXPECT_TRUE(stale->EndsWith(absl::StatusCode::kCancelled));
@@ -176,7 +176,7 @@ TEST(Rendezvous, what_waits_when_a_run_begins_is_failed) {
 }
 
 TEST(Rendezvous, operands_that_differ_fail_everyone_who_comes_to_the_site) {
-  Run run(3);
+  ReplicaRun run(3);
   const auto zero = Arrive(*run.site, 0, 3, {1});
   const auto one = Arrive(*run.site, 1, 3, {1, 2});
   const auto two = Arrive(*run.site, 2, 3, {1});
@@ -192,7 +192,7 @@ TEST(Rendezvous, operations_and_groups_that_differ_fail_everyone) {
                                           Collective{Kind::kAllReduce, Reduction::kMax, {2, false}, 0},
                                           Collective{Kind::kBroadcast, Reduction::kSum, {2, false}, 0}};
   for (const Collective& other : others) {
-    Run run(2);
+    ReplicaRun run(2);
     const auto zero = Arrive(*run.site, 0, 2, {1}, SumOf(2));
     const auto one = Arrive(*run.site, 1, 2, {1}, other);
     for (const auto& arrival : {zero, one}) {
@@ -202,7 +202,7 @@ TEST(Rendezvous, operations_and_groups_that_differ_fail_everyone) {
 }
 
 TEST(Rendezvous, a_group_size_that_does_not_divide_is_refused_on_every_replica) {
-  Run run(4);
+  ReplicaRun run(4);
   for (int64_t replica = 0; replica < 4; ++replica) {
     const auto arrival = Arrive(*run.site, replica, 4, {1}, SumOf(3));
     EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kInvalidArgument) && arrival->Says("group size (3)") &&
@@ -211,14 +211,14 @@ TEST(Rendezvous, a_group_size_that_does_not_divide_is_refused_on_every_replica) 
 }
 
 TEST(Rendezvous, a_replica_that_comes_twice_is_refused) {
-  Run run(2);
+  ReplicaRun run(2);
   const auto first = Arrive(*run.site, 0, 2, {1});
   EXPECT_TRUE(Arrive(*run.site, 0, 2, {1})->EndsWith(absl::StatusCode::kInternal));
   EXPECT_TRUE(first->EndsWith(absl::StatusCode::kInternal));
 }
 
 TEST(Rendezvous, who_is_in_no_run_is_refused) {
-  Run run(2);
+  ReplicaRun run(2);
   EXPECT_TRUE(Arrive(*run.site, 0, 4, {1})->EndsWith(absl::StatusCode::kFailedPrecondition));
   EXPECT_TRUE(Arrive(*run.site, 2, 2, {1})->EndsWith(absl::StatusCode::kFailedPrecondition));
   CallSite site("nowhere", std::make_shared<ReplicaGroup>("another"));
@@ -226,7 +226,7 @@ TEST(Rendezvous, who_is_in_no_run_is_refused) {
 }
 
 TEST(Rendezvous, a_site_that_is_closed_fails_who_waits_there) {
-  Run run(2);
+  ReplicaRun run(2);
   const auto arrival = Arrive(*run.site, 0, 2, {1});
   run.site->Close();
   EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kCancelled));
@@ -235,7 +235,7 @@ TEST(Rendezvous, a_site_that_is_closed_fails_who_waits_there) {
 
 TEST(Rendezvous, the_limit_for_waits_ends_a_wait) {
   const WaitLimit limit(milliseconds(5));
-  Run run(2);
+  ReplicaRun run(2);
   const auto arrival = Arrive(*run.site, 1, 2, {1});
   EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kDeadlineExceeded));
   EXPECT_TRUE(arrival->Says("replica 1 waited 5 ms for replica 0 in the collective `first`"));
@@ -245,7 +245,7 @@ TEST(Rendezvous, the_limit_for_waits_ends_a_wait) {
 // Repeated: this thread may wait longer for a processor than the limit is.
 TEST(Rendezvous, a_wait_that_ends_in_time_is_not_given_up) {
   EXPECT_TRUE(Becomes([] {
-    Run run(2);
+    ReplicaRun run(2);
     const auto zero = [&run] {
       const WaitLimit limit(milliseconds(5));
       return Arrive(*run.site, 0, 2, {1});
@@ -261,7 +261,7 @@ TEST(Rendezvous, a_wait_that_ends_in_time_is_not_given_up) {
 
 TEST(Rendezvous, an_interrupted_run_gets_no_further) {
   const Interrupted now;
-  Run run(2);
+  ReplicaRun run(2);
   EXPECT_TRUE(Arrive(*run.site, 0, 2, {1})->EndsWith(absl::StatusCode::kCancelled));
   EXPECT_TRUE(Arrive(*run.site, 0, 1, {1})->EndsWith(absl::StatusCode::kCancelled));
 }
@@ -269,7 +269,7 @@ TEST(Rendezvous, an_interrupted_run_gets_no_further) {
 constexpr milliseconds kShortWatch{10};
 
 TEST(Rendezvous, replicas_that_wait_for_each_other_are_found) {
-  Run run(2, nullptr, kShortWatch);
+  ReplicaRun run(2, nullptr, kShortWatch);
   const auto zero = Arrive(*run.site, 0, 2, {1});
   const auto one = Arrive(*run.other, 1, 2, {1});
   for (const auto& arrival : {zero, one}) {
@@ -280,13 +280,13 @@ TEST(Rendezvous, replicas_that_wait_for_each_other_are_found) {
 }
 
 TEST(Rendezvous, replicas_of_which_one_still_computes_are_left_alone) {
-  Run run(2, nullptr, kShortWatch);
+  ReplicaRun run(2, nullptr, kShortWatch);
   EXPECT_FALSE(Arrive(*run.site, 0, 2, {1})->completed.Await(1, 5 * kMoment));
 }
 
 TEST(Rendezvous, replicas_that_may_still_get_data_or_whose_process_computes_are_left_alone) {
   for (const bool get_data : {true, false}) {
-    Run run(2, [get_data] { return get_data; }, kShortWatch);
+    ReplicaRun run(2, [get_data] { return get_data; }, kShortWatch);
     const auto zero = Arrive(*run.site, 0, 2, {1});
     const auto one = Arrive(*run.other, 1, 2, {1});
     if (get_data) {
@@ -298,7 +298,7 @@ TEST(Rendezvous, replicas_that_may_still_get_data_or_whose_process_computes_are_
 }
 
 TEST(Rendezvous, what_an_answer_holds_goes_with_it) {
-  Run run(2);
+  ReplicaRun run(2);
   Count gone;
   Arrival arrival;
   arrival.values = {1};

@@ -152,9 +152,9 @@ ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs argumen
   for (std::size_t i = 0; i < suspects.size() && !fault; ++i) fault = Why(suspects[i], traps, sources);
   if (!fault.has_value()) return ffi::Error::Success();
   const core::ProgramState at = core::StateAt(data(1));
-  if (at.replicas > 1) absl::StrAppend(fault, ", on replica ", at.replica);
+  if (at.replicas > 1) absl::StrAppend(&*fault, ", on replica ", at.replica);
   for (std::size_t loop = around.size(); loop-- > 0;) {
-    absl::StrAppend(fault, ", in iteration ", WordAt(data(iterations + loop)), " of the loop `", around[loop], "`");
+    absl::StrAppend(&*fault, ", in iteration ", WordAt(data(iterations + loop)), " of the loop `", around[loop], "`");
   }
   const std::shared_ptr<core::RandomStreams> streams = RandomStreams().Find(at.number);
   if (streams == nullptr) return ToError(RandomStreamsGone());
