@@ -7,9 +7,8 @@
 #include <thread>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/queues/infeed.h"
+#include "tests/core/check.h"
 #include "tests/core/threads.h"
 
 namespace check {
@@ -24,24 +23,24 @@ constexpr int64_t kNothing = -1;
 
 inline std::shared_ptr<Queue> MakeQueue(int64_t depth) { return std::make_shared<Queue>("queue", depth); }
 
-inline absl::Status Push(Queue& queue, int64_t number, std::size_t bytes = kLargeBytes) {
+inline tensorflow_ipu::core::Status Push(Queue& queue, int64_t number, std::size_t bytes = kLargeBytes) {
   return queue.Push(std::make_shared<const int64_t>(number), bytes);
 }
 
 // The number that a Take gets, or kNothing.
 inline int64_t Taken(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   Element element;
-  absl::Status why;
+  tensorflow_ipu::core::Status why;
   const Queue::Took took = queue.Take(replica, replicas, &element, &why);
-  EXPECT_TRUE(took != Queue::Took::kFailed);
+  CHECK(took != Queue::Took::kFailed);
   return took == Queue::Took::kElement ? *element : kNothing;
 }
 
 // Why a Take fails.
-inline absl::Status Failure(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
+inline tensorflow_ipu::core::Status Failure(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   Element element;
-  absl::Status why;
-  EXPECT_EQ(queue.Take(replica, replicas, &element, &why), Queue::Took::kFailed);
+  tensorflow_ipu::core::Status why;
+  CHECK(queue.Take(replica, replicas, &element, &why) == Queue::Took::kFailed);
   return why;
 }
 
@@ -51,7 +50,7 @@ class Pusher {
   Pusher(Queue& queue, int64_t count) {
     thread_.Start([this, &queue, count] {
       for (int64_t i = 0; i < count; ++i) {
-        EXPECT_TRUE(Push(queue, i).ok());
+        CHECK(Push(queue, i).ok());
         pushed.Add();
       }
     });
@@ -66,17 +65,17 @@ class Pusher {
 // What a TakeLater got, once `done` is 1.
 struct Delivery {
   bool Gets(int64_t number) { return done.Await() && why.ok() && *element == number; }
-  bool Fails(absl::StatusCode code) { return done.Await() && why.code() == code && element == nullptr; }
+  bool Fails(tensorflow_ipu::core::Code code) { return done.Await() && why.code == code && element == nullptr; }
 
   Count done;
-  absl::Status why;
+  tensorflow_ipu::core::Status why;
   Element element;
   std::thread::id thread;
 };
 
 inline std::shared_ptr<Delivery> Later(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   auto delivery = std::make_shared<Delivery>();
-  queue.TakeLater(replica, replicas, [delivery](absl::Status why, Element element) {
+  queue.TakeLater(replica, replicas, [delivery](tensorflow_ipu::core::Status why, Element element) {
     delivery->why = std::move(why);
     delivery->element = std::move(element);
     delivery->thread = std::this_thread::get_id();

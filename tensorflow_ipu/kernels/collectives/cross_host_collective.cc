@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
@@ -31,19 +29,18 @@ CrossHostCollective::CrossHostCollective(std::string name, std::string key, Exch
       calls_(std::move(calls)),
       awaited_(exchange_.shares()) {}
 
-void CrossHostCollective::Start(std::function<void(absl::Status)> done,
-                                std::function<void(int64_t, absl::Status)> lost) {
+void CrossHostCollective::Start(std::function<void(Status)> done, std::function<void(int64_t, Status)> lost) {
   done_ = std::move(done);
   lost_ = std::move(lost);
   crossings.Add();
-  if (exchange_.chunks() == 0) return done_(absl::OkStatus());
+  if (exchange_.chunks() == 0) return done_(Status::Ok());
   for (int64_t i = 0; i < std::min(exchange_.chunks(), kChunksInFlight); ++i) Next();
 }
 
 void CrossHostCollective::Next() {
   const auto in_flight = std::make_shared<InFlightChunk>();
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     if (begun_ == exchange_.chunks()) return;
     in_flight->chunk = begun_++;
   }
@@ -85,7 +82,7 @@ void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight,
   Messages received = in_flight->received;  // The last call may end the chunk.
   received[own] = nullptr;
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     ++in_flight->pending;  // This thread's, until all calls are made.
     for (std::size_t share = 0; share < exchange_.shares(); ++share) {
       const int64_t calls = (to_send[share] == nullptr ? 0 : 1) + (received[share] == nullptr ? 0 : 1);
@@ -95,7 +92,7 @@ void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight,
   }
   const std::string own_key = KeyOf(*in_flight, exchange_.worker(own));
   for (std::size_t share = 0; share < exchange_.shares(); ++share) {
-    const auto called = [self = shared_from_this(), in_flight, share](absl::Status status) {
+    const auto called = [self = shared_from_this(), in_flight, share](Status status) {
       self->Called(in_flight, share, std::move(status));
     };
     const int64_t worker = exchange_.worker(share);
@@ -109,17 +106,16 @@ void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight,
   }
   bool last = false;
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     last = --in_flight->pending == 0 && !failed_;
   }
   if (last) Land(in_flight);
 }
 
-void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share,
-                                 absl::Status status) {
+void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Status status) {
   if (!status.ok()) return lost_(exchange_.worker(share), std::move(status));
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     --awaited_[share];
     if (--in_flight->pending > 0 || failed_) return;
   }
@@ -127,7 +123,7 @@ void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight
 }
 
 void CrossHostCollective::Land(const std::shared_ptr<InFlightChunk>& in_flight) {
-  Executor::Global().Run([self = shared_from_this(), in_flight](const absl::Status& started) {
+  Executor::Global().Run([self = shared_from_this(), in_flight](const Status& started) {
     if (!started.ok()) return self->Fail(started);
     if (!self->BeginWork()) return;
     self->Advance(in_flight);
@@ -150,11 +146,11 @@ void CrossHostCollective::Advance(const std::shared_ptr<InFlightChunk>& in_fligh
   in_flight->received.clear();
   bool last = false;
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     last = ++landed_ == exchange_.chunks() && !failed_;
     if (last) completed_ = true;
   }
-  if (last) return done_(absl::OkStatus());
+  if (last) return done_(Status::Ok());
   Next();
 }
 
@@ -163,16 +159,16 @@ std::string CrossHostCollective::KeyOf(const InFlightChunk& in_flight, int64_t f
 }
 
 bool CrossHostCollective::BeginWork() {
-  const absl::MutexLock lock(&mutex_);
+  const Lock lock(mutex_);
   if (failed_) return false;
   ++working_;
   return true;
 }
 
 void CrossHostCollective::EndWork() {
-  absl::Status why;
+  Status why;
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     if (--working_ > 0 || !failed_ || completed_) return;
     completed_ = true;
     why = failure_;
@@ -180,9 +176,9 @@ void CrossHostCollective::EndWork() {
   CompleteWithFailure(std::move(why));
 }
 
-void CrossHostCollective::Fail(absl::Status why) {
+void CrossHostCollective::Fail(Status why) {
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     if (failed_ || completed_) return;
     failed_ = true;
     failure_ = why;
@@ -193,12 +189,12 @@ void CrossHostCollective::Fail(absl::Status why) {
 }
 
 // On another thread: the caller may hold locks, and `done_` may run for long.
-void CrossHostCollective::CompleteWithFailure(absl::Status why) {
-  Executor::Global().Run([self = shared_from_this(), why = std::move(why)](const absl::Status&) { self->done_(why); });
+void CrossHostCollective::CompleteWithFailure(Status why) {
+  Executor::Global().Run([self = shared_from_this(), why = std::move(why)](const Status&) { self->done_(why); });
 }
 
 std::vector<int64_t> CrossHostCollective::Awaited() const {
-  const absl::MutexLock lock(&mutex_);
+  const Lock lock(mutex_);
   std::vector<int64_t> workers;
   for (std::size_t share = 0; share < awaited_.size(); ++share) {
     if (awaited_[share] > 0) workers.push_back(exchange_.worker(share));

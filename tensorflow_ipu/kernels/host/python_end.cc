@@ -1,17 +1,16 @@
 #include "tensorflow_ipu/kernels/host/python_end.h"
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "tensorflow_ipu/kernels/support/never_destroyed.h"
+#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 
 namespace {
 
 struct Python {
-  absl::Mutex mutex;
-  bool ended ABSL_GUARDED_BY(mutex) = false;
-  int uses ABSL_GUARDED_BY(mutex) = 0;
+  core::Mutex mutex;
+  core::Condition unused;
+  bool ended IPU_GUARDED_BY(mutex) = false;
+  int uses IPU_GUARDED_BY(mutex) = 0;
 };
 
 Python& ThePython() { return core::NeverDestroyed<Python>(); }
@@ -20,15 +19,14 @@ Python& ThePython() { return core::NeverDestroyed<Python>(); }
 
 void EndPython() {
   Python& python = ThePython();
-  const absl::MutexLock lock(&python.mutex);
+  core::Lock lock(python.mutex);
   python.ended = true;
-  const auto unused = [&python]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(python.mutex) { return python.uses == 0; };
-  python.mutex.Await(absl::Condition(&unused));
+  python.unused.Wait(lock, [&python]() IPU_REQUIRES(python.mutex) { return python.uses == 0; });
 }
 
 bool PythonHasEnded() {
   Python& python = ThePython();
-  const absl::MutexLock lock(&python.mutex);
+  const core::Lock lock(python.mutex);
   return python.ended;
 }
 
@@ -36,13 +34,13 @@ bool PythonHasEnded() {
 bool BeforePythonEnds(const std::function<void()>& call) {
   Python& python = ThePython();
   {
-    const absl::MutexLock lock(&python.mutex);
+    const core::Lock lock(python.mutex);
     if (python.ended) return false;
     ++python.uses;
   }
   call();
-  const absl::MutexLock lock(&python.mutex);
-  --python.uses;
+  const core::Lock lock(python.mutex);
+  if (--python.uses == 0) python.unused.NotifyAll();
   return true;
 }
 

@@ -6,10 +6,9 @@
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/numerics/random_streams.h"
-#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "tensorflow_ipu/kernels/support/registry.h"
+#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu {
 
@@ -20,7 +19,7 @@ inline core::Registry<core::RandomStreams>& RandomStreams() {
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device);
 
 // For a program whose streams were deleted.
-absl::Status RandomStreamsGone();
+core::Status RandomStreamsGone();
 
 void ForgetSeeds();
 

@@ -3,31 +3,29 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
 
 namespace tensorflow_ipu::core {
 
 namespace {
 
-absl::Status Interrupted() {
-  return absl::CancelledError("The run was interrupted while it waited for its turn on the device.");
+Status Interrupted() {
+  return Status::Cancelled("The run was interrupted while it waited for its turn on the device.");
 }
 
 }  // namespace
 
 bool Turns::TryBegin(bool lasting) {
-  const absl::MutexLock lock(&mutex_);
+  const Lock lock(mutex_);
   if (current_ != 0) return false;
   Begin(lasting);
   return true;
 }
 
 int64_t Turns::Request(Callback begin, bool lasting) {
-  absl::Status status;
+  Status status;
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     if (current_ == 0) {
       Begin(lasting);
     } else if (lasting_) {
@@ -47,7 +45,7 @@ void Turns::End() {
   std::deque<Waiting> failed;
   Callback begin;
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     current_ = 0;
     lasting_ = false;
     if (!waiting_.empty()) {
@@ -58,13 +56,13 @@ void Turns::End() {
     if (lasting_) failed.swap(waiting_);
   }
   for (const Waiting& request : failed) request.begin(occupied_);
-  if (begin != nullptr) begin(absl::OkStatus());
+  if (begin != nullptr) begin(Status::Ok());
 }
 
-void Turns::Cancel(int64_t request, const absl::Status& why) {
+void Turns::Cancel(int64_t request, const Status& why) {
   Callback begin;
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                     [request](const Waiting& waiting) { return waiting.number == request; });
     if (found == waiting_.end()) return;
@@ -77,7 +75,7 @@ void Turns::Cancel(int64_t request, const absl::Status& why) {
 void Turns::Interrupt() {
   std::deque<Waiting> failed;
   {
-    const absl::MutexLock lock(&mutex_);
+    const Lock lock(mutex_);
     failed.swap(waiting_);
   }
   for (const Waiting& request : failed) request.begin(Interrupted());
