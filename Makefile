@@ -20,7 +20,7 @@ NUMBERS := keras/model/test_plain_steps.py keras_layers/test_counterparts.py ker
 
 # What a wheel is made of. The list itself is a file too: a source that was deleted changes it.
 SOURCES := CMakeLists.txt setup.py pyproject.toml MANIFEST.in README.md LICENSE $(sort $(shell find build_tools tensorflow_ipu -type f \
-	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.jinja' -o -name '*.css' -o -name '*.js' -o -name py.typed \)))
+	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.jinja' -o -name '*.css' -o -name '*.js' -o -name names.txt -o -name py.typed \)))
 CPP := $(sort $(shell find tensorflow_ipu tests -type f \( -name '*.cc' -o -name '*.h' \)))
 
 # What uses locks with annotations (support/mutex.h), and the tests, which instantiate its templates. Clang-tidy wants one

@@ -159,6 +159,12 @@ def _text(nanoseconds: int) -> str:
     return f"{nanoseconds}ns"
 
 
+def compilations() -> tuple[int, float]:
+    """Returns how many programs XLA has compiled in this process, and in how many seconds; `clear_metrics` changes neither."""
+    times = _read().metrics["CompileTime"]
+    return times.number, times.total / 1e9
+
+
 def _read(samples: int = 0) -> _Snapshot:
     now = _Snapshot()
     now.metrics["TraceTime"] = tracepoints.trace_times.read()

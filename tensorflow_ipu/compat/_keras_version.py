@@ -13,12 +13,10 @@ from types import ModuleType
 
 from tensorflow_ipu.compat import _names
 from tensorflow_ipu.compat._api_files import KERAS_2, KERAS_3
-from tensorflow_ipu.compat._names import SPELLINGS
+from tensorflow_ipu.compat._names import LEFT_OF_KERAS_2, SPELLINGS
 from tensorflow_ipu.compat._project import Finding, Project
 from tensorflow_ipu.compat._reading import Reading
 
-# What TensorFlow has left of Keras 2.
-_LEFT = "tensorflow.python.keras"
 # Names of TensorFlow that are made by Keras 2.
 _LEGACY = tuple(
     f"{tensorflow}.{name}."
@@ -120,8 +118,8 @@ def _origin(project: Project, reading: Reading) -> list[tuple[int, _Fault]]:
 def _fault(full: str) -> _Fault | None:
     if full.rpartition(".")[2].startswith("__"):  # As all modules and classes have.
         return None
-    if full.startswith(f"{_LEFT}."):
-        message = f"`{_LEFT}` is what TensorFlow has left of Keras 2, whose classes are not those of Keras 3"
+    if full.startswith(f"{LEFT_OF_KERAS_2}."):
+        message = f"`{LEFT_OF_KERAS_2}` is what TensorFlow has left of Keras 2, whose classes are not those of Keras 3"
         return None if _names.is_ours(full) else (message, Weight.DECIDES, 2)
     if full.startswith(_LEGACY):
         legacy = next(name for name in _LEGACY if full.startswith(name))
@@ -137,7 +135,7 @@ def _fault(full: str) -> _Fault | None:
 
 def _path(full: str) -> str:
     """Returns what a full name is below Keras; empty where it is of others, and for `keras.ipu`."""
-    for spelling in ("keras", *SPELLINGS, _LEFT):
+    for spelling in ("keras", *SPELLINGS, LEFT_OF_KERAS_2):
         if full.startswith(f"{spelling}."):
             path = full[len(spelling) + 1 :]
             return "" if path.partition(".")[0] == "ipu" else path

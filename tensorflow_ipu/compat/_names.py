@@ -87,6 +87,7 @@ CONTRIB, TENSORFLOW_ADDONS = "tensorflow.contrib", "tensorflow_addons"
 FIRST_KERAS = f"{IPU}.keras"
 # Where `tf.keras` really is, and by what else it is imported. Its classes are those of `keras`, and its modules are others.
 TF_KERAS = "keras._tf_keras.keras"
+LEFT_OF_KERAS_2 = _TABLES["left of Keras 2"].strip()
 SPELLINGS = ("tensorflow.keras", "tensorflow.compat.v1.keras", "tensorflow.compat.v2.keras")
 
 MODULES, ALIASES = _modules("modules")

@@ -48,12 +48,10 @@ class TracedPipeline:
     @property
     def stage_costs(self) -> OfStages[StageCost]:
         """The bytes of each stage as traced, with default times."""
-        from tensorflow_ipu.analysis.pipelines.cost import StageCost
-
-        def cost(part: StageBytes) -> StageCost:
-            return StageCost(**part._asdict())
-
-        return tuple(cost(stage) if isinstance(stage, StageBytes) else tuple(map(cost, stage)) for stage in self._bytes)
+        return tuple(
+            stage.cost() if isinstance(stage, StageBytes) else tuple(part.cost() for part in stage)
+            for stage in self._bytes
+        )
 
     def parts(self) -> Stages:
         """Returns the traced stages; raises `RuntimeError` if the program is gone."""

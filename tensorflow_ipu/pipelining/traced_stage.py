@@ -18,6 +18,7 @@ from tensorflow_ipu.pipelining.stage_graphs import DerivedGraph, StageGraph, fla
 
 if TYPE_CHECKING:
     from tensorflow_ipu._base.types import Nested, Number
+    from tensorflow_ipu.analysis.pipelines.cost import StageCost
 
 _numbers = itertools.count()
 
@@ -66,6 +67,12 @@ class StageBytes(NamedTuple):
     activation_bytes: int
     input_bytes: int
     weight_bytes: int
+
+    def cost(self) -> StageCost:
+        """Returns the cost of the stage, with default times."""
+        from tensorflow_ipu.analysis.pipelines.cost import StageCost
+
+        return StageCost(**self._asdict())
 
 
 class TracedStage:

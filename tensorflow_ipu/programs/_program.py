@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from tensorflow_ipu import _upcalls, hosts
+from tensorflow_ipu import _upcalls, hosts, metrics
 from tensorflow_ipu._base import active_runs, environment, progress, tracepoints
 from tensorflow_ipu._base.types import Gradient, Nested
 from tensorflow_ipu._native import journal
@@ -171,8 +171,8 @@ class Program:
             active_runs.under_way.add(this_run)
             if was_checked:
                 return interruptible(self._execute)
-            before = _compilations()[0]
-            with progress.of(self._compiling(), until=lambda _: _compilations()[0] != before):
+            before = metrics.compilations()[0]
+            with progress.of(self._compiling(), until=lambda _: metrics.compilations()[0] != before):
                 return interruptible(self._execute)
         except BaseException as exc:
             tracepoints.failed_runs.add()
@@ -291,11 +291,11 @@ class Program:
 
     def _log_begin(self) -> tuple[int, float]:
         _logger.log(environment.TRACE, "`%s` runs on `%s`", self.name, faults.short(self.device))
-        return _compilations()
+        return metrics.compilations()
 
     def _log_end(self, before: tuple[int, float], duration: int) -> None:
         journal.log()
-        count, seconds = (now - earlier for now, earlier in zip(_compilations(), before, strict=True))
+        count, seconds = (now - earlier for now, earlier in zip(metrics.compilations(), before, strict=True))
         if count:
             _logger.info("XLA compiled for `%s`: %d programs, %.3f s", self.name, count, seconds)
         _logger.log(environment.TRACE, "`%s` ran for %.6f s", self.name, duration / 1e9)
@@ -325,15 +325,6 @@ def _note_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_note_fork)
-
-
-def _compilations() -> tuple[int, float]:
-    """Returns how many programs XLA has compiled in this process, and in how many seconds."""
-    for line in native.ipu_metrics(0).decode(errors="replace").splitlines():
-        if line.startswith("metric CompileTime "):
-            count, nanoseconds = map(int, line.split()[2:4])
-            return count, nanoseconds / 1e9
-    return 0, 0.0
 
 
 def _compiled(fn: Callable[..., Nested] | Function | ConcreteFunction) -> Function | ConcreteFunction:

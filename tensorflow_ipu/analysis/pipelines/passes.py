@@ -258,16 +258,12 @@ def measured_stage_costs(pipeline: TracedPipeline, runs: int = 20) -> OfStages[S
     return pipeline.parts().figures(lambda part: _measured_cost(part, idle, runs))
 
 
-def _traced_cost(part: TracedStage) -> StageCost:
-    return StageCost(**part.bytes._asdict())
-
-
 def _measured_cost(part: TracedStage, idle: float, runs: int) -> StageCost:
     passes = part.passes().items()
     times = {name: max(0.0, _fastest(*one, part.device, runs) - idle) for name, one in passes}
     forward = times["forward"]
     return replace(
-        _traced_cost(part),
+        part.bytes.cost(),
         forward=forward,
         backward=times.get("backward", 0.0),
         recompute_factor=times["recompute"] / forward if forward and "recompute" in times else 1.0,
@@ -321,7 +317,7 @@ def predicted_stage_costs(
 
 def costs_of_passes(pipeline: TracedPipeline, passes: Passes) -> OfStages[StageCost]:
     places = {id(part): place for place, part in passes.parts.items()}
-    return passes.parts.figures(lambda part: _cost(pipeline, passes, places[id(part)], _traced_cost(part)))
+    return passes.parts.figures(lambda part: _cost(pipeline, passes, places[id(part)], part.bytes.cost()))
 
 
 def _cost(pipeline: TracedPipeline, passes: Passes, place: Place, traced: StageCost) -> StageCost:
