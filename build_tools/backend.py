@@ -10,7 +10,7 @@ from setuptools import build_meta
 from build_tools.kernels import TENSORFLOW_REQUIREMENT
 
 # An older Python has no such TensorFlow. There pip goes on, and says what Python is needed.
-_TOOLS = [f"{TENSORFLOW_REQUIREMENT}; python_version >= '3.10'", "cmake>=3.26", "ninja>=1.11"]
+_TOOLS = [f"{TENSORFLOW_REQUIREMENT}; python_version >= '3.10'", "cmake>=3.29", "ninja>=1.11"]
 
 build_editable = build_meta.build_editable
 build_sdist = build_meta.build_sdist

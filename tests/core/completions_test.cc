@@ -11,9 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
-#include "tests/core/check.h"
 #include "tests/core/threads.h"
 
 namespace {
@@ -21,30 +22,30 @@ namespace {
 using check::Count;
 using namespace tensorflow_ipu::core;
 
-TEST(it_settles_where_half_of_the_times_are_longer) {
+TEST(Completions, it_settles_where_half_of_the_times_are_longer) {
   RunningMedian median;
-  CHECK(median.nanoseconds() > 1000000000);
+  EXPECT_TRUE(median.nanoseconds() > 1000000000);
   median.Note(5000);
-  CHECK_EQ(median.nanoseconds(), 5000);
+  EXPECT_EQ(median.nanoseconds(), 5000);
   for (const int64_t extreme : {int64_t{1} << 40, int64_t{0}}) {
     median.Note(extreme);
-    CHECK(median.nanoseconds() > 4000 && median.nanoseconds() < 6000);
+    EXPECT_TRUE(median.nanoseconds() > 4000 && median.nanoseconds() < 6000);
     for (int i = 0; i < 2; ++i) median.Note(5000);
-    CHECK_EQ(median.nanoseconds(), 5000);
+    EXPECT_EQ(median.nanoseconds(), 5000);
   }
   for (const int64_t lasting : {1000000, 0, 70}) {
     for (int i = 0; i < 100; ++i) median.Note(lasting);
-    CHECK_EQ(median.nanoseconds(), lasting);
+    EXPECT_EQ(median.nanoseconds(), lasting);
   }
 }
 
 // A regression: a program that was resumed before its thread had left it continued there, its callback took no time,
 // and for ten steps all programs ran one after the other.
-TEST(answers_that_take_no_time_now_and_then_leave_it_as_it_is) {
+TEST(Completions, answers_that_take_no_time_now_and_then_leave_it_as_it_is) {
   RunningMedian median;
   for (int i = 0; i < 1000; ++i) {
     median.Note(i % 5 == 4 ? 100 : 170000);
-    CHECK(median.nanoseconds() > 100000);
+    EXPECT_TRUE(median.nanoseconds() > 100000);
   }
 }
 
@@ -55,10 +56,10 @@ struct Programs {
   std::vector<Callback> Callbacks() {
     std::vector<Callback> callbacks = {nullptr};
     for (int i = 0; i < kPrograms; ++i) {
-      callbacks.push_back([this, i, asker = std::this_thread::get_id()](const Status& status) {
+      callbacks.push_back([this, i, asker = std::this_thread::get_id()](const absl::Status& status) {
         ++answers[i];
         here += std::this_thread::get_id() == asker;
-        last_code = status.code;
+        last_code = status.code();
         done.Add();
       });
     }
@@ -67,13 +68,13 @@ struct Programs {
   }
 
   void CheckOnce() {
-    CHECK(done.Await(kPrograms));
-    for (const std::atomic<int>& each : answers) CHECK_EQ(each.load(), 1);
+    EXPECT_TRUE(done.Await(kPrograms));
+    for (const std::atomic<int>& each : answers) EXPECT_EQ(each.load(), 1);
   }
 
   std::vector<std::atomic<int>> answers = std::vector<std::atomic<int>>(kPrograms);
   std::atomic<int> here{0};
-  std::atomic<Code> last_code{Code::kUnknown};
+  std::atomic<absl::StatusCode> last_code{absl::StatusCode::kUnknown};
   Count done;
 };
 
@@ -83,60 +84,60 @@ std::shared_ptr<RunningMedian> RunTimeOf(int64_t nanoseconds) {
   return run_time;
 }
 
-TEST(later_is_on_other_threads) {
+TEST(Completions, later_is_on_other_threads) {
   Programs programs;
-  RunCallbacksLater(programs.Callbacks(), Status::OutOfRange("over"));
+  RunCallbacksLater(programs.Callbacks(), absl::OutOfRangeError("over"));
   programs.CheckOnce();
-  CHECK_EQ(programs.here.load(), 0);
-  CHECK(programs.last_code.load() == Code::kOutOfRange);
-  RunCallbacksLater({nullptr, nullptr}, Status::Ok());
+  EXPECT_EQ(programs.here.load(), 0);
+  EXPECT_EQ(programs.last_code.load(), absl::StatusCode::kOutOfRange);
+  RunCallbacksLater({nullptr, nullptr}, absl::OkStatus());
 }
 
-TEST(programs_of_small_steps_go_on_where_they_are_answered) {
+TEST(Completions, programs_of_small_steps_go_on_where_they_are_answered) {
   Programs programs;
   RunCallbacks(programs.Callbacks(), RunTimeOf(100));
-  CHECK_EQ(programs.here.load(), kPrograms);
+  EXPECT_EQ(programs.here.load(), kPrograms);
   programs.CheckOnce();
-  CHECK(programs.last_code.load() == Code::kOk);
+  EXPECT_EQ(programs.last_code.load(), absl::StatusCode::kOk);
 }
 
-TEST(programs_of_large_or_unknown_steps_go_on_elsewhere) {
+TEST(Completions, programs_of_large_or_unknown_steps_go_on_elsewhere) {
   for (const auto& run_time : {RunTimeOf(1000000000), std::make_shared<RunningMedian>()}) {
     Programs programs;
     RunCallbacks(programs.Callbacks(), run_time);
     programs.CheckOnce();
-    CHECK_EQ(programs.here.load(), 0);
+    EXPECT_EQ(programs.here.load(), 0);
   }
 }
 
-TEST(answers_within_an_answer_go_elsewhere) {
+TEST(Completions, answers_within_an_answer_go_elsewhere) {
   Programs programs;
   const auto run_time = RunTimeOf(100);
-  RunCallbacks({[&](const Status&) { RunCallbacks(programs.Callbacks(), run_time); }}, run_time);
+  RunCallbacks({[&](const absl::Status&) { RunCallbacks(programs.Callbacks(), run_time); }}, run_time);
   programs.CheckOnce();
-  CHECK_EQ(programs.here.load(), 0);
+  EXPECT_EQ(programs.here.load(), 0);
   Programs next;
   RunCallbacks(next.Callbacks(), RunTimeOf(100));
-  CHECK_EQ(next.here.load(), kPrograms);
+  EXPECT_EQ(next.here.load(), kPrograms);
 }
 
-TEST(a_task_answers_itself_and_has_others_help) {
+TEST(Completions, a_task_answers_itself_and_has_others_help) {
   for (const int64_t nanoseconds : {100, 1000000000}) {
     Programs programs;
     Count done;
-    Executor::Global().Run([&](const Status&) {
+    Executor::Global().Run([&](const absl::Status&) {
       RunCallbacksFromTask(programs.Callbacks(), RunTimeOf(nanoseconds));
-      CHECK(programs.here.load() > 0);
+      EXPECT_TRUE(programs.here.load() > 0);
       done.Add();
     });
     programs.CheckOnce();
-    CHECK(done.Await());
+    EXPECT_TRUE(done.Await());
   }
 }
 
 // A regression: the thread that resumed the others had a program of its own to continue, and two more threads shared
 // the second core while the first was idle.
-TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
+TEST(Completions, programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
   constexpr int kSteps = 50;
   const int64_t limit = std::max<int64_t>(2, tensorflow_ipu::core::Cores());
   std::atomic<int64_t> at_once{0};
@@ -144,7 +145,7 @@ TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
   Count done;
   // Each runs and meets the others; the last to come resumes them, and continues.
   std::function<void(int, std::atomic<int>*)> run = [&](int step, std::atomic<int>* missing) {
-    CHECK(++at_once <= limit);
+    EXPECT_TRUE(++at_once <= limit);
     SpinUntil(std::chrono::microseconds(50), [] { return false; });
     --at_once;
     if (--*missing > 0) return;
@@ -152,42 +153,42 @@ TEST(programs_that_answer_each_other_use_no_more_threads_than_there_are_cores) {
     done.Add();
     if (step == kSteps) return;
     std::atomic<int>* const next = new std::atomic<int>(kPrograms);
-    RunCallbacks(std::vector<Callback>(kPrograms - 1, [&run, step, next](const Status&) { run(step + 1, next); }),
+    RunCallbacks(std::vector<Callback>(kPrograms - 1, [&run, step, next](const absl::Status&) { run(step + 1, next); }),
                  run_time);
     run(step + 1, next);
   };
-  Executor::Global().Run([&](const Status&) {
-    RunCallbacksFromTask({[&run](const Status&) { run(1, new std::atomic<int>(1)); }}, run_time);
+  Executor::Global().Run([&](const absl::Status&) {
+    RunCallbacksFromTask({[&run](const absl::Status&) { run(1, new std::atomic<int>(1)); }}, run_time);
   });
-  CHECK(done.Await(kSteps));
-  CHECK(Executor::Global().AwaitIdle(check::kDeadline));
+  EXPECT_TRUE(done.Await(kSteps));
+  EXPECT_TRUE(Executor::Global().AwaitIdle(check::kDeadline));
 }
 
-TEST(threads_spin_for_as_long_as_a_program_runs_but_not_long) {
-  CHECK(TaskSpin(*RunTimeOf(7000)) == std::chrono::microseconds(7));
-  CHECK(TaskSpin(*RunTimeOf(1000000000)) < std::chrono::milliseconds(1));
+TEST(Completions, threads_spin_for_as_long_as_a_program_runs_but_not_long) {
+  EXPECT_EQ(TaskSpin(*RunTimeOf(7000)), std::chrono::microseconds(7));
+  EXPECT_TRUE(TaskSpin(*RunTimeOf(1000000000)) < std::chrono::milliseconds(1));
 }
 
-TEST(the_run_time_is_that_of_the_programs) {
+TEST(Completions, the_run_time_is_that_of_the_programs) {
   const auto run_time = std::make_shared<RunningMedian>();
   Count done;
-  RunCallbacks({[&](const Status&) {
+  RunCallbacks({[&](const absl::Status&) {
                  SpinUntil(std::chrono::milliseconds(2), [] { return false; });
                  done.Add();
                }},
                run_time);
-  CHECK(done.Await());
-  CHECK(SpinUntil(check::kDeadline, [&] { return run_time->nanoseconds() != RunningMedian().nanoseconds(); }));
-  CHECK(run_time->nanoseconds() >= 2000000);
+  EXPECT_TRUE(done.Await());
+  EXPECT_TRUE(SpinUntil(check::kDeadline, [&] { return run_time->nanoseconds() != RunningMedian().nanoseconds(); }));
+  EXPECT_TRUE(run_time->nanoseconds() >= 2000000);
 }
 
-TEST(what_an_answer_holds_goes_with_it) {
+TEST(Completions, what_an_answer_holds_goes_with_it) {
   for (const int64_t nanoseconds : {100, 1000000000}) {
     Count gone;
     std::vector<Callback> callbacks;
-    callbacks.push_back([kept = check::Held(gone)](const Status&) {});
+    callbacks.push_back([kept = check::Held(gone)](const absl::Status&) {});
     RunCallbacks(std::move(callbacks), RunTimeOf(nanoseconds));
-    CHECK(gone.Await());
+    EXPECT_TRUE(gone.Await());
   }
 }
 

@@ -5,7 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "tests/core/check.h"
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
 #include "tests/core/threads.h"
 #include "tests/core/workers_fixture.h"
 
@@ -47,12 +48,12 @@ void Compare(int64_t workers, int64_t local, const Collective& collective, int64
     }
     for (int64_t replica = 0; replica < all; ++replica) {
       const auto at = static_cast<std::size_t>(replica);
-      if (!CHECK(expected[at]->Await() && found[at]->Gives(expected[at]->result))) return;
+      ASSERT_TRUE(expected[at]->Await() && found[at]->Gives(expected[at]->result));
     }
   }
 }
 
-TEST(several_workers_do_what_one_does) {
+TEST(CrossHostCollective, several_workers_do_what_one_does) {
   for (const Kind kind :
        {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
     Compare(3, 2, {kind, Reduction::kMean, {}, 0}, 12);
@@ -61,7 +62,7 @@ TEST(several_workers_do_what_one_does) {
   }
 }
 
-TEST(nothing_to_exchange_is_exchanged_at_once) {
+TEST(CrossHostCollective, nothing_to_exchange_is_exchanged_at_once) {
   for (const Kind kind : {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter}) {
     Compare(2, 2, {kind, Reduction::kSum, {}, 0}, 0);
   }
@@ -69,7 +70,7 @@ TEST(nothing_to_exchange_is_exchanged_at_once) {
 }
 
 // Small chunks cut large operands into many, which three workers reduce in halves.
-TEST(large_operands_cross_in_bundles) {
+TEST(CrossHostCollective, large_operands_cross_in_bundles) {
   core::SetChunkBytes(std::size_t{1} << 17);
   for (const Kind kind :
        {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
@@ -81,7 +82,7 @@ TEST(large_operands_cross_in_bundles) {
 }
 
 // Sums of float16 that would be infinite, or lose small terms, if they were rounded in between.
-TEST(halves_accumulate_as_floats_over_all_workers) {
+TEST(CrossHostCollective, halves_accumulate_as_floats_over_all_workers) {
   constexpr uint16_t kLarge = 0x7800;  // 32768.
   constexpr uint16_t kNegative = 0xf800;
   constexpr uint16_t kOne = 0x3c00;
@@ -94,15 +95,15 @@ TEST(halves_accumulate_as_floats_over_all_workers) {
                                               reinterpret_cast<std::byte*>(&results[replica]), 1, 1}};
     const auto returned = distributed_run.SiteOf(static_cast<int64_t>(replica))
                               .Arrive(static_cast<int64_t>(replica), 4, SumOf(), contribution,
-                                      [&](const Status& status) { completed.Add(status.ok() ? 1 : 100); });
-    CHECK(!returned.has_value());
+                                      [&](const absl::Status& status) { completed.Add(status.ok() ? 1 : 100); });
+    EXPECT_FALSE(returned.has_value());
   }
-  CHECK(completed.Await(4));
-  for (const uint16_t result : results) CHECK_EQ(result, 0);
+  EXPECT_TRUE(completed.Await(4));
+  for (const uint16_t result : results) EXPECT_EQ(result, 0);
 }
 
 // Each worker's floats are summed in one order, so that all have the same bits.
-TEST(sums_are_equal_to_the_bit_on_all_workers) {
+TEST(CrossHostCollective, sums_are_equal_to_the_bit_on_all_workers) {
   core::SetChunkBytes(std::size_t{1} << 17);
   constexpr int64_t kWorkers = 3;
   constexpr std::size_t kCount = 50001;
@@ -123,21 +124,21 @@ TEST(sums_are_equal_to_the_bit_on_all_workers) {
     distributed_run.SiteOf(worker).Arrive(
         worker, kWorkers, SumOf(),
         {{DataType::kF32, data, data, static_cast<int64_t>(kCount), static_cast<int64_t>(kCount)}},
-        [&](const Status& status) { completed.Add(status.ok() ? 1 : 100); });
+        [&](const absl::Status& status) { completed.Add(status.ok() ? 1 : 100); });
   }
-  CHECK(completed.Await(kWorkers));
-  for (const auto& of_worker : values) CHECK(of_worker == expected);
+  EXPECT_TRUE(completed.Await(kWorkers));
+  for (const auto& of_worker : values) EXPECT_EQ(of_worker, expected);
   core::SetChunkBytes(0);
 }
 
-TEST(many_collectives_follow_each_other) {
+TEST(CrossHostCollective, many_collectives_follow_each_other) {
   for (const bool over_mpi : {false, true}) {
     DistributedRuns distributed_run(2, 2, kDeadline, over_mpi);
     Threads threads;
     for (int64_t replica = 0; replica < 4; ++replica) {
       threads.Start([&distributed_run, replica] {
         for (int64_t step = 0; step < 300; ++step) {
-          if (!CHECK(distributed_run.ArriveAt(replica, {step + replica})->Gives({4 * step + 6}))) return;
+          ASSERT_TRUE(distributed_run.ArriveAt(replica, {step + replica})->Gives({4 * step + 6}));
         }
       });
     }

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 #include "tests/core/threads.h"
 
 namespace {
@@ -25,15 +25,15 @@ class Busy {
   Busy() {
     Deadlines::Global().Add(Clock::now(), [this] {
       came_.Add();
-      CHECK(go_on_.Await());
+      EXPECT_TRUE(go_on_.Await());
       gone_.Add();
     });
-    CHECK(came_.Await());
+    EXPECT_TRUE(came_.Await());
   }
 
   ~Busy() {
     go_on_.Add();
-    CHECK(gone_.Await());
+    EXPECT_TRUE(gone_.Await());
   }
 
  private:
@@ -42,13 +42,13 @@ class Busy {
   Count gone_;
 };
 
-TEST(calls_come_due_in_the_order_of_their_times_and_not_before) {
+TEST(Deadlines, calls_come_due_in_the_order_of_their_times_and_not_before) {
   std::vector<int> order;  // Written on the thread of the deadlines.
   Count due;
   const Clock::time_point start = Clock::now();
   const auto add = [&](int number, milliseconds wait) {
     Deadlines::Global().Add(start + wait, [&, number, wait] {
-      CHECK(Clock::now() >= start + wait);
+      EXPECT_TRUE(Clock::now() >= start + wait);
       order.push_back(number);
       due.Add();
     });
@@ -59,11 +59,11 @@ TEST(calls_come_due_in_the_order_of_their_times_and_not_before) {
     add(1, milliseconds(10));
     add(2, milliseconds(20));
   }
-  if (!CHECK(due.Await(3))) return;
-  CHECK(order == std::vector<int>({1, 2, 3}));
+  ASSERT_TRUE(due.Await(3));
+  EXPECT_TRUE(order == std::vector<int>({1, 2, 3}));
 }
 
-TEST(calls_of_one_time_come_due_in_the_order_of_their_adding) {
+TEST(Deadlines, calls_of_one_time_come_due_in_the_order_of_their_adding) {
   std::vector<int> order;
   Count due;
   const Clock::time_point when = Clock::now() + milliseconds(10);
@@ -73,21 +73,21 @@ TEST(calls_of_one_time_come_due_in_the_order_of_their_adding) {
       due.Add();
     });
   }
-  if (!CHECK(due.Await(20))) return;
-  for (int i = 0; i < 20; ++i) CHECK_EQ(order[i], i);
+  ASSERT_TRUE(due.Await(20));
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(order[i], i);
 }
 
-TEST(a_past_or_near_time_does_not_wait_for_a_far_one_that_came_before) {
+TEST(Deadlines, a_past_or_near_time_does_not_wait_for_a_far_one_that_came_before) {
   const Deadlines::Ticket far = Deadlines::Global().Add(Clock::now() + hours(1), [] {});
   for (const milliseconds wait : {milliseconds(hours(-1)), milliseconds(1)}) {
     Count due;
     Deadlines::Global().Add(Clock::now() + wait, [&] { due.Add(); });
-    CHECK(due.Await());
+    EXPECT_TRUE(due.Await());
   }
   Deadlines::Global().Remove(far);
 }
 
-TEST(what_is_taken_back_never_runs_and_its_captures_go) {
+TEST(Deadlines, what_is_taken_back_never_runs_and_its_captures_go) {
   Count ran;
   Count after;
   auto held = std::make_shared<int>(0);
@@ -99,13 +99,13 @@ TEST(what_is_taken_back_never_runs_and_its_captures_go) {
     Deadlines::Global().Add(when, [&] { after.Add(); });
     Deadlines::Global().Remove(ticket);
   }
-  CHECK_EQ(held.use_count(), 1);
-  CHECK(after.Await());
-  CHECK_EQ(ran.value(), 0);
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_TRUE(after.Await());
+  EXPECT_EQ(ran.value(), 0);
   Deadlines::Global().Remove(ticket);
 }
 
-TEST(a_due_call_may_add_and_take_back) {
+TEST(Deadlines, a_due_call_may_add_and_take_back) {
   Count done;
   int runs = 0;
   Deadlines::Ticket self;
@@ -120,11 +120,11 @@ TEST(a_due_call_may_add_and_take_back) {
     done.Add();
   };
   Deadlines::Global().Add(Clock::now(), again);
-  CHECK(done.Await());
+  EXPECT_TRUE(done.Await());
 }
 
 // What a call captures may be the last to hold a queue, whose destructor removes other deadlines.
-TEST(captures_that_use_the_deadlines_when_they_go_lock_nothing_up) {
+TEST(Deadlines, captures_that_use_the_deadlines_when_they_go_lock_nothing_up) {
   Count gone;
   const auto held = [&gone] {
     const Deadlines::Ticket other = Deadlines::Global().Add(Clock::now() + hours(1), [] {});
@@ -135,13 +135,13 @@ TEST(captures_that_use_the_deadlines_when_they_go_lock_nothing_up) {
     });
   };
   Deadlines::Global().Add(Clock::now(), [kept = held()] {});
-  CHECK(gone.Await(1));
+  EXPECT_TRUE(gone.Await(1));
   const Deadlines::Ticket ticket = Deadlines::Global().Add(Clock::now() + hours(1), [kept = held()] {});
   Deadlines::Global().Remove(ticket);
-  CHECK(gone.Await(2));
+  EXPECT_TRUE(gone.Await(2));
 }
 
-TEST(threads_that_add_and_take_back_at_once_lose_no_call) {
+TEST(Deadlines, threads_that_add_and_take_back_at_once_lose_no_call) {
   constexpr int kThreads = 4;
   constexpr int kEach = 200;
   Count due;
@@ -151,8 +151,8 @@ TEST(threads_that_add_and_take_back_at_once_lose_no_call) {
       Deadlines::Global().Remove(Deadlines::Global().Add(Clock::now() + hours(1), [&] { due.Add(1000000); }));
     }
   });
-  CHECK(due.Await(kThreads * kEach));
-  CHECK_EQ(due.value(), kThreads * kEach);
+  EXPECT_TRUE(due.Await(kThreads * kEach));
+  EXPECT_EQ(due.value(), kThreads * kEach);
 }
 
 }  // namespace

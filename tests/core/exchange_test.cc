@@ -11,8 +11,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/numerics/half.h"
-#include "tests/core/check.h"
 #include "tests/core/threads.h"
 
 namespace {
@@ -34,45 +35,46 @@ Rows Exchanged(const Collective& collective, const Rows& inputs, std::size_t out
   Rows outputs(inputs.size(), std::vector<int32_t>(output_count, -1));
   std::vector<Contribution> contributions;
   for (std::size_t r = 0; r < inputs.size(); ++r) contributions.push_back({OperandOf(inputs[r], outputs[r])});
-  CHECK(CheckOperands(collective, static_cast<int64_t>(inputs.size()), contributions[0]).ok());
+  EXPECT_TRUE(CheckOperands(collective, static_cast<int64_t>(inputs.size()), contributions[0]).ok());
   LocalExchange exchange(collective, contributions);
   std::atomic<int> finishers{0};
   {
     check::Threads crew;
     for (int i = 0; i < threads; ++i) crew.Start([&] { finishers += exchange.DoSome(); });
   }
-  CHECK_EQ(finishers.load(), 1);
-  CHECK(!exchange.DoSome());
+  EXPECT_EQ(finishers.load(), 1);
+  EXPECT_FALSE(exchange.DoSome());
   return outputs;
 }
 
-TEST(each_kind_moves_its_elements) {
-  CHECK((Exchanged({}, {{1, 2}, {10, 20}, {100, 200}}, 2) == Rows{{111, 222}, {111, 222}, {111, 222}}));
-  CHECK((Exchanged(Of(Kind::kAllGather), {{1, 2}, {3, 4}}, 4) == Rows{{1, 2, 3, 4}, {1, 2, 3, 4}}));
-  CHECK((Exchanged(Of(Kind::kAllToAll), {{1, 2, 3, 4}, {5, 6, 7, 8}}, 4) == Rows{{1, 2, 5, 6}, {3, 4, 7, 8}}));
-  CHECK((Exchanged(Of(Kind::kBroadcast, Reduction::kSum, 0, /*root=*/1), {{1, 2}, {3, 4}, {5, 6}}, 2) ==
-         Rows{{3, 4}, {3, 4}, {3, 4}}));
+TEST(Exchange, each_kind_moves_its_elements) {
+  EXPECT_TRUE((Exchanged({}, {{1, 2}, {10, 20}, {100, 200}}, 2) == Rows{{111, 222}, {111, 222}, {111, 222}}));
+  EXPECT_TRUE((Exchanged(Of(Kind::kAllGather), {{1, 2}, {3, 4}}, 4) == Rows{{1, 2, 3, 4}, {1, 2, 3, 4}}));
+  EXPECT_TRUE((Exchanged(Of(Kind::kAllToAll), {{1, 2, 3, 4}, {5, 6, 7, 8}}, 4) == Rows{{1, 2, 5, 6}, {3, 4, 7, 8}}));
+  EXPECT_TRUE((Exchanged(Of(Kind::kBroadcast, Reduction::kSum, 0, /*root=*/1), {{1, 2}, {3, 4}, {5, 6}}, 2) ==
+               Rows{{3, 4}, {3, 4}, {3, 4}}));
 }
 
-TEST(reduce_scatter_fills_up_with_zeros) {
-  CHECK((Exchanged(Of(Kind::kReduceScatter), {{1, 2, 3}, {10, 20, 30}}, 2) == Rows{{11, 22}, {33, 0}}));
-  CHECK((Exchanged(Of(Kind::kReduceScatter), {{1}, {2}, {3}}, 1) == Rows{{6}, {0}, {0}}));
-  CHECK((Exchanged(Of(Kind::kReduceScatter), {{}, {}}, 0) == Rows{{}, {}}));
+TEST(Exchange, reduce_scatter_fills_up_with_zeros) {
+  EXPECT_TRUE((Exchanged(Of(Kind::kReduceScatter), {{1, 2, 3}, {10, 20, 30}}, 2) == Rows{{11, 22}, {33, 0}}));
+  EXPECT_TRUE((Exchanged(Of(Kind::kReduceScatter), {{1}, {2}, {3}}, 1) == Rows{{6}, {0}, {0}}));
+  EXPECT_TRUE((Exchanged(Of(Kind::kReduceScatter), {{}, {}}, 0) == Rows{{}, {}}));
 }
 
-TEST(local_keeps_what_is_the_replicas_own) {
-  CHECK((Exchanged(Of(Kind::kReduceScatter, Reduction::kLocal), {{1, 2, 3}, {4, 5, 6}}, 2) == Rows{{1, 2}, {6, 0}}));
-  CHECK((Exchanged(Of(Kind::kAllReduce, Reduction::kLocal), {{1, 2}, {4, 5}}, 2) == Rows{{1, 2}, {4, 5}}));
+TEST(Exchange, local_keeps_what_is_the_replicas_own) {
+  EXPECT_TRUE(
+      (Exchanged(Of(Kind::kReduceScatter, Reduction::kLocal), {{1, 2, 3}, {4, 5, 6}}, 2) == Rows{{1, 2}, {6, 0}}));
+  EXPECT_TRUE((Exchanged(Of(Kind::kAllReduce, Reduction::kLocal), {{1, 2}, {4, 5}}, 2) == Rows{{1, 2}, {4, 5}}));
 }
 
-TEST(a_replica_that_is_alone_keeps_what_it_has) {
+TEST(Exchange, a_replica_that_is_alone_keeps_what_it_has) {
   for (const Kind kind :
        {Kind::kAllReduce, Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll, Kind::kBroadcast}) {
-    CHECK((Exchanged(Of(kind, Reduction::kMean), {{1, 2, 3}}, 3) == Rows{{1, 2, 3}}));
+    EXPECT_TRUE((Exchanged(Of(kind, Reduction::kMean), {{1, 2, 3}}, 3) == Rows{{1, 2, 3}}));
   }
 }
 
-TEST(many_threads_do_what_one_does) {
+TEST(Exchange, many_threads_do_what_one_does) {
   constexpr std::size_t kCount = 100003;
   Rows inputs;
   for (int32_t r = 0; r < 4; ++r) {
@@ -80,11 +82,12 @@ TEST(many_threads_do_what_one_does) {
     std::iota(inputs.back().begin(), inputs.back().end(), r * 1000000);
   }
   const std::size_t part = (kCount + 3) / 4;
-  CHECK(Exchanged({}, inputs, kCount, 4) == Exchanged({}, inputs, kCount));
-  CHECK(Exchanged(Of(Kind::kAllGather), inputs, 4 * kCount, 4) == Exchanged(Of(Kind::kAllGather), inputs, 4 * kCount));
-  CHECK(Exchanged(Of(Kind::kReduceScatter), inputs, part, 4) == Exchanged(Of(Kind::kReduceScatter), inputs, part));
+  EXPECT_TRUE(Exchanged({}, inputs, kCount, 4) == Exchanged({}, inputs, kCount));
+  EXPECT_EQ(Exchanged(Of(Kind::kAllGather), inputs, 4 * kCount, 4),
+            Exchanged(Of(Kind::kAllGather), inputs, 4 * kCount));
+  EXPECT_EQ(Exchanged(Of(Kind::kReduceScatter), inputs, part, 4), Exchanged(Of(Kind::kReduceScatter), inputs, part));
   for (auto& input : inputs) input.resize(100000);
-  CHECK(Exchanged(Of(Kind::kAllToAll), inputs, 100000, 4) == Exchanged(Of(Kind::kAllToAll), inputs, 100000));
+  EXPECT_EQ(Exchanged(Of(Kind::kAllToAll), inputs, 100000, 4), Exchanged(Of(Kind::kAllToAll), inputs, 100000));
 }
 
 // How a type is stored, and what it accumulates in.
@@ -181,7 +184,7 @@ void Deliver(const std::vector<Exchange>& exchanges, int64_t number, bool halves
       for (std::size_t from = 0; from < count; ++from) {
         const Chunk chunk = part(second ? from : to);
         const std::size_t bytes = exchanges[from].Bytes(chunk, from, to);
-        CHECK_EQ(bytes, exchanges[to].Bytes(chunk, from, to));
+        EXPECT_EQ(bytes, exchanges[to].Bytes(chunk, from, to));
         messages[to].emplace_back(bytes);
         if (from != to || exchanges[to].SendsItself()) exchanges[from].Pack(chunk, to, messages[to].back().data());
       }
@@ -237,9 +240,9 @@ void Compare(const Collective& collective, DataType type, const std::vector<int6
                                      reinterpret_cast<std::byte*>(output.data()), count, output_count});
     }
   }
-  CHECK(CheckOperands(collective, ranks, contributions[0]).ok());
+  EXPECT_TRUE(CheckOperands(collective, ranks, contributions[0]).ok());
   if (shares.size() == 1) {
-    CHECK(LocalExchange(collective, contributions).DoSome());
+    EXPECT_TRUE(LocalExchange(collective, contributions).DoSome());
   } else {
     std::vector<Exchange> exchanges;
     for (const Share& share : shares) {
@@ -247,7 +250,7 @@ void Compare(const Collective& collective, DataType type, const std::vector<int6
       exchanges.emplace_back(collective, std::vector<Contribution>(first, first + share.count), shares,
                              static_cast<std::size_t>(share.worker), /*chunk_bytes=*/200);
     }
-    CHECK(exchanges[0].chunks() > 1);
+    EXPECT_TRUE(exchanges[0].chunks() > 1);
     for (int64_t chunk = 0; chunk < exchanges[0].chunks(); ++chunk) {
       const bool may = exchanges[0].SendsItself() && exchanges[0].SameForAll();
       Deliver(exchanges, chunk, may && chunk % 2 == 1);
@@ -260,7 +263,7 @@ void Compare(const Collective& collective, DataType type, const std::vector<int6
       for (std::size_t at = 0; at < output.size(); ++at) {
         expected.push_back(Expected<Type>(collective, shares, inputs[operand], rank, static_cast<int64_t>(at)));
       }
-      CHECK(output == expected);
+      EXPECT_EQ(output, expected);
     }
   }
 }
@@ -282,7 +285,7 @@ void CompareAll(DataType type, const std::vector<Reduction>& reductions) {
   }
 }
 
-TEST(replicas_of_one_process_and_of_several_get_what_is_defined_to_the_bit) {
+TEST(Exchange, replicas_of_one_process_and_of_several_get_what_is_defined_to_the_bit) {
   const std::vector<Reduction> all = {Reduction::kSum, Reduction::kMean, Reduction::kProduct,
                                       Reduction::kMin, Reduction::kMax,  Reduction::kLocal};
   CompareAll<Plain<float>>(DataType::kF32, all);
@@ -294,7 +297,7 @@ TEST(replicas_of_one_process_and_of_several_get_what_is_defined_to_the_bit) {
   CompareAll<Plain<uint8_t>>(DataType::kBool, {Reduction::kAnd, Reduction::kOr, Reduction::kLocal});
 }
 
-TEST(operands_of_many_types_and_sizes_are_exchanged_at_once) {
+TEST(Exchange, operands_of_many_types_and_sizes_are_exchanged_at_once) {
   const std::vector<int32_t> numbers = {1, 2, 3};
   const std::vector<double> doubles = {0.5};
   std::vector<std::vector<int32_t>> sums(2, std::vector<int32_t>(3));
@@ -305,25 +308,27 @@ TEST(operands_of_many_types_and_sizes_are_exchanged_at_once) {
                              {DataType::kF64, reinterpret_cast<const std::byte*>(doubles.data()),
                               reinterpret_cast<std::byte*>(double_sums[r].data()), 1, 1}});
   }
-  CHECK(LocalExchange({}, contributions).DoSome());
-  CHECK((sums == Rows{{2, 4, 6}, {2, 4, 6}}));
-  CHECK_EQ(double_sums[1][0], 1.0);
+  EXPECT_TRUE(LocalExchange({}, contributions).DoSome());
+  EXPECT_TRUE((sums == Rows{{2, 4, 6}, {2, 4, 6}}));
+  EXPECT_EQ(double_sums[1][0], 1.0);
 }
 
-TEST(what_does_not_suit_is_refused) {
+TEST(Exchange, what_does_not_suit_is_refused) {
   std::vector<int32_t> three(3);
   std::vector<int32_t> six(6);
-  CHECK(CheckOperands(Of(Kind::kAllGather), 2, {OperandOf(three, six)}).ok());
-  CHECK(CheckOperands(Of(Kind::kAllGather), 3, {OperandOf(three, six)}).code == Code::kInvalidArgument);
-  CHECK(CheckOperands(Of(Kind::kAllToAll), 2, {OperandOf(three, three)}).code == Code::kInvalidArgument);
-  CHECK(CheckOperands(Of(Kind::kAllReduce, Reduction::kAnd), 2, {OperandOf(three, three)}).code ==
-        Code::kInvalidArgument);
-  CHECK(Of(Kind::kAllReduce, Reduction::kSum, 3).Check(6).ok());
-  CHECK(Of(Kind::kAllReduce, Reduction::kSum, 3).Check(4).code == Code::kInvalidArgument);
-  CHECK(Of(Kind::kBroadcast, Reduction::kSum, 2, /*root=*/2).Check(4).code == Code::kInvalidArgument);
-  CHECK(Match({OperandOf(three, six)}, {OperandOf(three, six)}));
-  CHECK(!Match({OperandOf(three, six)}, {OperandOf(six, six)}));
-  CHECK(!Match({OperandOf(three, six)}, {}));
+  EXPECT_TRUE(CheckOperands(Of(Kind::kAllGather), 2, {OperandOf(three, six)}).ok());
+  EXPECT_TRUE(CheckOperands(Of(Kind::kAllGather), 3, {OperandOf(three, six)}).code() ==
+              absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(CheckOperands(Of(Kind::kAllToAll), 2, {OperandOf(three, three)}).code() ==
+              absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(CheckOperands(Of(Kind::kAllReduce, Reduction::kAnd), 2, {OperandOf(three, three)}).code() ==
+              absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Of(Kind::kAllReduce, Reduction::kSum, 3).Check(6).ok());
+  EXPECT_EQ(Of(Kind::kAllReduce, Reduction::kSum, 3).Check(4).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Of(Kind::kBroadcast, Reduction::kSum, 2, /*root=*/2).Check(4).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Match({OperandOf(three, six)}, {OperandOf(three, six)}));
+  EXPECT_FALSE(Match({OperandOf(three, six)}, {OperandOf(six, six)}));
+  EXPECT_FALSE(Match({OperandOf(three, six)}, {}));
 }
 
 }  // namespace

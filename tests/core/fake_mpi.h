@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/collectives/mpi_communicator.h"
 
 namespace check {
@@ -19,7 +20,6 @@ using tensorflow_ipu::core::Communicator;
 using tensorflow_ipu::core::MpiCommunicator;
 using tensorflow_ipu::core::MpiJoin;
 using tensorflow_ipu::core::MpiLibrary;
-using tensorflow_ipu::core::Status;
 
 // Messages are delivered in the order of their calls, and a send is done once it was received, as for large messages.
 class FakeMpi {
@@ -172,7 +172,7 @@ inline std::vector<std::shared_ptr<MpiCommunicator>> JoinedCommunicators(
   std::vector<std::unique_ptr<MpiJoin>> joins(answers.size());
   for (std::size_t rank = 0; rank < joins.size(); ++rank) {
     const MpiLibrary library = world.Of(static_cast<int>(rank));
-    const Status status = MpiJoin::Begin(library, library.world, "process " + std::to_string(rank), &joins[rank]);
+    const absl::Status status = MpiJoin::Begin(library, library.world, "process " + std::to_string(rank), &joins[rank]);
     if (!status.ok()) return {};
   }
   std::vector<std::shared_ptr<MpiCommunicator>> made;
@@ -185,7 +185,7 @@ inline std::vector<std::shared_ptr<MpiCommunicator>> JoinedCommunicators(
     }
   }
   for (std::size_t rank = 0; rank < joins.size(); ++rank) {
-    Status status;
+    absl::Status status;
     made.push_back(MpiCommunicator::Make(*joins[rank], answers[rank], &status));
   }
   return made;

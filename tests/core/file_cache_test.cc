@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 #include "tests/core/threads.h"
 
 namespace {
@@ -53,24 +53,24 @@ void Age(const fs::path& path, int minutes) {
   fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::minutes(minutes));
 }
 
-TEST(what_was_written_is_read) {
+TEST(FileCache, what_was_written_is_read) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
-  CHECK(!cache.Read(Name('1'), "key"));
-  CHECK(cache.Write(Name('1'), "key", "first"));
-  CHECK(cache.Write(Name('1'), "key", std::string("se\0cond", 7)));
-  CHECK(cache.Write(Name('e'), "key", ""));
-  CHECK(FileCache(folder.below(), kMany).Read(Name('1'), "key") == std::string("se\0cond", 7));
-  CHECK(cache.Read(Name('e'), "key") == "");
-  CHECK_EQ(FilesIn(folder.below()), 2);
+  EXPECT_FALSE(cache.Read(Name('1'), "key"));
+  EXPECT_TRUE(cache.Write(Name('1'), "key", "first"));
+  EXPECT_TRUE(cache.Write(Name('1'), "key", std::string("se\0cond", 7)));
+  EXPECT_TRUE(cache.Write(Name('e'), "key", ""));
+  EXPECT_EQ(FileCache(folder.below(), kMany).Read(Name('1'), "key"), std::string("se\0cond", 7));
+  EXPECT_EQ(cache.Read(Name('e'), "key"), "");
+  EXPECT_EQ(FilesIn(folder.below()), 2);
 }
 
-TEST(a_damaged_file_is_as_none) {
+TEST(FileCache, a_damaged_file_is_as_none) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
   const fs::path path = folder.file('1');
   for (const std::string how : {"cut", "changed", "top bits", "emptied", "foreign", "claims to be huge"}) {
-    CHECK(cache.Write(Name('1'), "key", std::string(1000, 'x')));
+    EXPECT_TRUE(cache.Write(Name('1'), "key", std::string(1000, 'x')));
     std::fstream file(path, std::ios::in | std::ios::out);
     if (how == "cut") fs::resize_file(path, 500);
     if (how == "changed") file.seekp(700).put('y');
@@ -79,94 +79,94 @@ TEST(a_damaged_file_is_as_none) {
     if (how == "foreign") std::ofstream(path) << "what somebody else has put into the folder";
     if (how == "claims to be huge") fs::resize_file(path, uint64_t{1} << 40);
     file.close();
-    CHECK(!cache.Read(Name('1'), "key"));
+    EXPECT_FALSE(cache.Read(Name('1'), "key"));
   }
 }
 
 // The checksum covered the contents alone: a file that was copied under another name gave another program's results.
-TEST(a_file_under_the_name_of_another_program_is_as_none_and_is_replaced) {
+TEST(FileCache, a_file_under_the_name_of_another_program_is_as_none_and_is_replaced) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
-  CHECK(cache.Write(Name('1'), "key|one", "first"));
+  EXPECT_TRUE(cache.Write(Name('1'), "key|one", "first"));
   fs::copy_file(folder.file('1'), folder.file('2'));
-  CHECK(!cache.Read(Name('2'), "key|two"));
-  CHECK(cache.Write(Name('2'), "key|two", "second"));
-  CHECK(cache.Read(Name('2'), "key|two") == "second");
-  CHECK(Unpacked("ab", Packed("ab", "c")) == "c");
-  CHECK(!Unpacked("a", Packed("ab", "c")));
-  CHECK(!Unpacked("", ""));
+  EXPECT_FALSE(cache.Read(Name('2'), "key|two"));
+  EXPECT_TRUE(cache.Write(Name('2'), "key|two", "second"));
+  EXPECT_EQ(cache.Read(Name('2'), "key|two"), "second");
+  EXPECT_EQ(Unpacked("ab", Packed("ab", "c")), "c");
+  EXPECT_FALSE(Unpacked("a", Packed("ab", "c")));
+  EXPECT_FALSE(Unpacked("", ""));
 }
 
 // A folder under a file's name ended the process by an exception, a link was followed, and a pipe was waited for.
-TEST(what_is_no_regular_file_is_as_none_and_nobody_waits_for_it) {
+TEST(FileCache, what_is_no_regular_file_is_as_none_and_nobody_waits_for_it) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
-  CHECK(cache.Write(Name('1'), "key", "first"));
+  EXPECT_TRUE(cache.Write(Name('1'), "key", "first"));
   fs::create_directory(folder.file('2'));
   fs::create_symlink(folder.file('1'), folder.file('3'));
-  CHECK_EQ(mkfifo(folder.file('4').c_str(), 0600), 0);
-  for (const char digit : {'2', '3', '4'}) CHECK(!cache.Read(Name(digit), "key"));
-  CHECK(!cache.Write(Name('2'), "key", "second"));
+  EXPECT_EQ(mkfifo(folder.file('4').c_str(), 0600), 0);
+  for (const char digit : {'2', '3', '4'}) EXPECT_FALSE(cache.Read(Name(digit), "key"));
+  EXPECT_FALSE(cache.Write(Name('2'), "key", "second"));
   for (const char digit : {'3', '4'}) {
-    CHECK(cache.Write(Name(digit), "key", "second"));
-    CHECK(cache.Read(Name(digit), "key") == "second");
+    EXPECT_TRUE(cache.Write(Name(digit), "key", "second"));
+    EXPECT_EQ(cache.Read(Name(digit), "key"), "second");
   }
-  CHECK(cache.Read(Name('1'), "key") == "first");
-  CHECK_EQ(FilesIn(folder.below()), 4);
+  EXPECT_EQ(cache.Read(Name('1'), "key"), "first");
+  EXPECT_EQ(FilesIn(folder.below()), 4);
 }
 
-TEST(a_file_that_others_may_write_is_as_none_unless_they_are_trusted) {
+TEST(FileCache, a_file_that_others_may_write_is_as_none_unless_they_are_trusted) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
   const FileCache trusting(folder.below(), kMany, /*trusting=*/true);
-  CHECK(cache.Write(Name('1'), "key", "first"));
-  CHECK(cache.Write(Name('2'), "key", "second"));
+  EXPECT_TRUE(cache.Write(Name('1'), "key", "first"));
+  EXPECT_TRUE(cache.Write(Name('2'), "key", "second"));
   fs::permissions(folder.file('1'), fs::perms::group_write, fs::perm_options::add);
-  CHECK(!cache.Read(Name('1'), "key"));
-  CHECK(trusting.Read(Name('1'), "key") == "first");
+  EXPECT_FALSE(cache.Read(Name('1'), "key"));
+  EXPECT_EQ(trusting.Read(Name('1'), "key"), "first");
   if (geteuid() != 0) return;  // Only root may give a file to somebody.
-  CHECK_EQ(chown(folder.file('2').c_str(), 12345, 12345), 0);
-  CHECK(!cache.Read(Name('2'), "key"));
-  CHECK(trusting.Read(Name('2'), "key") == "second");
+  EXPECT_EQ(chown(folder.file('2').c_str(), 12345, 12345), 0);
+  EXPECT_FALSE(cache.Read(Name('2'), "key"));
+  EXPECT_EQ(trusting.Read(Name('2'), "key"), "second");
 }
 
-TEST(files_can_be_read_by_those_who_may_read_the_folder_and_written_by_nobody_else) {
+TEST(FileCache, files_can_be_read_by_those_who_may_read_the_folder_and_written_by_nobody_else) {
   const Folder folder;
   const auto permissions_in = [&](fs::perms of_folder, bool trusting) {
     fs::create_directories(folder.below());
     fs::permissions(folder.below(), of_folder);
-    CHECK(FileCache(folder.below(), kMany, trusting).Write(Name('1'), "key", "first"));
+    EXPECT_TRUE(FileCache(folder.below(), kMany, trusting).Write(Name('1'), "key", "first"));
     return static_cast<int>(fs::status(folder.file('1')).permissions());
   };
   const fs::perms group = fs::perms::owner_all | fs::perms::group_all;
-  CHECK_EQ(permissions_in(fs::perms::owner_all, false), 0600);
-  CHECK_EQ(permissions_in(fs::perms::owner_all | fs::perms::group_read | fs::perms::others_read, false), 0644);
-  CHECK_EQ(permissions_in(group, false), 0600);  // Of no use to the group, which does not load it.
-  CHECK_EQ(permissions_in(group, true), 0640);
+  EXPECT_EQ(permissions_in(fs::perms::owner_all, false), 0600);
+  EXPECT_EQ(permissions_in(fs::perms::owner_all | fs::perms::group_read | fs::perms::others_read, false), 0644);
+  EXPECT_EQ(permissions_in(group, false), 0600);  // Of no use to the group, which does not load it.
+  EXPECT_EQ(permissions_in(group, true), 0640);
 }
 
-TEST(the_least_recently_used_make_room) {
+TEST(FileCache, the_least_recently_used_make_room) {
   const Folder folder;
   const FileCache cache(folder.below(), 3500);
   const std::string contents(1000, 'x');
-  for (const char digit : {'a', 'b', 'c'}) CHECK(cache.Write(Name(digit), "key", contents));
+  for (const char digit : {'a', 'b', 'c'}) EXPECT_TRUE(cache.Write(Name(digit), "key", contents));
   Age(folder.file('a'), 30);
   Age(folder.file('b'), 20);
   Age(folder.file('c'), 10);
-  CHECK(cache.Read(Name('a'), "key").has_value());  // So it is the latest again.
-  CHECK(cache.Write(Name('d'), "key", contents));
-  CHECK(!cache.Read(Name('b'), "key"));
-  for (const char digit : {'a', 'c', 'd'}) CHECK(cache.Read(Name(digit), "key").has_value());
-  CHECK(cache.Write(Name('e'), "key", std::string(5000, 'x')));  // The newest stays, whatever its size.
-  CHECK(cache.Read(Name('e'), "key").has_value());
-  CHECK_EQ(FilesIn(folder.below()), 1);
+  EXPECT_TRUE(cache.Read(Name('a'), "key").has_value());  // So it is the latest again.
+  EXPECT_TRUE(cache.Write(Name('d'), "key", contents));
+  EXPECT_FALSE(cache.Read(Name('b'), "key"));
+  for (const char digit : {'a', 'c', 'd'}) EXPECT_TRUE(cache.Read(Name(digit), "key").has_value());
+  EXPECT_TRUE(cache.Write(Name('e'), "key", std::string(5000, 'x')));  // The newest stays, whatever its size.
+  EXPECT_TRUE(cache.Read(Name('e'), "key").has_value());
+  EXPECT_EQ(FilesIn(folder.below()), 1);
 }
 
 // All old `*.tmp` were removed, whoever had written them, and empty folders too.
-TEST(only_files_of_the_cache_are_removed) {
+TEST(FileCache, only_files_of_the_cache_are_removed) {
   const Folder folder;
   const FileCache cache(folder.below(), 1);
-  CHECK(cache.Write(Name('a'), "key", "a"));
+  EXPECT_TRUE(cache.Write(Name('a'), "key", "a"));
   const std::string left = Name('b') + ".abc123.ipu_unfinished";
   const std::string fresh = Name('c') + ".abc123.ipu_unfinished";
   const std::string theirs[] = {"thesis.tmp", "thesis.ipu_executable", "thesis.ipu_unfinished", Name('d') + ".tmp",
@@ -178,27 +178,27 @@ TEST(only_files_of_the_cache_are_removed) {
   for (const auto& entry : fs::directory_iterator(folder.below())) {
     if (entry.path().filename() != fresh) Age(entry.path(), 120);
   }
-  CHECK(cache.Write(Name('0'), "key", "b"));  // Removes what was written first, by its size.
-  CHECK(!fs::exists(folder.file('a')));
-  CHECK(!fs::exists(fs::path(folder.below()) / left));
-  CHECK(fs::exists(fs::path(folder.below()) / fresh));
-  for (const std::string& name : theirs) CHECK(fs::exists(fs::path(folder.below()) / name));
-  CHECK_EQ(FilesIn(folder.below()), 9);
+  EXPECT_TRUE(cache.Write(Name('0'), "key", "b"));  // Removes what was written first, by its size.
+  EXPECT_FALSE(fs::exists(folder.file('a')));
+  EXPECT_FALSE(fs::exists(fs::path(folder.below()) / left));
+  EXPECT_TRUE(fs::exists(fs::path(folder.below()) / fresh));
+  for (const std::string& name : theirs) EXPECT_TRUE(fs::exists(fs::path(folder.below()) / name));
+  EXPECT_EQ(FilesIn(folder.below()), 9);
 }
 
-TEST(a_folder_that_cannot_be_written_is_no_error) {
+TEST(FileCache, a_folder_that_cannot_be_written_is_no_error) {
   const Folder folder;
   std::ofstream(folder.path / "file") << "no folder";
   const FileCache cache((folder.path / "file").string(), kMany);
-  CHECK(!cache.Write(Name('1'), "key", "first"));
-  CHECK(!cache.Read(Name('1'), "key"));
+  EXPECT_FALSE(cache.Write(Name('1'), "key", "first"));
+  EXPECT_FALSE(cache.Read(Name('1'), "key"));
 }
 
 // The limit of a file's size stands for a disk that is full in the middle of a file.
-TEST(a_full_disk_leaves_the_last_file_and_no_half_one) {
+TEST(FileCache, a_full_disk_leaves_the_last_file_and_no_half_one) {
   const Folder folder;
   const FileCache cache(folder.below(), kMany);
-  CHECK(cache.Write(Name('1'), "key", "first"));
+  EXPECT_TRUE(cache.Write(Name('1'), "key", "first"));
   struct rlimit before = {};
   getrlimit(RLIMIT_FSIZE, &before);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
@@ -207,22 +207,22 @@ TEST(a_full_disk_leaves_the_last_file_and_no_half_one) {
   const bool written = cache.Write(Name('1'), "key", std::string(5000, 'x'));
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, handler);
-  CHECK(!written);
-  CHECK(cache.Read(Name('1'), "key") == "first");
-  CHECK_EQ(FilesIn(folder.below()), 1);
+  EXPECT_FALSE(written);
+  EXPECT_EQ(cache.Read(Name('1'), "key"), "first");
+  EXPECT_EQ(FilesIn(folder.below()), 1);
 }
 
-TEST(threads_see_whole_files) {
+TEST(FileCache, threads_see_whole_files) {
   const Folder folder;
   const FileCache cache(folder.below(), 200000);
   check::OnThreads(4, [&](int thread) {
     for (int i = 0; i < 50; ++i) {
       const std::string name = Name(static_cast<char>('0' + i % 5));
-      if (const auto found = cache.Read(name, "key")) CHECK(*found == std::string(10000, (*found)[0]));
-      CHECK(cache.Write(name, "key", std::string(10000, static_cast<char>('a' + thread))));
+      if (const auto found = cache.Read(name, "key")) EXPECT_EQ(*found, std::string(10000, (*found)[0]));
+      EXPECT_TRUE(cache.Write(name, "key", std::string(10000, static_cast<char>('a' + thread))));
     }
   });
-  CHECK_EQ(FilesIn(folder.below()), 5);
+  EXPECT_EQ(FilesIn(folder.below()), 5);
 }
 
 }  // namespace

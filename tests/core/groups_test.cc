@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 
 namespace {
 
@@ -14,7 +14,7 @@ std::vector<std::vector<int64_t>> Members(const Grouping& grouping, int64_t repl
   std::vector<std::vector<int64_t>> groups;
   for (int64_t replica = 0; replica < replicas; ++replica) {
     const Group group = Group::Of(grouping, replica, replicas);
-    CHECK_EQ(group.Replica(group.rank), replica);
+    EXPECT_EQ(group.Replica(group.rank), replica);
     if (group.number >= static_cast<int64_t>(groups.size())) groups.resize(group.number + 1);
     groups[group.number].resize(group.size, -1);
     groups[group.number][group.rank] = replica;
@@ -22,40 +22,40 @@ std::vector<std::vector<int64_t>> Members(const Grouping& grouping, int64_t repl
   return groups;
 }
 
-TEST(groups_are_of_neighbours_or_as_far_apart_as_there_are_groups) {
-  CHECK((Members({2, false}, 8) == std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
-  CHECK((Members({2, true}, 8) == std::vector<std::vector<int64_t>>{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
-  CHECK((Members({4, true}, 8) == std::vector<std::vector<int64_t>>{{0, 2, 4, 6}, {1, 3, 5, 7}}));
+TEST(Groups, groups_are_of_neighbours_or_as_far_apart_as_there_are_groups) {
+  EXPECT_TRUE((Members({2, false}, 8) == std::vector<std::vector<int64_t>>{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
+  EXPECT_TRUE((Members({2, true}, 8) == std::vector<std::vector<int64_t>>{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
+  EXPECT_TRUE((Members({4, true}, 8) == std::vector<std::vector<int64_t>>{{0, 2, 4, 6}, {1, 3, 5, 7}}));
 }
 
-TEST(size_0_is_one_group_of_all) {
+TEST(Groups, size_0_is_one_group_of_all) {
   for (const bool orthogonal : {false, true}) {
-    CHECK((Members({0, orthogonal}, 4) == std::vector<std::vector<int64_t>>{{0, 1, 2, 3}}));
+    EXPECT_TRUE((Members({0, orthogonal}, 4) == std::vector<std::vector<int64_t>>{{0, 1, 2, 3}}));
   }
 }
 
-TEST(every_replica_has_one_place_in_groups_of_every_size) {
+TEST(Groups, every_replica_has_one_place_in_groups_of_every_size) {
   for (const int64_t replicas : {1, 2, 6, 16}) {
     for (int64_t size = 1; size <= replicas; ++size) {
       if (!Grouping{size, false}.Divides(replicas)) continue;
       for (const bool orthogonal : {false, true}) {
         const auto groups = Members({size, orthogonal}, replicas);
-        CHECK_EQ(static_cast<int64_t>(groups.size()), replicas / size);
+        EXPECT_EQ(static_cast<int64_t>(groups.size()), replicas / size);
         for (const auto& group : groups) {
-          CHECK_EQ(static_cast<int64_t>(group.size()), size);
-          for (std::size_t rank = 1; rank < group.size(); ++rank) CHECK(group[rank - 1] < group[rank]);
+          EXPECT_EQ(static_cast<int64_t>(group.size()), size);
+          for (std::size_t rank = 1; rank < group.size(); ++rank) EXPECT_TRUE(group[rank - 1] < group[rank]);
         }
       }
     }
   }
 }
 
-TEST(only_a_size_that_divides_the_replicas_makes_groups) {
-  CHECK((Grouping{0, false}).Divides(3));
-  CHECK((Grouping{4, false}).Divides(4));
-  CHECK(!(Grouping{3, false}).Divides(4));
-  CHECK(!(Grouping{8, false}).Divides(4));
-  CHECK(!(Grouping{-1, false}).Divides(4));
+TEST(Groups, only_a_size_that_divides_the_replicas_makes_groups) {
+  EXPECT_TRUE((Grouping{0, false}).Divides(3));
+  EXPECT_TRUE((Grouping{4, false}).Divides(4));
+  EXPECT_TRUE(!(Grouping{3, false}).Divides(4));
+  EXPECT_TRUE(!(Grouping{8, false}).Divides(4));
+  EXPECT_TRUE(!(Grouping{-1, false}).Divides(4));
 }
 
 std::vector<Share> Counted(const Group& group, int64_t local) {
@@ -68,7 +68,7 @@ std::vector<Share> Counted(const Group& group, int64_t local) {
   return shares;
 }
 
-TEST(shares_are_what_counting_finds) {
+TEST(Groups, shares_are_what_counting_finds) {
   for (int64_t workers = 1; workers <= 4; ++workers) {
     for (int64_t local = 1; local <= 6; ++local) {
       const int64_t all = workers * local;
@@ -80,15 +80,15 @@ TEST(shares_are_what_counting_finds) {
           for (int64_t replica = 0; replica < all; ++replica) {
             const Group group = Group::Of(grouping, replica, all);
             const std::vector<Share> counted = Counted(group, local);
-            CHECK(SharesOf(group, local) == counted);
+            EXPECT_EQ(SharesOf(group, local), counted);
             spans = spans || counted.size() > 1;
             for (const Share& share : counted) {
               for (int64_t rank = share.first; rank < share.first + share.count; ++rank) {
-                CHECK(ShareOf(group, local, rank) == share);
+                EXPECT_EQ(ShareOf(group, local, rank), share);
               }
             }
           }
-          CHECK_EQ(SpansWorkers(grouping, local, workers), spans);
+          EXPECT_EQ(SpansWorkers(grouping, local, workers), spans);
         }
       }
     }

@@ -7,8 +7,9 @@
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/queues/infeed.h"
-#include "tests/core/check.h"
 #include "tests/core/threads.h"
 
 namespace check {
@@ -23,24 +24,24 @@ constexpr int64_t kNothing = -1;
 
 inline std::shared_ptr<Queue> MakeQueue(int64_t depth) { return std::make_shared<Queue>("queue", depth); }
 
-inline tensorflow_ipu::core::Status Push(Queue& queue, int64_t number, std::size_t bytes = kLargeBytes) {
+inline absl::Status Push(Queue& queue, int64_t number, std::size_t bytes = kLargeBytes) {
   return queue.Push(std::make_shared<const int64_t>(number), bytes);
 }
 
 // The number that a Take gets, or kNothing.
 inline int64_t Taken(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   Element element;
-  tensorflow_ipu::core::Status why;
+  absl::Status why;
   const Queue::Took took = queue.Take(replica, replicas, &element, &why);
-  CHECK(took != Queue::Took::kFailed);
+  EXPECT_TRUE(took != Queue::Took::kFailed);
   return took == Queue::Took::kElement ? *element : kNothing;
 }
 
 // Why a Take fails.
-inline tensorflow_ipu::core::Status Failure(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
+inline absl::Status Failure(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   Element element;
-  tensorflow_ipu::core::Status why;
-  CHECK(queue.Take(replica, replicas, &element, &why) == Queue::Took::kFailed);
+  absl::Status why;
+  EXPECT_EQ(queue.Take(replica, replicas, &element, &why), Queue::Took::kFailed);
   return why;
 }
 
@@ -50,7 +51,7 @@ class Pusher {
   Pusher(Queue& queue, int64_t count) {
     thread_.Start([this, &queue, count] {
       for (int64_t i = 0; i < count; ++i) {
-        CHECK(Push(queue, i).ok());
+        EXPECT_TRUE(Push(queue, i).ok());
         pushed.Add();
       }
     });
@@ -65,17 +66,17 @@ class Pusher {
 // What a TakeLater got, once `done` is 1.
 struct Delivery {
   bool Gets(int64_t number) { return done.Await() && why.ok() && *element == number; }
-  bool Fails(tensorflow_ipu::core::Code code) { return done.Await() && why.code == code && element == nullptr; }
+  bool Fails(absl::StatusCode code) { return done.Await() && why.code() == code && element == nullptr; }
 
   Count done;
-  tensorflow_ipu::core::Status why;
+  absl::Status why;
   Element element;
   std::thread::id thread;
 };
 
 inline std::shared_ptr<Delivery> Later(Queue& queue, int64_t replica = 0, int64_t replicas = 1) {
   auto delivery = std::make_shared<Delivery>();
-  queue.TakeLater(replica, replicas, [delivery](tensorflow_ipu::core::Status why, Element element) {
+  queue.TakeLater(replica, replicas, [delivery](absl::Status why, Element element) {
     delivery->why = std::move(why);
     delivery->element = std::move(element);
     delivery->thread = std::this_thread::get_id();

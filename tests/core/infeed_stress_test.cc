@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/queues/infeed.h"
-#include "tests/core/check.h"
 #include "tests/core/infeed_fixture.h"
 #include "tests/core/threads.h"
 
@@ -28,9 +29,9 @@ class Program : public std::enable_shared_from_this<Program> {
   void Run() {
     while (true) {
       Element element;
-      Status why;
+      absl::Status why;
       if (queue_->TakeOrSpin(replica_, replicas_, &element, &why) == Queue::Took::kNothing) {
-        queue_->TakeLater(replica_, replicas_, [self = shared_from_this()](Status late_why, Element late) {
+        queue_->TakeLater(replica_, replicas_, [self = shared_from_this()](absl::Status late_why, Element late) {
           if (self->Accept(late_why, late)) self->Run();
         });
         return;
@@ -45,13 +46,13 @@ class Program : public std::enable_shared_from_this<Program> {
 
  private:
   // Returns whether the program continues.
-  bool Accept(const Status& why, const Element& element) {
-    CHECK(why.ok() == (element != nullptr));
+  bool Accept(const absl::Status& why, const Element& element) {
+    EXPECT_EQ(why.ok(), (element != nullptr));
     if (element != nullptr) {
       numbers_.push_back(*element);
       return true;
     }
-    if (why.code == Code::kOutOfRange || why.message.find("deleted") != std::string::npos) {
+    if (why.code() == absl::StatusCode::kOutOfRange || why.message().find("deleted") != std::string::npos) {
       ended_->Add();
       return false;
     }
@@ -69,9 +70,9 @@ class Program : public std::enable_shared_from_this<Program> {
 
 // Replica r must have got r, r + replicas, r + 2 * replicas, and so on.
 void CheckNumbers(const Program& program, int64_t replica, int64_t replicas, int64_t rows) {
-  CHECK_EQ(static_cast<int64_t>(program.numbers().size()), rows);
+  EXPECT_EQ(static_cast<int64_t>(program.numbers().size()), rows);
   for (std::size_t row = 0; row < program.numbers().size(); ++row) {
-    CHECK_EQ(program.numbers()[row], static_cast<int64_t>(row) * replicas + replica);
+    EXPECT_EQ(program.numbers()[row], static_cast<int64_t>(row) * replicas + replica);
   }
 }
 
@@ -86,8 +87,8 @@ void PushThrough(int64_t depth, int64_t replicas, int64_t elements, std::size_t 
   {
     Threads threads;
     threads.Start([&] {
-      for (int64_t i = 0; i < elements; ++i) CHECK(Push(*queue, i, bytes).ok());
-      queue->End(Status::OutOfRange("over"));
+      for (int64_t i = 0; i < elements; ++i) EXPECT_TRUE(Push(*queue, i, bytes).ok());
+      queue->End(absl::OutOfRangeError("over"));
     });
     for (int64_t replica = 0; replica < replicas; ++replica) {
       programs.push_back(std::make_shared<Program>(queue, replica, replicas, &ended));
@@ -97,40 +98,40 @@ void PushThrough(int64_t depth, int64_t replicas, int64_t elements, std::size_t 
       while (!over) meanwhile(*queue);
     });
     const bool all = ended.Await(replicas);
-    CHECK(all);
+    EXPECT_TRUE(all);
     over = true;
     if (!all) queue->Close();
   }
   for (int64_t replica = 0; replica < replicas; ++replica)
     CheckNumbers(*programs[replica], replica, replicas, elements / replicas);
-  CHECK_EQ(queue->ready(), elements % replicas);
-  CHECK_EQ(queue->waiting(), 0);
+  EXPECT_EQ(queue->ready(), elements % replicas);
+  EXPECT_EQ(queue->waiting(), 0);
 }
 
-TEST(one_program_gets_every_element_once_and_in_order) {
+TEST(InfeedStress, one_program_gets_every_element_once_and_in_order) {
   PushThrough(3, 1, 20000, kLargeBytes, [](Queue& queue) {
-    CHECK(queue.ready() <= 3);
+    EXPECT_TRUE(queue.ready() <= 3);
     std::this_thread::yield();
   });
 }
 
-TEST(small_elements_pass_as_surely_when_the_queue_makes_them_more_room) {
+TEST(InfeedStress, small_elements_pass_as_surely_when_the_queue_makes_them_more_room) {
   for (const std::size_t bytes : {4, 8192, 65536}) {
     PushThrough(1, 1, 10000, bytes, [](Queue&) { std::this_thread::yield(); });
     PushThrough(2, 3, 10000, bytes, [](Queue&) { std::this_thread::yield(); });
   }
 }
 
-TEST(sixteen_programs_get_every_row_once_and_in_order) {
+TEST(InfeedStress, sixteen_programs_get_every_row_once_and_in_order) {
   for (const std::size_t bytes : {kLargeBytes, std::size_t{4}}) {
     PushThrough(2, 16, 16 * 500 + 7, bytes, [](Queue& queue) {
-      CHECK(queue.waiting() <= 16);
+      EXPECT_TRUE(queue.waiting() <= 16);
       std::this_thread::yield();
     });
   }
 }
 
-TEST(interrupts_lose_no_element) {
+TEST(InfeedStress, interrupts_lose_no_element) {
   for (const int64_t replicas : {1, 4}) {
     for (const std::size_t bytes : {kLargeBytes, std::size_t{4}}) {
       PushThrough(1, replicas, 3000, bytes, [](Queue& queue) {
@@ -141,7 +142,7 @@ TEST(interrupts_lose_no_element) {
   }
 }
 
-TEST(limits_of_waits_that_race_with_elements_lose_none) {
+TEST(InfeedStress, limits_of_waits_that_race_with_elements_lose_none) {
   for (const int64_t replicas : {1, 4}) {
     for (const std::size_t bytes : {kLargeBytes, std::size_t{4}}) {
       PushThrough(1, replicas, 3000, bytes, [limit = int64_t{0}](Queue&) mutable {
@@ -154,7 +155,7 @@ TEST(limits_of_waits_that_race_with_elements_lose_none) {
 }
 
 // The life of a queue that is restarted again and again while programs use it.
-TEST(whenever_a_queue_is_closed_its_pump_and_programs_end) {
+TEST(InfeedStress, whenever_a_queue_is_closed_its_pump_and_programs_end) {
   constexpr int kRounds = 300;
   for (int round = 0; round < kRounds; ++round) {
     wait_limit_ns = round % 3 == 0 ? 10000 : 0;
@@ -171,10 +172,10 @@ TEST(whenever_a_queue_is_closed_its_pump_and_programs_end) {
       for (int64_t replica = 0; replica < replicas; ++replica) {
         threads.Start([program = std::make_shared<Program>(queue, replica, replicas, &ended)] { program->Run(); });
       }
-      CHECK(pushed.Await(round % 7));
+      EXPECT_TRUE(pushed.Await(round % 7));
       queue->Close();
       queue.reset();
-      if (!CHECK(ended.Await(replicas))) return;
+      ASSERT_TRUE(ended.Await(replicas));
     }
   }
   wait_limit_ns = 0;

@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 #include "tests/core/threads.h"
 
 namespace {
@@ -16,9 +16,9 @@ namespace {
 using std::chrono::nanoseconds;
 using namespace tensorflow_ipu::core;
 
-TEST(a_name_has_one_counter_for_all_threads) {
+TEST(Metrics, a_name_has_one_counter_for_all_threads) {
   Counters counters;
-  CHECK(counters.Read().empty());
+  EXPECT_TRUE(counters.Read().empty());
   check::OnThreads(4, [&](int) {
     std::atomic<int64_t>* const own = counters.Of("own");
     for (int i = 0; i < 1000; ++i) {
@@ -27,61 +27,61 @@ TEST(a_name_has_one_counter_for_all_threads) {
     }
   });
   const std::map<std::string, int64_t> values = counters.Read();
-  CHECK(values.size() == 11 && values.at("own") == 4000 && values.at("other 3") == 0);
+  EXPECT_TRUE(values.size() == 11 && values.at("own") == 4000 && values.at("other 3") == 0);
 }
 
-TEST(the_latest_lines_are_taken_once) {
+TEST(Metrics, the_latest_lines_are_taken_once) {
   Journal journal;
-  CHECK(journal.Take().empty());
+  EXPECT_TRUE(journal.Take().empty());
   for (std::size_t i = 0; i < Journal::kKept + 2; ++i) journal.Note(std::to_string(i));
   const auto lines = journal.Take();
-  CHECK(lines.size() == Journal::kKept && lines.front().text == "2" && lines.front().when <= lines.back().when);
-  CHECK(journal.Take().empty());
+  EXPECT_TRUE(lines.size() == Journal::kKept && lines.front().text == "2" && lines.front().when <= lines.back().when);
+  EXPECT_TRUE(journal.Take().empty());
 }
 
 Samples::Clock::time_point At(int64_t when) { return Samples::Clock::time_point(nanoseconds(when)); }
 
-TEST(the_latest_come_in_order) {
+TEST(Metrics, the_latest_come_in_order) {
   Samples samples;
-  CHECK(samples.Read().count == 0 && samples.Read().latest.empty());
+  EXPECT_TRUE(samples.Read().count == 0 && samples.Read().latest.empty());
   for (int64_t i = 1; i <= 3; ++i) samples.Add(At(10 * i), nanoseconds(i));
   const Samples::Summary all = samples.Read();
-  CHECK(all.count == 3 && all.total == 6 && all.latest.size() == 3);
-  CHECK(all.latest[0].end == 10 && all.latest[2].duration == 3);
+  EXPECT_TRUE(all.count == 3 && all.total == 6 && all.latest.size() == 3);
+  EXPECT_TRUE(all.latest[0].end == 10 && all.latest[2].duration == 3);
   const Samples::Summary two = samples.Read(2);
-  CHECK(two.count == 3 && two.latest.size() == 2 && two.latest[0].end == 20);
-  CHECK(samples.Read(0).latest.empty());
+  EXPECT_TRUE(two.count == 3 && two.latest.size() == 2 && two.latest[0].end == 20);
+  EXPECT_TRUE(samples.Read(0).latest.empty());
 }
 
-TEST(times_that_end_together_are_noted_together) {
+TEST(Metrics, times_that_end_together_are_noted_together) {
   Samples samples;
   samples.AddAll(At(50), {At(10), At(30), At(50)});
   samples.AddAll(At(60), {});
   const Samples::Summary all = samples.Read();
-  CHECK(all.count == 3 && all.total == 60 && all.latest.size() == 3);
-  CHECK(all.latest[0].end == 50 && all.latest[0].duration == 40 && all.latest[2].duration == 0);
+  EXPECT_TRUE(all.count == 3 && all.total == 60 && all.latest.size() == 3);
+  EXPECT_TRUE(all.latest[0].end == 50 && all.latest[0].duration == 40 && all.latest[2].duration == 0);
 }
 
-TEST(the_oldest_make_room) {
+TEST(Metrics, the_oldest_make_room) {
   Samples samples;
   const auto kept = static_cast<int64_t>(Samples::kKept);
   for (int64_t i = 0; i < kept + 5; ++i) samples.Add(At(i), nanoseconds(1));
   const Samples::Summary all = samples.Read();
-  CHECK(all.count == kept + 5 && all.total == kept + 5);
-  CHECK(static_cast<int64_t>(all.latest.size()) == kept);
-  CHECK(all.latest.front().end == 5 && all.latest.back().end == kept + 4);
+  EXPECT_TRUE(all.count == kept + 5 && all.total == kept + 5);
+  EXPECT_EQ(static_cast<int64_t>(all.latest.size()), kept);
+  EXPECT_TRUE(all.latest.front().end == 5 && all.latest.back().end == kept + 4);
 }
 
-TEST(threads_lose_none) {
+TEST(Metrics, threads_lose_none) {
   Samples samples;
   check::OnThreads(4, [&](int) {
     for (int i = 0; i < 1000; ++i) samples.Add(At(i), nanoseconds(2));
     samples.Read();
   });
-  CHECK(samples.Read().count == 4000 && samples.Read().total == 8000);
+  EXPECT_TRUE(samples.Read().count == 4000 && samples.Read().total == 8000);
 }
 
-TEST(the_latest_of_all_threads_come_in_order) {
+TEST(Metrics, the_latest_of_all_threads_come_in_order) {
   Samples samples;
   for (int64_t thread = 0; thread < 3; ++thread) {
     std::thread([&samples, thread] {
@@ -89,8 +89,8 @@ TEST(the_latest_of_all_threads_come_in_order) {
     }).join();
   }
   const Samples::Summary latest = samples.Read(4);
-  CHECK(latest.count == 30 && latest.total == 30 && latest.latest.size() == 4);
-  for (int64_t i = 0; i < 4; ++i) CHECK(latest.latest[static_cast<std::size_t>(i)].end == 26 + i);
+  EXPECT_TRUE(latest.count == 30 && latest.total == 30 && latest.latest.size() == 4);
+  for (int64_t i = 0; i < 4; ++i) EXPECT_EQ(latest.latest[static_cast<std::size_t>(i)].end, 26 + i);
 }
 
 }  // namespace

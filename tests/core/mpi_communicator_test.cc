@@ -7,7 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/core/check.h"
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
 #include "tests/core/fake_mpi.h"
 #include "tests/core/threads.h"
 #include "tests/core/workers_fixture.h"
@@ -52,7 +53,7 @@ struct Pair {
   std::vector<std::shared_ptr<Communicator::Calls>> calls = {ranks[0]->NewCalls(), ranks[1]->NewCalls()};
 };
 
-TEST(messages_meet_by_their_keys_in_any_order) {
+TEST(MpiCommunicator, messages_meet_by_their_keys_in_any_order) {
   const Pair pair;
   for (const bool sends_first : {true, false}) {
     std::vector<Pair::Call> sent;
@@ -63,24 +64,24 @@ TEST(messages_meet_by_their_keys_in_any_order) {
     if (sends_first) send();
     for (int i = 99; i >= 0; --i) received.push_back(pair.Receive(1 - i % 2, std::to_string(i), i + 1));
     if (!sends_first) send();
-    for (const auto& call : sent) CHECK(call.ending->Await() && call.ending->status.ok());
+    for (const auto& call : sent) EXPECT_TRUE(call.ending->Await() && call.ending->status.ok());
     for (const auto& call : received) {
-      CHECK(call.ending->Await() && call.ending->status.ok());
-      CHECK_EQ(TextOf(*call.message), std::string(call.message->bytes(), 'a'));
+      EXPECT_TRUE(call.ending->Await() && call.ending->status.ok());
+      EXPECT_EQ(TextOf(*call.message), std::string(call.message->bytes(), 'a'));
     }
   }
 }
 
-TEST(message_of_another_size_fails_at_its_receiver) {
+TEST(MpiCommunicator, message_of_another_size_fails_at_its_receiver) {
   const Pair pair;
   const auto received = pair.Receive(1, "key", 3);
   const auto sent = pair.Send(0, "key", "four");
-  CHECK(received.ending->EndsWith(Code::kInvalidArgument));
-  CHECK(received.ending->Says("4 bytes, and here they take 3."));
-  CHECK(sent.ending->Await() && sent.ending->status.ok());
+  EXPECT_TRUE(received.ending->EndsWith(absl::StatusCode::kInvalidArgument));
+  EXPECT_TRUE(received.ending->Says("4 bytes, and here they take 3."));
+  EXPECT_TRUE(sent.ending->Await() && sent.ending->status.ok());
 }
 
-TEST(cancelled_calls_end_at_once_and_their_key_can_be_used_again) {
+TEST(MpiCommunicator, cancelled_calls_end_at_once_and_their_key_can_be_used_again) {
   const Pair pair;
   for (int round = 0; round < 20; ++round) {
     const auto calls = pair.ranks[1]->NewCalls();
@@ -89,9 +90,9 @@ TEST(cancelled_calls_end_at_once_and_their_key_can_be_used_again) {
     std::shared_ptr<Pair::Call> race;
     if (round % 2 == 1) race = std::make_shared<Pair::Call>(pair.Send(0, "key", "race"));
     calls->Cancel();
-    CHECK(cancelled.ending->Await());
+    EXPECT_TRUE(cancelled.ending->Await());
     if (race != nullptr && cancelled.ending->status.ok()) continue;
-    CHECK(cancelled.ending->EndsWith(Code::kCancelled) || cancelled.ending->status.ok());
+    EXPECT_TRUE(cancelled.ending->EndsWith(absl::StatusCode::kCancelled) || cancelled.ending->status.ok());
     if (race == nullptr) race = std::make_shared<Pair::Call>(pair.Send(0, "key", "next"));
     // The message that a cancelled call had asked for may be on its way to it.
     pair.Receive(1, "other", 4);
@@ -101,52 +102,53 @@ TEST(cancelled_calls_end_at_once_and_their_key_can_be_used_again) {
   late->Cancel();
   Pair::Call refused{MessageOfText("text")};
   pair.ranks[0]->Send(late, 1, "late", refused.message, Pair::Ends(refused));
-  CHECK(refused.ending->EndsWith(Code::kCancelled));
+  EXPECT_TRUE(refused.ending->EndsWith(absl::StatusCode::kCancelled));
 }
 
-TEST(failure_of_mpi_ends_all_calls_and_later_ones) {
+TEST(MpiCommunicator, failure_of_mpi_ends_all_calls_and_later_ones) {
   Pair pair;
   const auto offered = pair.Send(0, "nobody", "text");
   const auto awaited = pair.Receive(0, "never", 4);
   pair.world.Break();
   for (const auto& call : {offered, awaited, pair.Receive(0, "later", 4)}) {
-    CHECK(call.ending->EndsWith(Code::kUnavailable));
-    CHECK(call.ending->Says("MPI_Test: a lost process"));
+    EXPECT_TRUE(call.ending->EndsWith(absl::StatusCode::kUnavailable));
+    EXPECT_TRUE(call.ending->Says("MPI_Test: a lost process"));
   }
 }
 
-TEST(questions_are_answered_without_a_call_of_the_other_worker) {
+TEST(MpiCommunicator, questions_are_answered_without_a_call_of_the_other_worker) {
   const Pair pair;
   Pair::Call asked{std::make_shared<Message>(sizeof(Key))};
   pair.ranks[0]->Ask(pair.calls[0], 1, std::string("question"), asked.message, Pair::Ends(asked));
-  CHECK(asked.ending->Await() && asked.ending->status.ok());
-  CHECK(ValueOf<Key>(*asked.message) == Key("question"));
+  EXPECT_TRUE(asked.ending->Await() && asked.ending->status.ok());
+  EXPECT_EQ(ValueOf<Key>(*asked.message), Key("question"));
 }
 
-TEST(calls_that_cannot_be_served_are_refused) {
+TEST(MpiCommunicator, calls_that_cannot_be_served_are_refused) {
   const Pair pair;
   pair.Send(0, "key", "text");
-  CHECK(pair.Send(0, "key", "text").ending->EndsWith(Code::kFailedPrecondition));
-  CHECK(pair.Receive(0, "large", Communicator::kMostBytes + 1).ending->EndsWith(Code::kInvalidArgument));
+  EXPECT_TRUE(pair.Send(0, "key", "text").ending->EndsWith(absl::StatusCode::kFailedPrecondition));
+  EXPECT_TRUE(
+      pair.Receive(0, "large", Communicator::kMostBytes + 1).ending->EndsWith(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(leaving_ends_open_calls_and_later_ones) {
+TEST(MpiCommunicator, leaving_ends_open_calls_and_later_ones) {
   const Pair pair;
   const auto offered = pair.Send(0, "nobody", "text");
   const auto awaited = pair.Receive(0, "never", 4);
   for (const auto& communicator : pair.ranks) communicator->Leave();
   for (const auto& call : {offered, awaited, pair.Receive(0, "later", 4)}) {
-    CHECK(call.ending->EndsWith(Code::kCancelled));
+    EXPECT_TRUE(call.ending->EndsWith(absl::StatusCode::kCancelled));
   }
 }
 
-TEST(nothing_is_left_of_calls_that_are_done) {
+TEST(MpiCommunicator, nothing_is_left_of_calls_that_are_done) {
   Pair pair;
   const auto received = pair.Receive(1, "key", 4);
   pair.Send(0, "key", "text");
-  CHECK(received.ending->Await() && received.ending->status.ok());
+  EXPECT_TRUE(received.ending->Await() && received.ending->status.ok());
   for (const auto& communicator : pair.ranks) communicator->Leave();
-  CHECK_EQ(pair.world.open(), std::size_t{0});
+  EXPECT_EQ(pair.world.open(), std::size_t{0});
 }
 
 }  // namespace

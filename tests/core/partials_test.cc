@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/numerics/half.h"
-#include "tests/core/check.h"
 
 namespace {
 
@@ -136,13 +136,13 @@ void CheckAll(BlockedProducts p, bool wide = false) {
     for (const Element result : {Element::kHalf, Element::kFloat}) {
       for (int i = 0; i <= static_cast<int>(BestInstructions()); ++i) {
         p.partials = partials, p.result = result;
-        CHECK_EQ(Differences(p, operands, static_cast<Instructions>(i)), 0);
+        EXPECT_EQ(Differences(p, operands, static_cast<Instructions>(i)), 0);
       }
     }
   }
 }
 
-TEST(products_of_matrices_sum_in_blocks_of_16) {
+TEST(Partials, products_of_matrices_sum_in_blocks_of_16) {
   CheckAll(Matrices(1, 5, 64, 17));
   CheckAll(Matrices(3, 7, 37, 33));
   CheckAll(Matrices(1, 50, 300, 130));
@@ -150,11 +150,11 @@ TEST(products_of_matrices_sum_in_blocks_of_16) {
   CheckAll(Matrices(1, 1, 1, 1));
 }
 
-TEST(every_number_of_half_precision_is_summed_as_ieee_754_says) {
+TEST(Partials, every_number_of_half_precision_is_summed_as_ieee_754_says) {
   CheckAll(Matrices(1, 40, 24, 40), /*wide=*/true);  // Subnormal, infinite and NaN.
 }
 
-TEST(half_partials_that_overflow_become_what_is_asked_for) {
+TEST(Partials, half_partials_that_overflow_become_what_is_asked_for) {
   BlockedProducts p = Matrices(1, 7, 64, 33);
   p.partials = Partials::kHalf;
   std::mt19937 random(5);
@@ -163,12 +163,12 @@ TEST(half_partials_that_overflow_become_what_is_asked_for) {
   for (const Overflow overflow : {Overflow::kInfinite, Overflow::kLargest, Overflow::kNan}) {
     for (int i = 0; i <= static_cast<int>(BestInstructions()); ++i) {
       p.overflow = overflow;
-      CHECK_EQ(Differences(p, operands, static_cast<Instructions>(i)), 0);
+      EXPECT_EQ(Differences(p, operands, static_cast<Instructions>(i)), 0);
     }
   }
 }
 
-TEST(convolutions_sum_over_places_and_channels_in_order) {
+TEST(Partials, convolutions_sum_over_places_and_channels_in_order) {
   BlockedProducts p = Convolution(1, 32, 20);
   p.in = {1, 7, 6}, p.filter = {1, 3, 3}, p.out = {1, 4, 6}, p.strides = {1, 2, 1}, p.before = {0, 1, 1};
   CheckAll(p);
@@ -180,7 +180,7 @@ TEST(convolutions_sum_over_places_and_channels_in_order) {
   CheckAll(p);
 }
 
-TEST(groups_of_a_convolution_have_sums_of_their_own) {
+TEST(Partials, groups_of_a_convolution_have_sums_of_their_own) {
   BlockedProducts p = Convolution(6, 1, 1);  // By depth.
   p.in = p.out = {1, 5, 7}, p.filter = {1, 3, 3}, p.before = {0, 1, 1};
   CheckAll(p);
@@ -189,7 +189,7 @@ TEST(groups_of_a_convolution_have_sums_of_their_own) {
   CheckAll(p);
 }
 
-TEST(half_partials_lose_what_float_partials_keep) {
+TEST(Partials, half_partials_lose_what_float_partials_keep) {
   BlockedProducts p = Matrices(1, 1, 16 * 4096, 1);
   Operands operands{std::vector<uint16_t>(p.channels, F16::Store(1.0f)),
                     std::vector<uint16_t>(p.channels, F16::Store(1.0f / 16))};
@@ -197,10 +197,10 @@ TEST(half_partials_lose_what_float_partials_keep) {
   float sum = 0;
   p.partials = Partials::kFloat;
   p.Compute(operands.left.data(), operands.right.data(), &sum, 0, p.Parts());
-  CHECK_EQ(sum, 4096.0f);
+  EXPECT_EQ(sum, 4096.0f);
   p.partials = Partials::kHalf;
   p.Compute(operands.left.data(), operands.right.data(), &sum, 0, p.Parts());
-  CHECK_EQ(sum, 2048.0f);  // There 1 is half of the last place, and rounds to even.
+  EXPECT_EQ(sum, 2048.0f);  // There 1 is half of the last place, and rounds to even.
 }
 
 std::vector<float> AtRandom(BlockedProducts p, const Operands& operands, const uint32_t (&key)[2], int instructions) {
@@ -214,19 +214,19 @@ std::vector<float> AtRandom(BlockedProducts p, const Operands& operands, const u
   return result;
 }
 
-TEST(half_partials_with_a_key_round_at_random_and_alike_by_all_instructions) {
+TEST(Partials, half_partials_with_a_key_round_at_random_and_alike_by_all_instructions) {
   const uint32_t key[] = {3, 4}, other[] = {3, 5};
   for (const BlockedProducts& p : {Matrices(2, 50, 300, 33), Matrices(1, 61, 70, 3)}) {
     std::mt19937 random(11);
     const Operands operands = OperandsOf(p, random);
     const std::vector<float> plain = AtRandom(p, operands, key, 0);
-    for (const float one : plain) CHECK_EQ(F16::Load(F16::Store(one)), one);
-    for (int i = 1; i <= static_cast<int>(BestInstructions()); ++i) CHECK(AtRandom(p, operands, key, i) == plain);
-    CHECK(AtRandom(p, operands, other, 0) != plain);
+    for (const float one : plain) EXPECT_EQ(F16::Load(F16::Store(one)), one);
+    for (int i = 1; i <= static_cast<int>(BestInstructions()); ++i) EXPECT_EQ(AtRandom(p, operands, key, i), plain);
+    EXPECT_TRUE(AtRandom(p, operands, other, 0) != plain);
   }
 }
 
-TEST(half_partials_with_a_key_keep_on_average_what_float_partials_keep) {
+TEST(Partials, half_partials_with_a_key_keep_on_average_what_float_partials_keep) {
   // From 1024 on neighbours are 1 apart: 64 blocks add a quarter each.
   const BlockedProducts p = Matrices(1, 40, 16 * 65, 20);
   Operands operands{std::vector<uint16_t>(40 * 16 * 65, F16::Store(1.0f)),
@@ -237,23 +237,23 @@ TEST(half_partials_with_a_key_keep_on_average_what_float_partials_keep) {
   double mean = 0, apart = 0;
   for (const float sum : sums) mean += (sum - 1024) / 800;
   for (std::size_t i = 1; i < sums.size(); ++i) apart += sums[i] != sums[i - 1];
-  CHECK(std::fabs(mean - 16) < 4 * std::sqrt(64 * 3.0 / 16 / 800));
-  CHECK(apart > 400);  // Elements are rounded independently.
+  EXPECT_TRUE(std::fabs(mean - 16) < 4 * std::sqrt(64 * 3.0 / 16 / 800));
+  EXPECT_TRUE(apart > 400);  // Elements are rounded independently.
 }
 
-TEST(half_partials_with_a_key_overflow_as_asked_for) {
+TEST(Partials, half_partials_with_a_key_overflow_as_asked_for) {
   BlockedProducts p = Matrices(1, 1, 32, 1);
   const Operands operands{std::vector<uint16_t>(32, F16::Store(64.0f)), std::vector<uint16_t>(32, F16::Store(64.0f))};
   const uint32_t key[] = {1, 2};
   p.overflow = Overflow::kLargest;
-  CHECK_EQ(AtRandom(p, operands, key, 0)[0], 65504.0f);
+  EXPECT_EQ(AtRandom(p, operands, key, 0)[0], 65504.0f);
   p.overflow = Overflow::kInfinite;
-  CHECK(std::isinf(AtRandom(p, operands, key, 0)[0]));
+  EXPECT_TRUE(std::isinf(AtRandom(p, operands, key, 0)[0]));
   p.overflow = Overflow::kNan;
-  CHECK(std::isnan(AtRandom(p, operands, key, 0)[0]));
+  EXPECT_TRUE(std::isnan(AtRandom(p, operands, key, 0)[0]));
 }
 
-TEST(floats_that_are_halves_give_the_same) {
+TEST(Partials, floats_that_are_halves_give_the_same) {
   BlockedProducts p = Matrices(1, 9, 70, 21);
   std::mt19937 random(3);
   const Operands operands = OperandsOf(p, random);
@@ -264,7 +264,7 @@ TEST(floats_that_are_halves_give_the_same) {
   p.Compute(operands.left.data(), operands.right.data(), of_halves.data(), 0, p.Parts());
   p.operands = Element::kFloat;
   p.Compute(left.data(), right.data(), of_floats.data(), 0, p.Parts());
-  CHECK(of_halves == of_floats);
+  EXPECT_EQ(of_halves, of_floats);
 }
 
 }  // namespace

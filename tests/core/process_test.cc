@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 #include "tests/core/threads.h"
 
 namespace {
@@ -49,55 +49,55 @@ class System {
 std::string MiB(std::size_t count) { return std::to_string(count * kMiB); }
 
 // What went wrong: only the root of version 2 was read, and the kernel killed processes of all other groups.
-TEST(the_limit_of_a_group_of_version_1_is_seen) {
+TEST(Process, the_limit_of_a_group_of_version_1_is_seen) {
   const System system;
   system.Write("proc/self/cgroup", "9:name=systemd:/\n4:memory:/jobs/7\n2:cpu,cpuacct:/\n0::/\n");
   system.Write("proc/self/mountinfo",
                "34 31 0:31 / /groups/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
                "35 31 0:32 / /groups/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n");
-  CHECK_EQ(system.AvailableMiB(), std::size_t{4500});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{4500});
   system.WriteGroup("groups/memory/jobs/7", {{"limit_in_bytes", MiB(1000)}, {"usage_in_bytes", MiB(300)}});
-  CHECK_EQ(system.AvailableMiB(), std::size_t{700});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{700});
   system.WriteGroup("groups/memory/jobs/7",
                     {{"stat", "total_inactive_file " + MiB(40) + "\ntotal_active_file " + MiB(60)},
                      {"memsw.limit_in_bytes", MiB(1200)}});
-  CHECK_EQ(system.AvailableMiB(), std::size_t{1000});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{1000});
   system.WriteGroup("groups/memory", {{"limit_in_bytes", "9223372036854771712"}, {"usage_in_bytes", MiB(5000)}});
-  CHECK_EQ(system.AvailableMiB(), std::size_t{1000});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{1000});
   system.WriteGroup("groups/memory/jobs", {{"limit_in_bytes", MiB(800)}, {"usage_in_bytes", MiB(790)}});
-  CHECK_EQ(system.AvailableMiB(), std::size_t{10});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{10});
 }
 
-TEST(the_limits_of_a_nested_group_of_version_2_and_of_those_around_it_are_seen) {
+TEST(Process, the_limits_of_a_nested_group_of_version_2_and_of_those_around_it_are_seen) {
   const System system;
   system.Write("proc/self/cgroup", "0::/user.slice/job\n");
   system.Write("proc/self/mountinfo", "24 23 0:21 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw,nsdelegate\n");
-  CHECK_EQ(system.AvailableMiB(), std::size_t{4500});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{4500});
   system.WriteGroup("sys/fs/cgroup/user.slice/job", {{"max", MiB(600)}, {"current", MiB(100)}, {"swap.max", "0"}});
-  CHECK_EQ(system.AvailableMiB(), std::size_t{500});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{500});
   system.WriteGroup("sys/fs/cgroup/user.slice", {{"max", MiB(300)}, {"current", MiB(100)}, {"swap.max", MiB(9000)}});
-  CHECK_EQ(system.AvailableMiB(), std::size_t{500});  // Of 200 MiB and all of the machine's 500 MiB of swap.
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{500});  // Of 200 MiB and all of the machine's 500 MiB of swap.
   system.WriteGroup("sys/fs/cgroup/user.slice", {{"swap.max", "max"}});
-  CHECK_EQ(system.AvailableMiB(), std::size_t{200});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{200});
   system.WriteGroup("sys/fs/cgroup/user.slice", {{"max", "max"}});
-  CHECK_EQ(system.AvailableMiB(), std::size_t{500});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{500});
 }
 
-TEST(a_container_that_shows_its_group_as_the_root_is_limited_by_it) {
+TEST(Process, a_container_that_shows_its_group_as_the_root_is_limited_by_it) {
   const System system;
   system.Write("proc/self/cgroup", "4:memory:/docker/12ab\n");
   system.Write("proc/self/mountinfo", "35 31 0:32 /docker/12ab /groups/memory ro - cgroup cgroup rw,memory\n");
   system.WriteGroup("groups/memory", {{"limit_in_bytes", MiB(64)}, {"usage_in_bytes", MiB(80)}});
-  CHECK_EQ(system.AvailableMiB(), std::size_t{0});
+  EXPECT_EQ(system.AvailableMiB(), std::size_t{0});
 }
 
-TEST(a_system_that_says_nothing_of_its_memory_has_no_limit) {
+TEST(Process, a_system_that_says_nothing_of_its_memory_has_no_limit) {
   const System system;
   system.Write("proc/meminfo", "");
-  CHECK(system.AvailableMiB() > std::size_t{1} << 40);
+  EXPECT_TRUE(system.AvailableMiB() > std::size_t{1} << 40);
 }
 
-TEST(a_thread_that_computes_is_seen_and_one_that_waits_or_asks_is_not) {
+TEST(Process, a_thread_that_computes_is_seen_and_one_that_waits_or_asks_is_not) {
   Count go_on;
   std::atomic<bool> compute{true};
   check::Threads threads;
@@ -106,9 +106,9 @@ TEST(a_thread_that_computes_is_seen_and_one_that_waits_or_asks_is_not) {
     }
     go_on.Await();
   });
-  CHECK(Becomes([] { return OthersCompute(); }));
+  EXPECT_TRUE(Becomes([] { return OthersCompute(); }));
   compute = false;
-  CHECK(Becomes([] { return !OthersCompute(); }));
+  EXPECT_TRUE(Becomes([] { return !OthersCompute(); }));
   go_on.Add();
 }
 

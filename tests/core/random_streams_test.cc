@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 
 namespace {
 
@@ -16,45 +16,45 @@ std::pair<int64_t, int64_t> Draw(RandomStreams& streams, int64_t replica) {
   return {seed.key, seed.count};
 }
 
-TEST(no_two_draws_are_the_same) {
+TEST(RandomStreams, no_two_draws_are_the_same) {
   RandomStreams streams;
   streams.Reset(0, false);
   std::set<std::pair<int64_t, int64_t>> drawn;
   for (int64_t replica = 0; replica < 64; ++replica) {
     for (int draw = 0; draw < 16; ++draw) drawn.insert(Draw(streams, replica));
   }
-  CHECK_EQ(drawn.size(), std::size_t{64 * 16});
+  EXPECT_EQ(drawn.size(), std::size_t{64 * 16});
 }
 
-TEST(a_seed_gives_the_same_again) {
+TEST(RandomStreams, a_seed_gives_the_same_again) {
   RandomStreams streams;
   streams.Reset(3, false);
   const auto first = Draw(streams, 1);
   const auto second = Draw(streams, 1);
   Draw(streams, 0);
   streams.Reset(3, false);
-  CHECK(Draw(streams, 1) == first);
-  CHECK(Draw(streams, 1) == second);
+  EXPECT_EQ(Draw(streams, 1), first);
+  EXPECT_EQ(Draw(streams, 1), second);
   streams.Reset(4, false);
-  CHECK(Draw(streams, 1) != first);
+  EXPECT_TRUE(Draw(streams, 1) != first);
 }
 
-TEST(identical_replicas_draw_the_same) {
+TEST(RandomStreams, identical_replicas_draw_the_same) {
   RandomStreams streams;
   streams.Reset(3, true);
-  CHECK(Draw(streams, 0) == Draw(streams, 5));
-  CHECK_EQ(streams.StreamOf(5), 0);
+  EXPECT_EQ(Draw(streams, 0), Draw(streams, 5));
+  EXPECT_EQ(streams.StreamOf(5), 0);
   streams.Reset(3, false);
-  CHECK_EQ(streams.StreamOf(5), 5);
+  EXPECT_EQ(streams.StreamOf(5), 5);
 }
 
-TEST(without_a_seed_no_two_start_the_same) {
+TEST(RandomStreams, without_a_seed_no_two_start_the_same) {
   RandomStreams one;
   RandomStreams other;
-  CHECK(Draw(one, 0) != Draw(other, 0));
+  EXPECT_TRUE(Draw(one, 0) != Draw(other, 0));
   const auto before = Draw(one, 0);
   one.Forget();
-  CHECK(Draw(one, 0).first != before.first);
+  EXPECT_TRUE(Draw(one, 0).first != before.first);
 }
 
 }  // namespace

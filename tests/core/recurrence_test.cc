@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 
 namespace {
 
@@ -93,12 +93,12 @@ struct Layer {
         h = next, c = next_c;
         for (std::size_t unit = 0; unit < n; ++unit) {
           sum += h[unit] * upstream[at * n + unit];
-          CHECK(!check || std::fabs(h[unit] - states[at * n + unit]) < 2e-6);
+          EXPECT_TRUE(!check || std::fabs(h[unit] - states[at * n + unit]) < 2e-6);
         }
       }
       for (std::size_t unit = 0; lstm && unit < c.size(); ++unit) {
         sum += c[unit] * last_upstream[at_row + unit];
-        CHECK(!check || std::fabs(c[unit] - last_cell[at_row + unit]) < 2e-6);
+        EXPECT_TRUE(!check || std::fabs(c[unit] - last_cell[at_row + unit]) < 2e-6);
       }
     }
     return sum;
@@ -113,12 +113,12 @@ struct Layer {
       values[i] = before - kChange;
       const double slope = (above - Sum(false)) / (upper - values[i]);
       values[i] = before;
-      CHECK(std::fabs(slope - gradients[i]) < 1e-4);
+      EXPECT_TRUE(std::fabs(slope - gradients[i]) < 1e-4);
     }
   }
 };
 
-TEST(steps_and_gradients_are_those_of_the_definition_for_all_sizes) {
+TEST(Recurrence, steps_and_gradients_are_those_of_the_definition_for_all_sizes) {
   for (const int64_t units : {1, 5, 16, 33}) {
     for (const int64_t features : {1, 3, 70}) {
       for (const bool lstm : {false, true}) {
@@ -135,7 +135,7 @@ TEST(steps_and_gradients_are_those_of_the_definition_for_all_sizes) {
   }
 }
 
-TEST(steps_of_several_blocks_are_those_of_the_definition) {
+TEST(Recurrence, steps_of_several_blocks_are_those_of_the_definition) {
   for (const int64_t rows : {1, 3, 150}) {
     Layer layer(rows, rows < 100 ? 150 : 2, 2, 3, rows > 1, true);
     layer.Run(false, rows);
@@ -147,17 +147,18 @@ TEST(steps_of_several_blocks_are_those_of_the_definition) {
   }
 }
 
-TEST(any_division_of_the_rows_gives_the_same_bits) {
+TEST(Recurrence, any_division_of_the_rows_gives_the_same_bits) {
   Layer whole(9, 3, 7, 20, true, true), divided = whole;
   for (const bool backward : {false, true}) {
     whole.Run(backward, 9);
     divided.Run(backward, 2);
   }
-  CHECK(whole.states == divided.states && whole.of_inputs == divided.of_inputs && whole.of_state == divided.of_state);
-  CHECK(whole.of_kernel == divided.of_kernel);
+  EXPECT_TRUE(whole.states == divided.states && whole.of_inputs == divided.of_inputs &&
+              whole.of_state == divided.of_state);
+  EXPECT_EQ(whole.of_kernel, divided.of_kernel);
 }
 
-TEST(large_numbers_and_nans_pass_as_in_the_definition) {
+TEST(Recurrence, large_numbers_and_nans_pass_as_in_the_definition) {
   Layer layer(1, 1, 1, 1, true, false);
   for (const float bias : {-1e30f, -100.0f, 100.0f, 1e30f}) {
     for (std::size_t gate = 8; gate < 12; ++gate) layer.kernel[gate] = bias;
@@ -166,7 +167,7 @@ TEST(large_numbers_and_nans_pass_as_in_the_definition) {
   }
   layer.inputs[0] = NAN;
   layer.Run(false, 1);
-  CHECK(std::isnan(layer.states[0]) && std::isnan(layer.last_cell[0]));
+  EXPECT_TRUE(std::isnan(layer.states[0]) && std::isnan(layer.last_cell[0]));
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <limits>
 #include <vector>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 
 namespace {
 
@@ -64,41 +64,41 @@ uint16_t NearestHalf(double value) {
   return static_cast<uint16_t>(sign | (above < below || (above == below && low % 2 == 1) ? low + 1 : low));
 }
 
-TEST(numbers_are_reduced_by_every_operation) {
+TEST(Reduction, numbers_are_reduced_by_every_operation) {
   const std::vector<float> values = {3, -2, 7, 4};
-  CHECK_EQ(Each(DataType::kF32, Reduction::kSum, values)[0], 12.0f);
-  CHECK_EQ(Each(DataType::kF32, Reduction::kMean, values)[0], 3.0f);
-  CHECK_EQ(Each(DataType::kF32, Reduction::kProduct, values)[0], -168.0f);
-  CHECK_EQ(Each(DataType::kF32, Reduction::kMin, values)[0], -2.0f);
-  CHECK_EQ(Each(DataType::kF32, Reduction::kMax, values)[0], 7.0f);
+  EXPECT_EQ(Each(DataType::kF32, Reduction::kSum, values)[0], 12.0f);
+  EXPECT_EQ(Each(DataType::kF32, Reduction::kMean, values)[0], 3.0f);
+  EXPECT_EQ(Each(DataType::kF32, Reduction::kProduct, values)[0], -168.0f);
+  EXPECT_EQ(Each(DataType::kF32, Reduction::kMin, values)[0], -2.0f);
+  EXPECT_EQ(Each(DataType::kF32, Reduction::kMax, values)[0], 7.0f);
 }
 
-TEST(booleans_are_reduced_by_logic) {
+TEST(Reduction, booleans_are_reduced_by_logic) {
   const std::vector<std::vector<uint8_t>> inputs = {{0, 0, 1, 1}, {0, 1, 0, 1}};
-  CHECK((Reduced(DataType::kBool, Reduction::kAnd, inputs) == std::vector<uint8_t>{0, 0, 0, 1}));
-  CHECK((Reduced(DataType::kBool, Reduction::kOr, inputs) == std::vector<uint8_t>{0, 1, 1, 1}));
-  CHECK(!Supports(DataType::kBool, Reduction::kSum));
-  CHECK(!Supports(DataType::kF32, Reduction::kAnd));
-  CHECK(Supports(DataType::kBool, Reduction::kLocal));
+  EXPECT_TRUE((Reduced(DataType::kBool, Reduction::kAnd, inputs) == std::vector<uint8_t>{0, 0, 0, 1}));
+  EXPECT_TRUE((Reduced(DataType::kBool, Reduction::kOr, inputs) == std::vector<uint8_t>{0, 1, 1, 1}));
+  EXPECT_FALSE(Supports(DataType::kBool, Reduction::kSum));
+  EXPECT_FALSE(Supports(DataType::kF32, Reduction::kAnd));
+  EXPECT_TRUE(Supports(DataType::kBool, Reduction::kLocal));
 }
 
 template <typename T>
 void CheckIntegers(DataType type) {
   const T most = std::numeric_limits<T>::max();
-  CHECK_EQ(Each<T>(type, Reduction::kSum, {most, 1})[0], std::numeric_limits<T>::min());
-  CHECK_EQ(Each<T>(type, Reduction::kSum, {5, 6, 7})[0], T{18});
-  CHECK_EQ(Each<T>(type, Reduction::kMean, {5, 6, 9})[0], T{6});
-  CHECK_EQ(Each<T>(type, Reduction::kProduct, {5, 6, 2})[0], T{60});
-  CHECK_EQ(Each<T>(type, Reduction::kMin, {5, most, 9})[0], T{5});
-  CHECK_EQ(Each<T>(type, Reduction::kMax, {5, most, 9})[0], most);
-  if (sizeof(T) < 8) CHECK_EQ(Each<T>(type, Reduction::kMean, {most, most, most})[0], most);
+  EXPECT_EQ(Each<T>(type, Reduction::kSum, {most, 1})[0], std::numeric_limits<T>::min());
+  EXPECT_EQ(Each<T>(type, Reduction::kSum, {5, 6, 7})[0], T{18});
+  EXPECT_EQ(Each<T>(type, Reduction::kMean, {5, 6, 9})[0], T{6});
+  EXPECT_EQ(Each<T>(type, Reduction::kProduct, {5, 6, 2})[0], T{60});
+  EXPECT_EQ(Each<T>(type, Reduction::kMin, {5, most, 9})[0], T{5});
+  EXPECT_EQ(Each<T>(type, Reduction::kMax, {5, most, 9})[0], most);
+  if (sizeof(T) < 8) EXPECT_EQ(Each<T>(type, Reduction::kMean, {most, most, most})[0], most);
   if (std::numeric_limits<T>::is_signed) {
-    CHECK_EQ(Each<T>(type, Reduction::kMean, {static_cast<T>(-5), 0})[0], static_cast<T>(-2));
-    CHECK_EQ(Each<T>(type, Reduction::kMin, {5, static_cast<T>(-1)})[0], static_cast<T>(-1));
+    EXPECT_EQ(Each<T>(type, Reduction::kMean, {static_cast<T>(-5), 0})[0], static_cast<T>(-2));
+    EXPECT_EQ(Each<T>(type, Reduction::kMin, {5, static_cast<T>(-1)})[0], static_cast<T>(-1));
   }
 }
 
-TEST(integers_wrap_around_and_their_mean_is_rounded_toward_zero) {
+TEST(Reduction, integers_wrap_around_and_their_mean_is_rounded_toward_zero) {
   CheckIntegers<int8_t>(DataType::kS8);
   CheckIntegers<int16_t>(DataType::kS16);
   CheckIntegers<int32_t>(DataType::kS32);
@@ -109,12 +109,12 @@ TEST(integers_wrap_around_and_their_mean_is_rounded_toward_zero) {
   CheckIntegers<uint64_t>(DataType::kU64);
 }
 
-TEST(sums_are_taken_from_left_to_right) {
-  CHECK_EQ(Each<float>(DataType::kF32, Reduction::kSum, {1e8f, 1, -1e8f, 1})[0], 1.0f);
-  CHECK_EQ(Each<float>(DataType::kF32, Reduction::kSum, {1e8f, -1e8f, 1, 1})[0], 2.0f);
+TEST(Reduction, sums_are_taken_from_left_to_right) {
+  EXPECT_EQ(Each<float>(DataType::kF32, Reduction::kSum, {1e8f, 1, -1e8f, 1})[0], 1.0f);
+  EXPECT_EQ(Each<float>(DataType::kF32, Reduction::kSum, {1e8f, -1e8f, 1, 1})[0], 2.0f);
 }
 
-TEST(lengths_around_the_blocks_are_summed_whole) {
+TEST(Reduction, lengths_around_the_blocks_are_summed_whole) {
   for (const std::size_t count : {1, 15, 16, 17, 1023, 1024, 1025, 5000}) {
     std::vector<std::vector<int32_t>> inputs(3, std::vector<int32_t>(count));
     for (std::size_t i = 0; i < count; ++i) {
@@ -123,21 +123,21 @@ TEST(lengths_around_the_blocks_are_summed_whole) {
     const std::vector<int32_t> sum = Reduced(DataType::kS32, Reduction::kSum, inputs);
     bool right = true;
     for (std::size_t i = 0; i < count; ++i) right = right && sum[i] == static_cast<int32_t>(6 * i);
-    CHECK(right);
+    EXPECT_TRUE(right);
   }
 }
 
-TEST(the_result_may_take_the_place_of_any_input) {
+TEST(Reduction, the_result_may_take_the_place_of_any_input) {
   for (int place = 0; place < 3; ++place) {
     std::vector<std::vector<double>> inputs(3, std::vector<double>(3000, 1.5));
     std::vector<const std::byte*> at;
     for (const auto& input : inputs) at.push_back(reinterpret_cast<const std::byte*>(input.data()));
     Reduce(DataType::kF64, Reduction::kSum, at, 3000, reinterpret_cast<std::byte*>(inputs[place].data()));
-    CHECK(inputs[place] == std::vector<double>(3000, 4.5));
+    EXPECT_EQ(inputs[place], std::vector<double>(3000, 4.5));
   }
 }
 
-TEST(inputs_that_lie_askew_are_summed_as_well) {
+TEST(Reduction, inputs_that_lie_askew_are_summed_as_well) {
   constexpr int64_t kCount = 2500;
   std::vector<std::byte> bytes(2 * kCount * sizeof(int32_t) + 1);
   for (int64_t i = 0; i < 2 * kCount; ++i) {
@@ -149,20 +149,20 @@ TEST(inputs_that_lie_askew_are_summed_as_well) {
          reinterpret_cast<std::byte*>(sum.data()));
   bool right = true;
   for (int64_t i = 0; i < kCount; ++i) right = right && sum[i] == 2 * i + kCount;
-  CHECK(right);
+  EXPECT_TRUE(right);
 }
 
-TEST(nan_wins_wherever_it_stands) {
+TEST(Reduction, nan_wins_wherever_it_stands) {
   for (const Reduction reduction : {Reduction::kMin, Reduction::kMax, Reduction::kSum}) {
     for (int place = 0; place < 3; ++place) {
       std::vector<float> values = {1, 2, 3};
       values[place] = NAN;
-      CHECK(std::isnan(Each(DataType::kF32, reduction, values)[0]));
+      EXPECT_TRUE(std::isnan(Each(DataType::kF32, reduction, values)[0]));
     }
   }
 }
 
-TEST(every_half_goes_through_unchanged) {
+TEST(Reduction, every_half_goes_through_unchanged) {
   std::vector<uint16_t> halves(65536);
   for (int i = 0; i < 65536; ++i) halves[i] = static_cast<uint16_t>(i);
   const auto same = Reduced<uint16_t>(DataType::kF16, Reduction::kMax, {halves, halves});
@@ -171,10 +171,10 @@ TEST(every_half_goes_through_unchanged) {
     const bool nan = (i & 0x7c00) == 0x7c00 && (i & 0x3ff) != 0;
     wrong += nan ? !std::isnan(ValueOfHalf(same[i])) : same[i] != i;
   }
-  CHECK_EQ(wrong, 0);
+  EXPECT_EQ(wrong, 0);
 }
 
-TEST(sums_of_halves_are_rounded_once_to_nearest_even) {
+TEST(Reduction, sums_of_halves_are_rounded_once_to_nearest_even) {
   std::vector<uint16_t> a;
   std::vector<uint16_t> b;
   for (uint32_t i = 0; i < 200000; ++i) {  // All exponents and signs, by a fixed walk.
@@ -190,30 +190,30 @@ TEST(sums_of_halves_are_rounded_once_to_nearest_even) {
                                          : sums[i] == NearestHalf(value) || (value == 0 && ValueOfHalf(sums[i]) == 0);
     wrong += !right;
   }
-  CHECK_EQ(wrong, 0);
+  EXPECT_EQ(wrong, 0);
 }
 
-TEST(halves_accumulate_in_float32) {
+TEST(Reduction, halves_accumulate_in_float32) {
   const uint16_t one = 0x3c00;
   const uint16_t two_thousand = 0x6800;  // 2048, to which a half cannot add one.
-  CHECK_EQ(ValueOfHalf(Each<uint16_t>(DataType::kF16, Reduction::kSum, {two_thousand, one, one})[0]), 2050.0);
+  EXPECT_EQ(ValueOfHalf(Each<uint16_t>(DataType::kF16, Reduction::kSum, {two_thousand, one, one})[0]), 2050.0);
   const uint16_t most = 0x7bff;  // 65504
-  CHECK_EQ(Each<uint16_t>(DataType::kF16, Reduction::kMean, {most, most, most, most})[0], most);
-  CHECK_EQ(Each<uint16_t>(DataType::kF16, Reduction::kSum, {most, most})[0], uint16_t{0x7c00});
+  EXPECT_EQ(Each<uint16_t>(DataType::kF16, Reduction::kMean, {most, most, most, most})[0], most);
+  EXPECT_EQ(Each<uint16_t>(DataType::kF16, Reduction::kSum, {most, most})[0], uint16_t{0x7c00});
 }
 
-TEST(bfloat16_accumulates_in_float32_and_is_rounded_to_nearest_even) {
+TEST(Reduction, bfloat16_accumulates_in_float32_and_is_rounded_to_nearest_even) {
   const uint16_t one = 0x3f80;
   const uint16_t big = 0x4380;  // 256, to which a bfloat16 cannot add one.
-  CHECK_EQ(Each<uint16_t>(DataType::kBF16, Reduction::kSum, {big, one, one})[0], uint16_t{0x4381});
-  CHECK_EQ(Each<uint16_t>(DataType::kBF16, Reduction::kSum, {big, one})[0], uint16_t{0x4380});
-  CHECK_EQ(Each<uint16_t>(DataType::kBF16, Reduction::kSum, {big, one, one, one})[0], uint16_t{0x4382});
+  EXPECT_EQ(Each<uint16_t>(DataType::kBF16, Reduction::kSum, {big, one, one})[0], uint16_t{0x4381});
+  EXPECT_EQ(Each<uint16_t>(DataType::kBF16, Reduction::kSum, {big, one})[0], uint16_t{0x4380});
+  EXPECT_EQ(Each<uint16_t>(DataType::kBF16, Reduction::kSum, {big, one, one, one})[0], uint16_t{0x4382});
   const uint16_t nan = Each<uint16_t>(DataType::kBF16, Reduction::kSum, {0x7fc1, one})[0];
-  CHECK(std::isnan(FloatOf(static_cast<uint32_t>(nan) << 16)));
+  EXPECT_TRUE(std::isnan(FloatOf(static_cast<uint32_t>(nan) << 16)));
 }
 
 #if defined(__x86_64__)
-TEST(a_thread_that_flushes_subnormals_computes_the_same) {
+TEST(Reduction, a_thread_that_flushes_subnormals_computes_the_same) {
   const float tiny = FloatOf(1);
   const unsigned before = __builtin_ia32_stmxcsr();
   __builtin_ia32_ldmxcsr(before | 0x8040);
@@ -222,8 +222,8 @@ TEST(a_thread_that_flushes_subnormals_computes_the_same) {
   __builtin_ia32_ldmxcsr(before);
   uint32_t bits;
   std::memcpy(&bits, &sum, sizeof(bits));
-  CHECK_EQ(bits, 2u);
-  CHECK_EQ(after & 0x8040, 0x8040u);
+  EXPECT_EQ(bits, 2u);
+  EXPECT_EQ(after & 0x8040, 0x8040u);
 }
 #endif
 

@@ -8,40 +8,40 @@
 #include <string>
 #include <thread>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 #include "tests/core/threads.h"
 
 namespace {
 
 using namespace tensorflow_ipu::core;
 
-TEST(an_object_is_found_under_its_number_until_it_is_removed) {
+TEST(Registry, an_object_is_found_under_its_number_until_it_is_removed) {
   Registry<std::string> registry;
   const int64_t number = registry.Add(std::make_shared<std::string>("queue"));
   const std::shared_ptr<std::string> found = registry.Find(number);
-  if (!CHECK(found != nullptr)) return;
-  CHECK_EQ(*found, "queue");
-  CHECK(registry.Remove(number) == found);
-  CHECK(registry.Find(number) == nullptr);
-  CHECK(registry.Remove(number) == nullptr);
-  CHECK_EQ(found.use_count(), 1);
-  CHECK_EQ(*found, "queue");
+  ASSERT_TRUE(found != nullptr);
+  EXPECT_EQ(*found, "queue");
+  EXPECT_EQ(registry.Remove(number), found);
+  EXPECT_EQ(registry.Find(number), nullptr);
+  EXPECT_EQ(registry.Remove(number), nullptr);
+  EXPECT_EQ(found.use_count(), 1);
+  EXPECT_EQ(*found, "queue");
 }
 
-TEST(no_number_names_objects_of_two_kinds) {
+TEST(Registry, no_number_names_objects_of_two_kinds) {
   Registry<std::string> queues;
   Registry<int> others;
   const int64_t queue = queues.Add(std::make_shared<std::string>("queue"));
   const int64_t other = others.Add(std::make_shared<int>(1));
-  CHECK(queue != other);
-  CHECK(queue > 0 && other > 0);
-  CHECK(others.Find(queue) == nullptr);
-  CHECK(queues.Find(other) == nullptr);
-  CHECK(queues.Find(0) == nullptr);
-  CHECK(queues.Find(-1) == nullptr);
+  EXPECT_TRUE(queue != other);
+  EXPECT_TRUE(queue > 0 && other > 0);
+  EXPECT_EQ(others.Find(queue), nullptr);
+  EXPECT_EQ(queues.Find(other), nullptr);
+  EXPECT_EQ(queues.Find(0), nullptr);
+  EXPECT_EQ(queues.Find(-1), nullptr);
 }
 
-TEST(all_lists_what_is_there) {
+TEST(Registry, all_lists_what_is_there) {
   Registry<int> registry;
   const int64_t first = registry.Add(std::make_shared<int>(1));
   registry.Add(std::make_shared<int>(2));
@@ -49,10 +49,10 @@ TEST(all_lists_what_is_there) {
   registry.Remove(first);
   std::set<int> values;
   for (const auto& object : registry.All()) values.insert(*object);
-  CHECK(values == std::set<int>({2, 3}));
+  EXPECT_TRUE(values == std::set<int>({2, 3}));
 }
 
-TEST(threads_that_add_find_and_remove_get_numbers_of_their_own) {
+TEST(Registry, threads_that_add_find_and_remove_get_numbers_of_their_own) {
   constexpr int kThreads = 4;
   constexpr int kEach = 500;
   Registry<int> registry;
@@ -65,8 +65,8 @@ TEST(threads_that_add_find_and_remove_get_numbers_of_their_own) {
         for (int i = 0; i < kEach; ++i) {
           const int64_t number = registry.Add(std::make_shared<int>(t));
           const auto found = registry.Find(number);
-          CHECK(found != nullptr && *found == t);
-          if (i % 2 == 0) CHECK(registry.Remove(number) == found);
+          EXPECT_TRUE(found != nullptr && *found == t);
+          if (i % 2 == 0) EXPECT_EQ(registry.Remove(number), found);
           std::lock_guard<std::mutex> lock(mutex);
           numbers.insert(number);
         }
@@ -74,21 +74,21 @@ TEST(threads_that_add_find_and_remove_get_numbers_of_their_own) {
     }
     threads.Start([&] {
       for (int i = 0; i < kEach; ++i) {
-        for (const auto& object : registry.All()) CHECK(*object < kThreads);
+        for (const auto& object : registry.All()) EXPECT_TRUE(*object < kThreads);
       }
     });
   }
-  CHECK_EQ(numbers.size(), std::size_t{kThreads * kEach});
-  CHECK_EQ(registry.All().size(), std::size_t{kThreads * kEach / 2});
+  EXPECT_EQ(numbers.size(), std::size_t{kThreads * kEach});
+  EXPECT_EQ(registry.All().size(), std::size_t{kThreads * kEach / 2});
 }
 
-TEST(each_device_has_one_object) {
+TEST(Registry, each_device_has_one_object) {
   Registry<int> objects;
   const auto first = objects.Of(3, [] { return std::make_shared<int>(7); });
-  CHECK_EQ(*first, 7);
-  CHECK(objects.Of(3, [] { return std::make_shared<int>(8); }) == first);
-  CHECK_EQ(*objects.Of(1, [] { return std::make_shared<int>(9); }), 9);
-  CHECK_EQ(objects.All().size(), std::size_t{2});
+  EXPECT_EQ(*first, 7);
+  EXPECT_TRUE(objects.Of(3, [] { return std::make_shared<int>(8); }) == first);
+  EXPECT_EQ(*objects.Of(1, [] { return std::make_shared<int>(9); }), 9);
+  EXPECT_EQ(objects.All().size(), std::size_t{2});
 }
 
 std::atomic<int> ended{0};
@@ -98,15 +98,15 @@ struct Object {
   ~Object() { ++ended; }
 };
 
-TEST(each_thread_has_one_object_which_goes_with_it) {
+TEST(Registry, each_thread_has_one_object_which_goes_with_it) {
   OfThread<Object>().value = 1;
   std::thread([] {
-    CHECK_EQ(OfThread<Object>().value, 0);
+    EXPECT_EQ(OfThread<Object>().value, 0);
     OfThread<Object>().value = 2;
-    CHECK_EQ(OfThread<Object>().value, 2);
+    EXPECT_EQ(OfThread<Object>().value, 2);
   }).join();
-  CHECK_EQ(ended.load(), 1);
-  CHECK_EQ(OfThread<Object>().value, 1);
+  EXPECT_EQ(ended.load(), 1);
+  EXPECT_EQ(OfThread<Object>().value, 1);
 }
 
 }  // namespace

@@ -10,19 +10,18 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/collectives/rendezvous.h"
 #include "tests/core/threads.h"
 
 namespace check {
 
 using tensorflow_ipu::core::CallSite;
-using tensorflow_ipu::core::Code;
 using tensorflow_ipu::core::Collective;
 using tensorflow_ipu::core::DataType;
 using tensorflow_ipu::core::Kind;
 using tensorflow_ipu::core::Reduction;
 using tensorflow_ipu::core::ReplicaGroup;
-using tensorflow_ipu::core::Status;
 
 inline Collective SumOf(int64_t group_size = 0, bool orthogonal = false) {
   return {Kind::kAllReduce, Reduction::kSum, {group_size, orthogonal}, 0};
@@ -30,17 +29,17 @@ inline Collective SumOf(int64_t group_size = 0, bool orthogonal = false) {
 
 // The end of a call: its status, once `completed` is 1.
 struct Ending {
-  Status status;
+  absl::Status status;
   Count completed;
 
   bool Await() { return completed.Await(); }
   bool IsOpen() const { return completed.value() == 0; }
-  bool EndsWith(Code code) { return Await() && status.code == code; }
-  bool Says(const std::string& words) const { return status.message.find(words) != std::string::npos; }
+  bool EndsWith(absl::StatusCode code) { return Await() && status.code() == code; }
+  bool Says(const std::string& words) const { return status.message().find(words) != std::string::npos; }
 };
 
-inline std::function<void(Status)> NoteIn(std::shared_ptr<Ending> ending) {
-  return [ending = std::move(ending)](Status status) {
+inline std::function<void(absl::Status)> NoteIn(std::shared_ptr<Ending> ending) {
+  return [ending = std::move(ending)](absl::Status status) {
     ending->status = std::move(status);
     ending->completed.Add();
   };
@@ -52,7 +51,7 @@ struct Arrival : Ending {
   std::vector<int64_t> result;
   bool at_once = false;
 
-  bool Gives(const std::vector<int64_t>& numbers) { return EndsWith(Code::kOk) && result == numbers; }
+  bool Gives(const std::vector<int64_t>& numbers) { return EndsWith(absl::StatusCode::kOk) && result == numbers; }
 };
 
 inline tensorflow_ipu::core::Contribution ContributionOf(Arrival& arrival) {
@@ -68,7 +67,7 @@ inline std::shared_ptr<Arrival> Arrive(CallSite& site, int64_t replica, int64_t 
   auto arrival = std::make_shared<Arrival>();
   arrival->values = std::move(values);
   arrival->result.resize(result_size.value_or(arrival->values.size()), -1);
-  const std::optional<Status> returned =
+  const std::optional<absl::Status> returned =
       site.Arrive(replica, replicas, collective, ContributionOf(*arrival), NoteIn(arrival));
   arrival->at_once = returned.has_value();
   if (returned.has_value()) NoteIn(arrival)(*returned);

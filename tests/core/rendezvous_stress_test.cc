@@ -11,10 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/collectives/rendezvous.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
-#include "tests/core/check.h"
 #include "tests/core/rendezvous_fixture.h"
 #include "tests/core/threads.h"
 
@@ -42,7 +43,7 @@ class Program : public std::enable_shared_from_this<Program> {
   }
 
   int64_t done() const { return step_; }
-  const Status& failure() const { return failure_; }
+  const absl::Status& failure() const { return failure_; }
 
  private:
   // Returns whether the next step is to follow on this thread.
@@ -63,11 +64,12 @@ class Program : public std::enable_shared_from_this<Program> {
     for (std::size_t i = 0; i < sites_.size(); ++i) {
       // Replicas visit the sites in different orders, as threads that run ready operations do.
       const std::size_t at = (i + static_cast<std::size_t>(replica_)) % sites_.size();
-      const std::optional<Status> returned = sites_[at]->Arrive(
-          replica_, replicas_, SumOf(), ContributionOf(*arrivals_[at]), [self = shared_from_this(), at](Status status) {
-            self->Note(at, std::move(status));
-            if (--self->left_ == 0 && self->Finish()) self->Run();
-          });
+      const std::optional<absl::Status> returned =
+          sites_[at]->Arrive(replica_, replicas_, SumOf(), ContributionOf(*arrivals_[at]),
+                             [self = shared_from_this(), at](absl::Status status) {
+                               self->Note(at, std::move(status));
+                               if (--self->left_ == 0 && self->Finish()) self->Run();
+                             });
       if (returned.has_value()) {
         Note(at, *returned);
         --left_;
@@ -76,7 +78,7 @@ class Program : public std::enable_shared_from_this<Program> {
     return --left_ == 0 && Finish();
   }
 
-  void Note(std::size_t at, Status status) { arrivals_[at]->status = std::move(status); }
+  void Note(std::size_t at, absl::Status status) { arrivals_[at]->status = std::move(status); }
 
   bool Finish() {
     for (std::size_t i = 0; i < sites_.size(); ++i) {
@@ -86,8 +88,8 @@ class Program : public std::enable_shared_from_this<Program> {
       }
       int64_t sum = 0;
       for (int64_t replica = 0; replica < replicas_; ++replica) sum += Number(replica, i);
-      CHECK_EQ(arrivals_[i]->result.front(), sum);
-      CHECK_EQ(arrivals_[i]->result.back(), sum);
+      EXPECT_EQ(arrivals_[i]->result.front(), sum);
+      EXPECT_EQ(arrivals_[i]->result.back(), sum);
     }
     ++step_;
     return true;
@@ -105,7 +107,7 @@ class Program : public std::enable_shared_from_this<Program> {
   Count* const ended_;
   const std::size_t count_of_ = 3;
   int64_t step_ = 0;
-  Status failure_;
+  absl::Status failure_;
   std::vector<std::shared_ptr<Arrival>> arrivals_;
   std::atomic<int64_t> left_{0};
 };
@@ -125,14 +127,14 @@ struct Fleet {
     for (int64_t replica = 0; replica < replicas; ++replica) {
       programs.push_back(
           std::make_shared<Program>(replica_group, all_sites, replica, replicas, steps_of(replica), &ended));
-      Executor::Global().Run([program = programs.back()](const Status&) { program->Run(); });
+      Executor::Global().Run([program = programs.back()](const absl::Status&) { program->Run(); });
     }
     if (meanwhile) meanwhile();
     const bool all = ended.Await(replicas);
-    CHECK(all);
-    if (!all) replica_group->Abort(Status::Cancelled("a test that failed"));
-    CHECK(ended.Await(replicas));
-    CHECK_EQ(replica_group->waiting(), 0);
+    EXPECT_TRUE(all);
+    if (!all) replica_group->Abort(absl::CancelledError("a test that failed"));
+    EXPECT_TRUE(ended.Await(replicas));
+    EXPECT_EQ(replica_group->waiting(), 0);
   }
 
   const int64_t replicas;
@@ -141,59 +143,59 @@ struct Fleet {
   std::vector<std::shared_ptr<Program>> programs;
 };
 
-TEST(sixteen_replicas_with_six_collectives_in_flight_never_hang) {
+TEST(RendezvousStress, sixteen_replicas_with_six_collectives_in_flight_never_hang) {
   Fleet fleet(16, 6);
   for (int round = 0; round < 20; ++round) {
     fleet.Run([](int64_t) { return 25; });
-    for (const auto& program : fleet.programs) CHECK_EQ(program->done(), 25);
+    for (const auto& program : fleet.programs) EXPECT_EQ(program->done(), 25);
   }
 }
 
-TEST(two_replicas_take_thousands_of_steps) {
+TEST(RendezvousStress, two_replicas_take_thousands_of_steps) {
   Fleet fleet(2, 1);
   fleet.Run([](int64_t) { return 20000; });
-  for (const auto& program : fleet.programs) CHECK_EQ(program->done(), 20000);
+  for (const auto& program : fleet.programs) EXPECT_EQ(program->done(), 20000);
 }
 
-TEST(whenever_a_replica_leaves_the_others_end_too) {
+TEST(RendezvousStress, whenever_a_replica_leaves_the_others_end_too) {
   Fleet fleet(8, 3);
   for (int round = 0; round < 100; ++round) {
     const int64_t early = round % 8;
     fleet.Run([&](int64_t replica) { return replica == early ? round % 5 : 50; });
     for (int64_t replica = 0; replica < 8; ++replica) {
       const Program& program = *fleet.programs[replica];
-      CHECK_EQ(program.done(), round % 5);
+      EXPECT_EQ(program.done(), round % 5);
       if (replica == early) continue;
-      CHECK(program.failure().code == Code::kFailedPrecondition);
+      EXPECT_EQ(program.failure().code(), absl::StatusCode::kFailedPrecondition);
     }
   }
 }
 
-TEST(whenever_a_run_is_aborted_all_replicas_end) {
+TEST(RendezvousStress, whenever_a_run_is_aborted_all_replicas_end) {
   Fleet fleet(8, 3);
   for (int round = 0; round < 100; ++round) {
     fleet.Run([](int64_t) { return 100000000; },
               [&] {
                 tensorflow_ipu::core::SpinUntil(std::chrono::microseconds(round * 7), [] { return false; });
-                fleet.replica_group->Abort(Status::OutOfRange("over"));
+                fleet.replica_group->Abort(absl::OutOfRangeError("over"));
               });
-    for (const auto& program : fleet.programs) CHECK(program->failure().code == Code::kOutOfRange);
+    for (const auto& program : fleet.programs) EXPECT_EQ(program->failure().code(), absl::StatusCode::kOutOfRange);
   }
 }
 
-TEST(limits_of_waits_that_race_with_arrivals_end_the_run_or_do_not) {
+TEST(RendezvousStress, limits_of_waits_that_race_with_arrivals_end_the_run_or_do_not) {
   Fleet fleet(4, 2);
   for (int round = 0; round < 100; ++round) {
     const WaitLimit limit(std::chrono::nanoseconds(1 + 977 * round));
     fleet.Run([](int64_t) { return 200; });
-    for (const auto& program : fleet.programs) CHECK(program->done() == 200 || !program->failure().ok());
+    for (const auto& program : fleet.programs) EXPECT_TRUE(program->done() == 200 || !program->failure().ok());
   }
 }
 
-TEST(the_watch_finds_no_fault_with_replicas_that_move) {
+TEST(RendezvousStress, the_watch_finds_no_fault_with_replicas_that_move) {
   Fleet fleet(4, 2, std::chrono::milliseconds(1));
   fleet.Run([](int64_t) { return 2000; });
-  for (const auto& program : fleet.programs) CHECK_EQ(program->done(), 2000);
+  for (const auto& program : fleet.programs) EXPECT_EQ(program->done(), 2000);
 }
 
 }  // namespace

@@ -8,8 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
-#include "tests/core/check.h"
 #include "tests/core/rendezvous_fixture.h"
 #include "tests/core/threads.h"
 
@@ -20,9 +21,9 @@ using std::chrono::milliseconds;
 using Numbers = std::vector<int64_t>;
 
 // A run of replicas, and two sites in its program.
-struct Run {
-  explicit Run(int64_t replicas, std::function<bool()> others_wait = nullptr,
-               std::chrono::nanoseconds watch = milliseconds(250)) {
+struct ReplicaRun {
+  explicit ReplicaRun(int64_t replicas, std::function<bool()> others_wait = nullptr,
+                      std::chrono::nanoseconds watch = milliseconds(250)) {
     replica_group = std::make_shared<ReplicaGroup>("device", std::move(others_wait), watch);
     site = std::make_shared<CallSite>("first", replica_group);
     other = std::make_shared<CallSite>("second", replica_group);
@@ -34,276 +35,279 @@ struct Run {
   std::shared_ptr<CallSite> other;
 };
 
-TEST(the_last_to_arrive_has_its_answer_at_once_and_the_others_get_theirs) {
-  Run run(3);
+TEST(Rendezvous, the_last_to_arrive_has_its_answer_at_once_and_the_others_get_theirs) {
+  ReplicaRun run(3);
   const auto second = Arrive(*run.site, 1, 3, {20});
   const auto first = Arrive(*run.site, 0, 3, {1});
-  CHECK(first->IsOpen() && second->IsOpen());
-  CHECK_EQ(run.replica_group->waiting(), 2);
+  EXPECT_TRUE(first->IsOpen() && second->IsOpen());
+  EXPECT_EQ(run.replica_group->waiting(), 2);
   const auto last = Arrive(*run.site, 2, 3, {300});
-  CHECK(last->at_once);
-  for (const auto& arrival : {first, second, last}) CHECK(arrival->Gives({321}));
-  CHECK_EQ(run.replica_group->waiting(), 0);
+  EXPECT_TRUE(last->at_once);
+  for (const auto& arrival : {first, second, last}) EXPECT_TRUE(arrival->Gives({321}));
+  EXPECT_EQ(run.replica_group->waiting(), 0);
 }
 
-TEST(the_next_use_of_a_site_is_another_meeting) {
-  Run run(2);
+TEST(Rendezvous, the_next_use_of_a_site_is_another_meeting) {
+  ReplicaRun run(2);
   for (int64_t use = 0; use < 3; ++use) {
     const auto one = Arrive(*run.site, use % 2, 2, {use});
-    CHECK(one->IsOpen());
+    EXPECT_TRUE(one->IsOpen());
     const auto other = Arrive(*run.site, 1 - use % 2, 2, {10});
-    CHECK(one->Gives({10 + use}) && other->Gives({10 + use}));
+    EXPECT_TRUE(one->Gives({10 + use}) && other->Gives({10 + use}));
   }
 }
 
-TEST(sites_do_not_mix) {
-  Run run(2);
+TEST(Rendezvous, sites_do_not_mix) {
+  ReplicaRun run(2);
   const auto a = Arrive(*run.site, 0, 2, {1});
   const auto b = Arrive(*run.other, 1, 2, {2});
-  CHECK(a->IsOpen() && b->IsOpen());
+  EXPECT_TRUE(a->IsOpen() && b->IsOpen());
   Arrive(*run.other, 0, 2, {30});
   Arrive(*run.site, 1, 2, {40});
-  CHECK(a->Gives({41}) && b->Gives({32}));
+  EXPECT_TRUE(a->Gives({41}) && b->Gives({32}));
 }
 
-TEST(groups_do_not_wait_for_each_other_and_one_of_a_single_replica_for_nobody) {
+TEST(Rendezvous, groups_do_not_wait_for_each_other_and_one_of_a_single_replica_for_nobody) {
   for (const bool orthogonal : {false, true}) {
-    Run run(4);
-    CHECK(Arrive(*run.other, 1, 4, {7}, SumOf(1))->at_once);
+    ReplicaRun run(4);
+    EXPECT_TRUE(Arrive(*run.other, 1, 4, {7}, SumOf(1))->at_once);
     const Collective sum = SumOf(2, orthogonal);
     const auto zero = Arrive(*run.site, 0, 4, {1}, sum);
     const auto partner = Arrive(*run.site, orthogonal ? 2 : 1, 4, {10}, sum);
-    CHECK(partner->at_once && partner->Gives({11}) && zero->Gives({11}));
+    EXPECT_TRUE(partner->at_once && partner->Gives({11}) && zero->Gives({11}));
     const auto three = Arrive(*run.site, 3, 4, {5}, sum);
-    CHECK(three->IsOpen());
-    CHECK(Arrive(*run.site, orthogonal ? 1 : 2, 4, {6}, sum)->Gives({11}));
+    EXPECT_TRUE(three->IsOpen());
+    EXPECT_TRUE(Arrive(*run.site, orthogonal ? 1 : 2, 4, {6}, sum)->Gives({11}));
   }
 }
 
-TEST(a_single_replica_needs_no_run) {
+TEST(Rendezvous, a_single_replica_needs_no_run) {
   const auto replica_group = std::make_shared<ReplicaGroup>("device");
   CallSite site("alone", replica_group);
   const auto arrival = Arrive(site, 0, 1, {1, 2, 3});
-  CHECK(arrival->at_once && arrival->Gives({1, 2, 3}));
-  CHECK(Arrive(site, 0, 1, {1}, SumOf(2))->EndsWith(Code::kInvalidArgument));
+  EXPECT_TRUE(arrival->at_once && arrival->Gives({1, 2, 3}));
+  EXPECT_TRUE(Arrive(site, 0, 1, {1}, SumOf(2))->EndsWith(absl::StatusCode::kInvalidArgument));
 }
 
-TEST(large_work_is_shared_and_answers_everyone_once) {
+TEST(Rendezvous, large_work_is_shared_and_answers_everyone_once) {
   constexpr int64_t kReplicas = 3;
-  Run run(kReplicas);
+  ReplicaRun run(kReplicas);
   for (int round = 0; round < 20; ++round) {
     std::vector<std::shared_ptr<Arrival>> arrivals;
     for (int64_t replica = 0; replica < kReplicas; ++replica) {
       arrivals.push_back(Arrive(*run.site, replica, kReplicas, Numbers(100000, replica + round)));
     }
     for (const auto& arrival : arrivals) {
-      CHECK(arrival->Gives(Numbers(100000, 3 + 3 * round)));
-      CHECK_EQ(arrival->completed.value(), 1);
+      EXPECT_TRUE(arrival->Gives(Numbers(100000, 3 + 3 * round)));
+      EXPECT_EQ(arrival->completed.value(), 1);
     }
   }
 }
 
-TEST(who_waits_for_a_replica_that_leaves_learns_it_at_once) {
-  Run run(3);
+TEST(Rendezvous, who_waits_for_a_replica_that_leaves_learns_it_at_once) {
+  ReplicaRun run(3);
   const auto zero = Arrive(*run.site, 0, 3, {1});
   const auto two = Arrive(*run.other, 2, 3, {1});
   run.replica_group->Leave(1);
-  for (const auto& arrival : {zero, two}) CHECK(arrival->EndsWith(Code::kFailedPrecondition));
-  CHECK(zero->Says("`first`") && zero->Says("reached by replica 0,") && zero->Says("by replica 1,"));
-  CHECK(two->Says("`second`") && two->Says("reached by replica 2,"));
-  CHECK_EQ(run.replica_group->waiting(), 0);
+  for (const auto& arrival : {zero, two}) EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kFailedPrecondition));
+  EXPECT_TRUE(zero->Says("`first`") && zero->Says("reached by replica 0,") && zero->Says("by replica 1,"));
+  EXPECT_TRUE(two->Says("`second`") && two->Says("reached by replica 2,"));
+  EXPECT_EQ(run.replica_group->waiting(), 0);
 }
 
-TEST(who_comes_after_a_replica_has_left_learns_it_too) {
-  Run run(3);
+TEST(Rendezvous, who_comes_after_a_replica_has_left_learns_it_too) {
+  ReplicaRun run(3);
   run.replica_group->Leave(2);
   run.replica_group->Leave(1);
   const auto arrival = Arrive(*run.site, 0, 3, {1});
-  CHECK(arrival->at_once && arrival->EndsWith(Code::kFailedPrecondition) && arrival->Says("by replicas 1, 2,"));
+  EXPECT_TRUE(arrival->at_once && arrival->EndsWith(absl::StatusCode::kFailedPrecondition) &&
+              arrival->Says("by replicas 1, 2,"));
 }
 
-TEST(who_comes_after_the_failed_ones_have_left_too_hears_of_the_first) {
-  Run run(3);
+TEST(Rendezvous, who_comes_after_the_failed_ones_have_left_too_hears_of_the_first) {
+  ReplicaRun run(3);
   const auto zero = Arrive(*run.site, 0, 3, {1});
   run.replica_group->Leave(1);
-  CHECK(zero->Await());
+  EXPECT_TRUE(zero->Await());
   run.replica_group->Leave(0);
-  CHECK(Arrive(*run.site, 2, 3, {1})->Says("never will be by replica 1,"));
+  EXPECT_TRUE(Arrive(*run.site, 2, 3, {1})->Says("never will be by replica 1,"));
 }
 
-TEST(a_replica_that_leaves_concerns_its_own_groups_alone) {
-  Run run(4);
+TEST(Rendezvous, a_replica_that_leaves_concerns_its_own_groups_alone) {
+  ReplicaRun run(4);
   run.replica_group->Leave(0);
   const auto two = Arrive(*run.site, 2, 4, {1}, SumOf(2));
   const auto one = Arrive(*run.site, 1, 4, {1}, SumOf(2));
-  CHECK(two->IsOpen());
-  CHECK(one->EndsWith(Code::kFailedPrecondition));
-  CHECK(Arrive(*run.site, 3, 4, {2}, SumOf(2))->Gives({3}));
+  EXPECT_TRUE(two->IsOpen());
+  EXPECT_TRUE(one->EndsWith(absl::StatusCode::kFailedPrecondition));
+  EXPECT_TRUE(Arrive(*run.site, 3, 4, {2}, SumOf(2))->Gives({3}));
 }
 
-TEST(abort_fails_what_waits_and_what_comes) {
-  Run run(2);
+TEST(Rendezvous, abort_fails_what_waits_and_what_comes) {
+  ReplicaRun run(2);
   const auto before = Arrive(*run.site, 0, 2, {1});
-  run.replica_group->Abort(Status::OutOfRange("replica 1 has no more data"));
-  run.replica_group->Abort(Status::Cancelled("too late"));
+  run.replica_group->Abort(absl::OutOfRangeError("replica 1 has no more data"));
+  run.replica_group->Abort(absl::CancelledError("too late"));
   const auto after = Arrive(*run.other, 1, 2, {1});
   for (const auto& arrival : {before, after}) {
-    CHECK(arrival->EndsWith(Code::kOutOfRange) && arrival->Says("no more data"));
+    EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kOutOfRange) && arrival->Says("no more data"));
   }
 }
 
-TEST(the_next_run_begins_afresh) {
-  Run run(2);
+TEST(Rendezvous, the_next_run_begins_afresh) {
+  ReplicaRun run(2);
   const auto stale = Arrive(*run.site, 0, 2, {1});
   run.replica_group->Leave(0);
-  run.replica_group->Abort(Status::Cancelled("over"));
+  run.replica_group->Abort(absl::CancelledError("over"));
   run.replica_group->Begin(3);
-  CHECK(stale->EndsWith(Code::kCancelled));
+  EXPECT_TRUE(stale->EndsWith(absl::StatusCode::kCancelled));
   const auto zero = Arrive(*run.site, 0, 3, {1});
   Arrive(*run.site, 1, 3, {2});
   Arrive(*run.site, 2, 3, {3});
-  CHECK(zero->Gives({6}));
+  EXPECT_TRUE(zero->Gives({6}));
 }
 
-TEST(what_waits_when_a_run_begins_is_failed) {
-  Run run(2);
+TEST(Rendezvous, what_waits_when_a_run_begins_is_failed) {
+  ReplicaRun run(2);
   const auto stale = Arrive(*run.site, 0, 2, {1});
   run.replica_group->Begin(2);
-  CHECK(stale->EndsWith(Code::kCancelled));
-  CHECK(Arrive(*run.site, 0, 2, {1})->IsOpen());
+  EXPECT_TRUE(stale->EndsWith(absl::StatusCode::kCancelled));
+  EXPECT_TRUE(Arrive(*run.site, 0, 2, {1})->IsOpen());
 }
 
-TEST(operands_that_differ_fail_everyone_who_comes_to_the_site) {
-  Run run(3);
+TEST(Rendezvous, operands_that_differ_fail_everyone_who_comes_to_the_site) {
+  ReplicaRun run(3);
   const auto zero = Arrive(*run.site, 0, 3, {1});
   const auto one = Arrive(*run.site, 1, 3, {1, 2});
   const auto two = Arrive(*run.site, 2, 3, {1});
   for (const auto& arrival : {zero, one, two}) {
-    CHECK(arrival->EndsWith(Code::kInvalidArgument));
-    CHECK(arrival->Says("`first`") && arrival->Says("replica 0 brings 1 x int64, and replica 1 2 x int64"));
+    EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kInvalidArgument));
+    EXPECT_TRUE(arrival->Says("`first`") && arrival->Says("replica 0 brings 1 x int64, and replica 1 2 x int64"));
   }
-  CHECK(Arrive(*run.other, 0, 3, {1})->IsOpen());
+  EXPECT_TRUE(Arrive(*run.other, 0, 3, {1})->IsOpen());
 }
 
-TEST(operations_and_groups_that_differ_fail_everyone) {
+TEST(Rendezvous, operations_and_groups_that_differ_fail_everyone) {
   const std::vector<Collective> others = {SumOf(1), SumOf(2, true),
                                           Collective{Kind::kAllReduce, Reduction::kMax, {2, false}, 0},
                                           Collective{Kind::kBroadcast, Reduction::kSum, {2, false}, 0}};
   for (const Collective& other : others) {
-    Run run(2);
+    ReplicaRun run(2);
     const auto zero = Arrive(*run.site, 0, 2, {1}, SumOf(2));
     const auto one = Arrive(*run.site, 1, 2, {1}, other);
     for (const auto& arrival : {zero, one}) {
-      CHECK(arrival->EndsWith(Code::kInvalidArgument) && arrival->Says("`first`"));
+      EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kInvalidArgument) && arrival->Says("`first`"));
     }
   }
 }
 
-TEST(a_group_size_that_does_not_divide_is_refused_on_every_replica) {
-  Run run(4);
+TEST(Rendezvous, a_group_size_that_does_not_divide_is_refused_on_every_replica) {
+  ReplicaRun run(4);
   for (int64_t replica = 0; replica < 4; ++replica) {
     const auto arrival = Arrive(*run.site, replica, 4, {1}, SumOf(3));
-    CHECK(arrival->EndsWith(Code::kInvalidArgument) && arrival->Says("group size (3)") && arrival->Says("(4)"));
+    EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kInvalidArgument) && arrival->Says("group size (3)") &&
+                arrival->Says("(4)"));
   }
 }
 
-TEST(a_replica_that_comes_twice_is_refused) {
-  Run run(2);
+TEST(Rendezvous, a_replica_that_comes_twice_is_refused) {
+  ReplicaRun run(2);
   const auto first = Arrive(*run.site, 0, 2, {1});
-  CHECK(Arrive(*run.site, 0, 2, {1})->EndsWith(Code::kInternal));
-  CHECK(first->EndsWith(Code::kInternal));
+  EXPECT_TRUE(Arrive(*run.site, 0, 2, {1})->EndsWith(absl::StatusCode::kInternal));
+  EXPECT_TRUE(first->EndsWith(absl::StatusCode::kInternal));
 }
 
-TEST(who_is_in_no_run_is_refused) {
-  Run run(2);
-  CHECK(Arrive(*run.site, 0, 4, {1})->EndsWith(Code::kFailedPrecondition));
-  CHECK(Arrive(*run.site, 2, 2, {1})->EndsWith(Code::kFailedPrecondition));
+TEST(Rendezvous, who_is_in_no_run_is_refused) {
+  ReplicaRun run(2);
+  EXPECT_TRUE(Arrive(*run.site, 0, 4, {1})->EndsWith(absl::StatusCode::kFailedPrecondition));
+  EXPECT_TRUE(Arrive(*run.site, 2, 2, {1})->EndsWith(absl::StatusCode::kFailedPrecondition));
   CallSite site("nowhere", std::make_shared<ReplicaGroup>("another"));
-  CHECK(Arrive(site, 0, 2, {1})->Says("`another`"));
+  EXPECT_TRUE(Arrive(site, 0, 2, {1})->Says("`another`"));
 }
 
-TEST(a_site_that_is_closed_fails_who_waits_there) {
-  Run run(2);
+TEST(Rendezvous, a_site_that_is_closed_fails_who_waits_there) {
+  ReplicaRun run(2);
   const auto arrival = Arrive(*run.site, 0, 2, {1});
   run.site->Close();
-  CHECK(arrival->EndsWith(Code::kCancelled));
-  CHECK(Arrive(*run.site, 1, 2, {1})->EndsWith(Code::kCancelled));
+  EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kCancelled));
+  EXPECT_TRUE(Arrive(*run.site, 1, 2, {1})->EndsWith(absl::StatusCode::kCancelled));
 }
 
-TEST(the_limit_for_waits_ends_a_wait) {
+TEST(Rendezvous, the_limit_for_waits_ends_a_wait) {
   const WaitLimit limit(milliseconds(5));
-  Run run(2);
+  ReplicaRun run(2);
   const auto arrival = Arrive(*run.site, 1, 2, {1});
-  CHECK(arrival->EndsWith(Code::kDeadlineExceeded));
-  CHECK(arrival->Says("replica 1 waited 5 ms for replica 0 in the collective `first`"));
-  CHECK_EQ(run.replica_group->waiting(), 0);
+  EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_TRUE(arrival->Says("replica 1 waited 5 ms for replica 0 in the collective `first`"));
+  EXPECT_EQ(run.replica_group->waiting(), 0);
 }
 
 // Repeated: this thread may wait longer for a processor than the limit is.
-TEST(a_wait_that_ends_in_time_is_not_given_up) {
-  CHECK(Becomes([] {
-    Run run(2);
+TEST(Rendezvous, a_wait_that_ends_in_time_is_not_given_up) {
+  EXPECT_TRUE(Becomes([] {
+    ReplicaRun run(2);
     const auto zero = [&run] {
       const WaitLimit limit(milliseconds(5));
       return Arrive(*run.site, 0, 2, {1});
     }();
     const auto one = Arrive(*run.site, 1, 2, {1});
     if (!zero->Gives({2})) return false;
-    CHECK(one->status.ok());
+    EXPECT_TRUE(one->status.ok());
     const auto later = Arrive(*run.site, 0, 2, {1});
-    CHECK(!later->completed.Await(1, kMoment));
+    EXPECT_FALSE(later->completed.Await(1, kMoment));
     return true;
   }));
 }
 
-TEST(an_interrupted_run_gets_no_further) {
+TEST(Rendezvous, an_interrupted_run_gets_no_further) {
   const Interrupted now;
-  Run run(2);
-  CHECK(Arrive(*run.site, 0, 2, {1})->EndsWith(Code::kCancelled));
-  CHECK(Arrive(*run.site, 0, 1, {1})->EndsWith(Code::kCancelled));
+  ReplicaRun run(2);
+  EXPECT_TRUE(Arrive(*run.site, 0, 2, {1})->EndsWith(absl::StatusCode::kCancelled));
+  EXPECT_TRUE(Arrive(*run.site, 0, 1, {1})->EndsWith(absl::StatusCode::kCancelled));
 }
 
 constexpr milliseconds kShortWatch{10};
 
-TEST(replicas_that_wait_for_each_other_are_found) {
-  Run run(2, nullptr, kShortWatch);
+TEST(Rendezvous, replicas_that_wait_for_each_other_are_found) {
+  ReplicaRun run(2, nullptr, kShortWatch);
   const auto zero = Arrive(*run.site, 0, 2, {1});
   const auto one = Arrive(*run.other, 1, 2, {1});
   for (const auto& arrival : {zero, one}) {
-    CHECK(arrival->EndsWith(Code::kFailedPrecondition));
-    CHECK(arrival->Says("replica 0 for replica 1 in the collective `first`"));
-    CHECK(arrival->Says("replica 1 for replica 0 in the collective `second`"));
+    EXPECT_TRUE(arrival->EndsWith(absl::StatusCode::kFailedPrecondition));
+    EXPECT_TRUE(arrival->Says("replica 0 for replica 1 in the collective `first`"));
+    EXPECT_TRUE(arrival->Says("replica 1 for replica 0 in the collective `second`"));
   }
 }
 
-TEST(replicas_of_which_one_still_computes_are_left_alone) {
-  Run run(2, nullptr, kShortWatch);
-  CHECK(!Arrive(*run.site, 0, 2, {1})->completed.Await(1, 5 * kMoment));
+TEST(Rendezvous, replicas_of_which_one_still_computes_are_left_alone) {
+  ReplicaRun run(2, nullptr, kShortWatch);
+  EXPECT_FALSE(Arrive(*run.site, 0, 2, {1})->completed.Await(1, 5 * kMoment));
 }
 
-TEST(replicas_that_may_still_get_data_or_whose_process_computes_are_left_alone) {
+TEST(Rendezvous, replicas_that_may_still_get_data_or_whose_process_computes_are_left_alone) {
   for (const bool get_data : {true, false}) {
-    Run run(2, [get_data] { return get_data; }, kShortWatch);
+    ReplicaRun run(2, [get_data] { return get_data; }, kShortWatch);
     const auto zero = Arrive(*run.site, 0, 2, {1});
     const auto one = Arrive(*run.other, 1, 2, {1});
     if (get_data) {
-      CHECK(!one->completed.Await(1, 5 * kMoment));
+      EXPECT_FALSE(one->completed.Await(1, 5 * kMoment));
     } else {
-      CHECK(!tensorflow_ipu::core::SpinUntil(5 * kMoment, [&] { return !one->IsOpen(); }));
+      EXPECT_FALSE(tensorflow_ipu::core::SpinUntil(5 * kMoment, [&] { return !one->IsOpen(); }));
     }
   }
 }
 
-TEST(what_an_answer_holds_goes_with_it) {
-  Run run(2);
+TEST(Rendezvous, what_an_answer_holds_goes_with_it) {
+  ReplicaRun run(2);
   Count gone;
   Arrival arrival;
   arrival.values = {1};
   arrival.result = {0};
-  CHECK(!run.site->Arrive(0, 2, SumOf(), ContributionOf(arrival), [kept = Held(gone)](Status) {}).has_value());
-  CHECK_EQ(gone.value(), 0);
+  EXPECT_FALSE(
+      run.site->Arrive(0, 2, SumOf(), ContributionOf(arrival), [kept = Held(gone)](absl::Status) {}).has_value());
+  EXPECT_EQ(gone.value(), 0);
   const auto last = Arrive(*run.site, 1, 2, {1});
-  CHECK(gone.Await());
+  EXPECT_TRUE(gone.Await());
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/core/check.h"
+#include "gtest/gtest.h"
 
 namespace {
 
@@ -17,24 +17,24 @@ void FindOneElement(Has has, Word limit, Word sign) {
   for (const std::size_t count : {1, 3, 255, 256, 257, 600}) {
     std::vector<Word> words(count, below);
     const auto size = static_cast<int64_t>(count);
-    CHECK(!has(limit, words.data(), size));
+    EXPECT_FALSE(has(limit, words.data(), size));
     for (Word& word : words) {
       word = limit | sign;
-      CHECK(has(limit, words.data(), size));
+      EXPECT_TRUE(has(limit, words.data(), size));
       word = below | sign;
-      CHECK(!has(limit, words.data(), size));
+      EXPECT_FALSE(has(limit, words.data(), size));
       word = below;
     }
   }
-  CHECK(!has(limit, nullptr, 0));
+  EXPECT_FALSE(has(limit, nullptr, 0));
 }
 
-TEST(one_half_is_found_wherever_it_is) {
+TEST(Scan, one_half_is_found_wherever_it_is) {
   FindOneElement<uint16_t>(HasHalvesFrom, 0x7c00, 0x8000);
   FindOneElement<uint16_t>(HasHalvesFrom, 0x7c01, 0x8000);
 }
 
-TEST(one_float_is_found_wherever_it_is) {
+TEST(Scan, one_float_is_found_wherever_it_is) {
   FindOneElement<uint32_t>(HasFloatsFrom, 0x7f800000, 0x80000000);
   FindOneElement<uint32_t>(HasFloatsFrom, 0x477ff000, 0x80000000);
 }

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/numerics/half.h"
-#include "tests/core/check.h"
 
 namespace {
 
@@ -31,16 +31,16 @@ std::vector<float> Rounded(RoundTo to, std::vector<float> values, uint64_t site 
 
 float One(RoundTo to, float value) { return Rounded(to, {value})[0]; }
 
-TEST(means_are_the_numbers) {
+TEST(StochasticRounding, means_are_the_numbers) {
   constexpr int kCount = 100000;
   for (const float value : {1.0f + 0x1p-12f, -3.14159f, 1000.123f, 0x1p-14f - 0x1p-27f, -0x1.cp-24f, 0x1p-26f}) {
     const float gap = std::ldexp(1.0f, std::max(std::ilogb(value), -14) - 10);
     double sum = 0;
     for (const float one : Rounded(RoundTo::kHalves, std::vector<float>(kCount, value))) {
-      CHECK(std::fabs(one - value) < gap && std::remainder(one, gap) == 0);
+      EXPECT_TRUE(std::fabs(one - value) < gap && std::remainder(one, gap) == 0);
       sum += one;
     }
-    CHECK(std::fabs(sum / kCount - value) < 4 * 0.5 * gap / std::sqrt(kCount));
+    EXPECT_TRUE(std::fabs(sum / kCount - value) < 4 * 0.5 * gap / std::sqrt(kCount));
   }
 }
 
@@ -64,7 +64,7 @@ float ByFormula(RoundTo to, float value, std::size_t index, uint64_t site) {
   return std::copysign(static_cast<float>(rounded), value);
 }
 
-TEST(numbers_of_all_sizes_are_rounded_by_the_formula_as_float32_and_as_float16) {
+TEST(StochasticRounding, numbers_of_all_sizes_are_rounded_by_the_formula_as_float32_and_as_float16) {
   std::vector<float> values;
   for (uint32_t bits = 0; bits < 0xfff00000u; bits += 0x0003a7f1) {
     float& value = values.emplace_back();
@@ -82,45 +82,45 @@ TEST(numbers_of_all_sizes_are_rounded_by_the_formula_as_float32_and_as_float16) 
           0, static_cast<int64_t>(values.size()));
       for (std::size_t i = 0; i < values.size(); ++i) {
         const float expected = ByFormula(to, values[i], i, site), half = F16::Load(halves[i]);
-        CHECK(std::isnan(expected) ? std::isnan(rounded[i])
-                                   : std::memcmp(&rounded[i], &expected, sizeof(expected)) == 0);
+        EXPECT_TRUE(std::isnan(expected) ? std::isnan(rounded[i])
+                                         : std::memcmp(&rounded[i], &expected, sizeof(expected)) == 0);
         if (to == RoundTo::kHalvesAndBeyond && std::fabs(rounded[i]) > kLargest) continue;
-        CHECK(std::isnan(expected) ? std::isnan(half) : std::memcmp(&half, &expected, sizeof(expected)) == 0);
+        EXPECT_TRUE(std::isnan(expected) ? std::isnan(half) : std::memcmp(&half, &expected, sizeof(expected)) == 0);
       }
     }
   }
 }
 
-TEST(what_float16_holds_stays) {
+TEST(StochasticRounding, what_float16_holds_stays) {
   for (const float value : {0.0f, -0.0f, 1.0f, -2048.0f, 0x1p-24f, -0x1p-14f, kLargest}) {
     const float rounded = One(RoundTo::kHalves, value);
-    CHECK(std::memcmp(&rounded, &value, sizeof(value)) == 0);
+    EXPECT_EQ(std::memcmp(&rounded, &value, sizeof(value)), 0);
   }
 }
 
-TEST(overflow_is_as_asked_for) {
+TEST(StochasticRounding, overflow_is_as_asked_for) {
   const float most = std::numeric_limits<float>::max();
   for (const float value : {1e6f, most, kInfinity}) {
-    CHECK_EQ(One(RoundTo::kHalves, -value), -kLargest);
-    CHECK(std::isnan(One(RoundTo::kHalvesOrNan, value)));
-    CHECK(One(RoundTo::kHalvesAndBeyond, value) > kLargest);
-    CHECK(std::isnan(One(RoundTo::kHalves, std::nanf(""))));
+    EXPECT_EQ(One(RoundTo::kHalves, -value), -kLargest);
+    EXPECT_TRUE(std::isnan(One(RoundTo::kHalvesOrNan, value)));
+    EXPECT_TRUE(One(RoundTo::kHalvesAndBeyond, value) > kLargest);
+    EXPECT_TRUE(std::isnan(One(RoundTo::kHalves, std::nanf(""))));
   }
 }
 
-TEST(parts_of_an_array_round_as_the_whole_and_sites_differently) {
+TEST(StochasticRounding, parts_of_an_array_round_as_the_whole_and_sites_differently) {
   std::vector<float> values(1000, 1 + 0x1p-11f);
   const std::vector<float> whole = Rounded(RoundTo::kHalves, values);
-  CHECK(whole != Rounded(RoundTo::kHalves, values, 4));
+  EXPECT_TRUE(whole != Rounded(RoundTo::kHalves, values, 4));
   const Numbers numbers = NumbersOf(values);
   const StochasticRounding rounding = {{2, 3}, 1, RoundTo::kHalves, Operation::kNone, numbers, {}, numbers};
   for (const auto& [first, last] : {std::pair<int64_t, int64_t>{333, 1000}, {0, 5}, {5, 333}, {1000, 1000}}) {
     rounding.Compute(first, last);
   }
-  CHECK(values == whole);
+  EXPECT_EQ(values, whole);
 }
 
-TEST(operations_on_float16_and_on_one_number_round_as_their_results_in_float32_do) {
+TEST(StochasticRounding, operations_on_float16_and_on_one_number_round_as_their_results_in_float32_do) {
   constexpr std::size_t kCount = 150;
   std::vector<float> a(kCount), one = {1.5f}, exact(kCount);
   std::vector<uint16_t> halves(kCount), result(kCount);
@@ -134,8 +134,8 @@ TEST(operations_on_float16_and_on_one_number_round_as_their_results_in_float32_d
     rounding.Compute(0, kCount);
     rounding.a = rounding.result = NumbersOf(a);
     rounding.Compute(0, kCount);
-    CHECK(a == Rounded(RoundTo::kHalves, exact));
-    for (std::size_t i = 0; i < kCount; ++i) CHECK_EQ(F16::Load(result[i]), a[i]);
+    EXPECT_EQ(a, Rounded(RoundTo::kHalves, exact));
+    for (std::size_t i = 0; i < kCount; ++i) EXPECT_EQ(F16::Load(result[i]), a[i]);
   };
   check(Operation::kNone, [](float x) { return x; });
   check(Operation::kAdd, [](float x) { return x + 1.5f; });

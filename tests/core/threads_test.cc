@@ -7,8 +7,10 @@
 #include <chrono>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "gtest/gtest.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
-#include "tests/core/check.h"
 #include "tests/core/threads.h"
 
 namespace {
@@ -16,54 +18,54 @@ namespace {
 using std::chrono::milliseconds;
 using namespace tensorflow_ipu::core;
 
-TEST(a_thread_bears_its_name_and_lets_its_work_go) {
+TEST(Threads, a_thread_bears_its_name_and_lets_its_work_go) {
   check::Count gone;
   std::string name;
-  const Status started = StartThread("ipu-test", [&name, held = check::Held(gone)] {
+  const absl::Status started = StartThread("ipu-test", [&name, held = check::Held(gone)] {
     char found[16];
     pthread_getname_np(pthread_self(), found, sizeof(found));
     name = found;
   });
-  CHECK(started.ok());
-  CHECK(gone.Await());
-  CHECK_EQ(name, "ipu-test");
+  EXPECT_TRUE(started.ok());
+  EXPECT_TRUE(gone.Await());
+  EXPECT_EQ(name, "ipu-test");
 }
 
-TEST(where_the_system_gives_no_thread_the_outcome_says_so_and_what_to_do) {
-  Status started;
+TEST(Threads, where_the_system_gives_no_thread_the_outcome_says_so_and_what_to_do) {
+  absl::Status started;
   {
     const check::NoThreads none;
-    started = StartThread("ipu-test", [] { CHECK(false); });
+    started = StartThread("ipu-test", [] { EXPECT_TRUE(false); });
   }
-  CHECK(started.code == Code::kResourceExhausted);
+  EXPECT_EQ(started.code(), absl::StatusCode::kResourceExhausted);
   for (const char* const word : {"no further thread", "`ipu-test`", "ulimit -u"}) {
-    CHECK(started.message.find(word) != std::string::npos);
+    EXPECT_TRUE(absl::StrContains(started.message(), word)) << started;
   }
-  CHECK(StartThread("ipu-test", [] {}).ok());
+  EXPECT_TRUE(StartThread("ipu-test", [] {}).ok());
 }
 
-TEST(a_try_says_whether_there_are_threads) {
-  CHECK(TryThreads("ipu-try", 0).ok());
-  CHECK(TryThreads("ipu-try", 5).ok());
+TEST(Threads, a_try_says_whether_there_are_threads) {
+  EXPECT_TRUE(TryThreads("ipu-try", 0).ok());
+  EXPECT_TRUE(TryThreads("ipu-try", 5).ok());
   const check::NoThreads none;
-  const Status tried = TryThreads("ipu-try", 5);
-  CHECK(tried.code == Code::kResourceExhausted);
-  CHECK(tried.message.find("`ipu-try`") != std::string::npos);
+  const absl::Status tried = TryThreads("ipu-try", 5);
+  EXPECT_EQ(tried.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(tried.message(), "`ipu-try`")) << tried;
 }
 
-TEST(a_spin_lasts_as_long_as_it_may_and_asks_even_if_it_may_not_wait) {
-  CHECK(SpinUntil(milliseconds(0), [] { return true; }));
-  CHECK(!SpinUntil(milliseconds(0), [] { return false; }));
+TEST(Threads, a_spin_lasts_as_long_as_it_may_and_asks_even_if_it_may_not_wait) {
+  EXPECT_TRUE(SpinUntil(milliseconds(0), [] { return true; }));
+  EXPECT_FALSE(SpinUntil(milliseconds(0), [] { return false; }));
   const auto start = std::chrono::steady_clock::now();
-  CHECK(!SpinUntil(milliseconds(5), [] { return false; }));
-  CHECK(std::chrono::steady_clock::now() - start >= milliseconds(5));
+  EXPECT_FALSE(SpinUntil(milliseconds(5), [] { return false; }));
+  EXPECT_TRUE(std::chrono::steady_clock::now() - start >= milliseconds(5));
 }
 
-TEST(a_spin_ends_when_another_thread_makes_it_true) {
+TEST(Threads, a_spin_ends_when_another_thread_makes_it_true) {
   std::atomic<bool> done{false};
   check::Threads threads;
   threads.Start([&] { done = true; });
-  CHECK(SpinUntil(check::kDeadline, [&] { return done.load(); }));
+  EXPECT_TRUE(SpinUntil(check::kDeadline, [&] { return done.load(); }));
 }
 
 }  // namespace

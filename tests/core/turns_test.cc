@@ -8,17 +8,16 @@
 #include <thread>
 #include <vector>
 
-#include "tests/core/check.h"
+#include "absl/status/status.h"
+#include "gtest/gtest.h"
 #include "tests/core/threads.h"
 
 namespace {
 
 using check::Count;
-using tensorflow_ipu::core::Code;
-using tensorflow_ipu::core::Status;
 using tensorflow_ipu::core::Turns;
 
-const Status kOccupied{Code::kFailedPrecondition, "occupied"};
+const absl::Status kOccupied{absl::StatusCode::kFailedPrecondition, "occupied"};
 
 // Requests that note which of them began, and how others failed.
 struct Requests {
@@ -28,156 +27,156 @@ struct Requests {
 
   int64_t Request(int number, bool lasting = false) {
     return turns.Request(
-        [this, number](const Status& status) {
+        [this, number](const absl::Status& status) {
           if (status.ok()) {
             begun.push_back(number);
           } else {
-            failed.push_back(status.message);
+            failed.emplace_back(status.message());
           }
         },
         lasting);
   }
 };
 
-TEST(the_first_turn_comes_at_once_and_on_the_callers_thread) {
+TEST(Turns, the_first_turn_comes_at_once_and_on_the_callers_thread) {
   Turns turns(kOccupied);
   std::thread::id thread;
-  turns.Request([&](const Status& status) {
-    CHECK(status.ok());
+  turns.Request([&](const absl::Status& status) {
+    EXPECT_TRUE(status.ok());
     thread = std::this_thread::get_id();
   });
-  CHECK(thread == std::this_thread::get_id());
-  CHECK(!turns.TryBegin());
+  EXPECT_EQ(thread, std::this_thread::get_id());
+  EXPECT_FALSE(turns.TryBegin());
   turns.End();
-  CHECK(turns.TryBegin());
+  EXPECT_TRUE(turns.TryBegin());
 }
 
-TEST(turns_come_as_those_before_end_in_the_order_of_the_requests) {
+TEST(Turns, turns_come_as_those_before_end_in_the_order_of_the_requests) {
   Requests requests;
   for (int round = 0; round < 2; ++round) {
     for (int i = 0; i < 10; ++i) requests.Request(i);
-    CHECK_EQ(requests.begun.size(), std::size_t{1});
+    EXPECT_EQ(requests.begun.size(), std::size_t{1});
     for (int i = 1; i <= 10; ++i) {
       requests.turns.End();
-      CHECK_EQ(requests.begun.size(), static_cast<std::size_t>(std::min(i + 1, 10)));
+      EXPECT_EQ(requests.begun.size(), static_cast<std::size_t>(std::min(i + 1, 10)));
     }
-    CHECK(requests.begun == std::vector<int>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+    EXPECT_TRUE(requests.begun == std::vector<int>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
     requests.begun.clear();
   }
 }
 
-TEST(each_turn_has_a_number_while_it_lasts) {
+TEST(Turns, each_turn_has_a_number_while_it_lasts) {
   Requests requests;
-  CHECK_EQ(requests.turns.current(), 0);
-  CHECK(requests.turns.TryBegin());
+  EXPECT_EQ(requests.turns.current(), 0);
+  EXPECT_TRUE(requests.turns.TryBegin());
   requests.Request(0);
   const int64_t first = requests.turns.current();
-  CHECK(first != 0);
+  EXPECT_TRUE(first != 0);
   requests.turns.End();
   const int64_t second = requests.turns.current();
-  CHECK(second != 0 && second != first);
+  EXPECT_TRUE(second != 0 && second != first);
   requests.turns.End();
-  CHECK_EQ(requests.turns.current(), 0);
+  EXPECT_EQ(requests.turns.current(), 0);
 }
 
-TEST(a_turn_that_ends_as_it_begins_gives_way_to_the_next) {
+TEST(Turns, a_turn_that_ends_as_it_begins_gives_way_to_the_next) {
   Turns turns(kOccupied);
   std::vector<int> order;
-  CHECK(turns.TryBegin());
+  EXPECT_TRUE(turns.TryBegin());
   for (int i = 0; i < 5; ++i) {
-    turns.Request([&, i](const Status&) {
+    turns.Request([&, i](const absl::Status&) {
       order.push_back(i);
       turns.End();
     });
   }
-  CHECK(order.empty());
+  EXPECT_TRUE(order.empty());
   turns.End();
-  CHECK(order == std::vector<int>({0, 1, 2, 3, 4}));
+  EXPECT_TRUE(order == std::vector<int>({0, 1, 2, 3, 4}));
 }
 
-TEST(a_user_may_request_another_turn_which_comes_after_those_that_wait) {
+TEST(Turns, a_user_may_request_another_turn_which_comes_after_those_that_wait) {
   Requests requests;
-  CHECK(requests.turns.TryBegin());
+  EXPECT_TRUE(requests.turns.TryBegin());
   requests.Request(0);
   requests.Request(1);
   requests.turns.End();
   requests.Request(2);
   requests.turns.End();
   requests.turns.End();
-  CHECK(requests.begun == std::vector<int>({0, 1, 2}));
+  EXPECT_TRUE(requests.begun == std::vector<int>({0, 1, 2}));
 }
 
-TEST(what_a_callback_holds_is_released_after_the_call) {
+TEST(Turns, what_a_callback_holds_is_released_after_the_call) {
   Turns turns(kOccupied);
   const auto held = std::make_shared<int>(0);
-  CHECK(turns.TryBegin());
-  turns.Request([held](const Status&) {});
-  CHECK_EQ(held.use_count(), 2);
+  EXPECT_TRUE(turns.TryBegin());
+  turns.Request([held](const absl::Status&) {});
+  EXPECT_EQ(held.use_count(), 2);
   turns.End();
-  CHECK_EQ(held.use_count(), 1);
+  EXPECT_EQ(held.use_count(), 1);
 }
 
-TEST(a_request_that_is_cancelled_fails_and_the_others_keep_their_order) {
+TEST(Turns, a_request_that_is_cancelled_fails_and_the_others_keep_their_order) {
   Requests requests;
-  CHECK(requests.turns.TryBegin());
+  EXPECT_TRUE(requests.turns.TryBegin());
   requests.Request(0);
   const int64_t second = requests.Request(1);
   requests.Request(2);
-  requests.turns.Cancel(second, Status::Cancelled("cancelled"));
-  CHECK(requests.failed == std::vector<std::string>({"cancelled"}));
-  requests.turns.Cancel(second, Status::Cancelled("again"));
+  requests.turns.Cancel(second, absl::CancelledError("cancelled"));
+  EXPECT_TRUE(requests.failed == std::vector<std::string>({"cancelled"}));
+  requests.turns.Cancel(second, absl::CancelledError("again"));
   requests.turns.End();
   requests.turns.End();
-  CHECK(requests.begun == std::vector<int>({0, 2}));
-  CHECK_EQ(requests.failed.size(), std::size_t{1});
+  EXPECT_TRUE(requests.begun == std::vector<int>({0, 2}));
+  EXPECT_EQ(requests.failed.size(), std::size_t{1});
 }
 
-TEST(an_interrupt_fails_all_that_wait_and_the_turn_under_way_goes_on) {
+TEST(Turns, an_interrupt_fails_all_that_wait_and_the_turn_under_way_goes_on) {
   Requests requests;
   for (int i = 0; i < 3; ++i) requests.Request(i);
   requests.turns.Interrupt();
-  CHECK(requests.begun == std::vector<int>({0}));
-  CHECK_EQ(requests.failed.size(), std::size_t{2});
-  CHECK(!requests.turns.TryBegin());
+  EXPECT_TRUE(requests.begun == std::vector<int>({0}));
+  EXPECT_EQ(requests.failed.size(), std::size_t{2});
+  EXPECT_FALSE(requests.turns.TryBegin());
   requests.turns.End();
-  CHECK(requests.turns.TryBegin());
+  EXPECT_TRUE(requests.turns.TryBegin());
 }
 
-TEST(after_an_interrupt_no_request_waits) {
+TEST(Turns, after_an_interrupt_no_request_waits) {
   Requests requests;
   requests.Request(0);
   {
     const check::Interrupted interrupted;
     requests.Request(1);
-    CHECK_EQ(requests.failed.size(), std::size_t{1});
+    EXPECT_EQ(requests.failed.size(), std::size_t{1});
     requests.turns.End();
     requests.Request(2);  // It need not wait.
   }
   requests.turns.End();
-  CHECK(requests.begun == std::vector<int>({0, 2}));
+  EXPECT_TRUE(requests.begun == std::vector<int>({0, 2}));
 }
 
-TEST(no_request_waits_for_the_end_of_a_lasting_turn) {
+TEST(Turns, no_request_waits_for_the_end_of_a_lasting_turn) {
   Requests requests;
   requests.Request(0);
   requests.Request(1, /*lasting=*/true);
   requests.Request(2);
-  CHECK(requests.failed.empty());
+  EXPECT_TRUE(requests.failed.empty());
   requests.turns.End();
-  CHECK(requests.begun == std::vector<int>({0, 1}));
-  CHECK(requests.failed == std::vector<std::string>({"occupied"}));
+  EXPECT_TRUE(requests.begun == std::vector<int>({0, 1}));
+  EXPECT_TRUE(requests.failed == std::vector<std::string>({"occupied"}));
   requests.Request(3);
-  CHECK_EQ(requests.failed.size(), std::size_t{2});
+  EXPECT_EQ(requests.failed.size(), std::size_t{2});
   requests.turns.End();
-  CHECK(requests.turns.TryBegin(/*lasting=*/true));
+  EXPECT_TRUE(requests.turns.TryBegin(/*lasting=*/true));
   requests.Request(4);
-  CHECK_EQ(requests.failed.size(), std::size_t{3});
+  EXPECT_EQ(requests.failed.size(), std::size_t{3});
   requests.turns.End();
   requests.Request(5);
-  CHECK(requests.begun == std::vector<int>({0, 1, 5}));
+  EXPECT_TRUE(requests.begun == std::vector<int>({0, 1, 5}));
 }
 
-TEST(turns_of_many_threads_never_overlap_and_all_come) {
+TEST(Turns, turns_of_many_threads_never_overlap_and_all_come) {
   constexpr int kThreads = 4;
   constexpr int kEach = 500;
   const auto turns = std::make_shared<Turns>(kOccupied);
@@ -186,9 +185,9 @@ TEST(turns_of_many_threads_never_overlap_and_all_come) {
   int unguarded = 0;  // For ThreadSanitizer: the turns order the accesses.
   check::OnThreads(kThreads, [&](int) {
     for (int i = 0; i < kEach; ++i) {
-      turns->Request([&](const Status& status) {
-        CHECK(status.ok());
-        CHECK_EQ(under_way.fetch_add(1), 0);
+      turns->Request([&](const absl::Status& status) {
+        EXPECT_TRUE(status.ok());
+        EXPECT_EQ(under_way.fetch_add(1), 0);
         ++unguarded;
         under_way.fetch_sub(1);
         done.Add();
@@ -200,12 +199,12 @@ TEST(turns_of_many_threads_never_overlap_and_all_come) {
       });
     }
   });
-  CHECK(done.Await(kThreads * kEach));
+  EXPECT_TRUE(done.Await(kThreads * kEach));
   // The last detached End may still run; this turn comes after it.
   Count last;
-  turns->Request([&](const Status&) { last.Add(); });
-  CHECK(last.Await());
-  CHECK_EQ(unguarded, kThreads * kEach);
+  turns->Request([&](const absl::Status&) { last.Add(); });
+  EXPECT_TRUE(last.Await());
+  EXPECT_EQ(unguarded, kThreads * kEach);
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/collectives/distributed_run.h"
 #include "tensorflow_ipu/kernels/collectives/rendezvous.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
@@ -46,13 +47,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   // A call to send or to receive meets the other one at its place.
   void Meet(const Place& place, Call call) {
     Call other;
-    Status status;
+    absl::Status status;
     {
       std::lock_guard<std::mutex> lock(mutex_);
       if (cancelled_.count(call.calls) > 0) {
-        status = Status::Cancelled("cancelled");
+        status = absl::CancelledError("cancelled");
       } else if (gone_.count(place.first.first) > 0 && call.to != nullptr) {
-        status = Status::Unavailable("reset");
+        status = absl::UnavailableError("reset");
       } else {
         auto found = calls_.find(place);
         if (found == calls_.end() || (found->second.to == nullptr) == (call.to == nullptr)) {
@@ -67,13 +68,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     Call& receiver = call.to != nullptr ? call : other;
     Call& sender = call.to != nullptr ? other : call;
     if (receiver.to->bytes() != sender.from->bytes()) {
-      End(receiver.done, Status::InvalidArgument(std::to_string(sender.from->bytes()) + " bytes, not " +
-                                                 std::to_string(receiver.to->bytes()) + "."));
+      End(receiver.done, absl::InvalidArgumentError(std::to_string(sender.from->bytes()) + " bytes, not " +
+                                                    std::to_string(receiver.to->bytes()) + "."));
     } else {
       std::memcpy(receiver.to->data(), sender.from->data(), receiver.to->bytes());
-      End(receiver.done, Status::Ok());
+      End(receiver.done, absl::OkStatus());
     }
-    End(sender.done, Status::Ok());
+    End(sender.done, absl::OkStatus());
   }
 
   // Has a worker answer a question.
@@ -81,12 +82,12 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     Communicator::Answer answer;
     {
       std::lock_guard<std::mutex> lock(mutex_);
-      if (cancelled_.count(call.calls) > 0) return End(call.done, Status::Cancelled("cancelled"));
-      if (gone_.count(worker) > 0) return End(call.done, Status::Unavailable("reset"));
+      if (cancelled_.count(call.calls) > 0) return End(call.done, absl::CancelledError("cancelled"));
+      if (gone_.count(worker) > 0) return End(call.done, absl::UnavailableError("reset"));
       answer = answers_[worker];
     }
     std::memcpy(call.to->data(), answer(question, call.to->bytes())->data(), call.to->bytes());
-    End(call.done, Status::Ok());
+    End(call.done, absl::OkStatus());
   }
 
   void SetAnswer(int64_t worker, Communicator::Answer answer) {
@@ -97,14 +98,14 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   void Cancel(const void* calls) {
     std::lock_guard<std::mutex> lock(mutex_);
     cancelled_.insert(calls);
-    EndAll(Status::Cancelled("cancelled"), [&](const Place&, const Call& call) { return call.calls == calls; });
+    EndAll(absl::CancelledError("cancelled"), [&](const Place&, const Call& call) { return call.calls == calls; });
   }
 
   // Fails what waits for the worker, and what comes later.
   void Kill(int64_t worker) {
     std::lock_guard<std::mutex> lock(mutex_);
     gone_.insert(worker);
-    EndAll(Status::Unavailable("reset"),
+    EndAll(absl::UnavailableError("reset"),
            [&](const Place& place, const Call& call) { return place.first.first == worker && call.to != nullptr; });
   }
 
@@ -114,13 +115,13 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     return fewer_.wait_for(lock, kDeadline, [this] { return calls_.empty(); });
   }
 
-  static void End(const Communicator::Done& done, const Status& status) {
-    tensorflow_ipu::core::Executor::Global().Run([done, status](const Status&) { done(status); });
+  static void End(const Communicator::Done& done, const absl::Status& status) {
+    tensorflow_ipu::core::Executor::Global().Run([done, status](const absl::Status&) { done(status); });
   }
 
  private:
   template <typename Concerns>
-  void EndAll(const Status& status, Concerns concerns) {
+  void EndAll(const absl::Status& status, Concerns concerns) {
     for (auto call = calls_.begin(); call != calls_.end();) {
       const bool ends = concerns(call->first, call->second);
       if (ends) End(call->second.done, status);
@@ -213,7 +214,7 @@ struct DistributedRuns {
   }
 
   ~DistributedRuns() {
-    for (const auto& run : runs) run->End(Status::Ok());
+    for (const auto& run : runs) run->End(absl::OkStatus());
     for (const auto& communicator : communicators) communicator->Leave();
   }
 

@@ -39,7 +39,7 @@ def _domains():
     with tempfile.TemporaryDirectory() as folder:
         made = Path(folder, "domains.so")
         compiler = shlex.split(os.environ.get("CXX", "")) or ["g++"]
-        flags = ["-std=c++17", "-D_GLIBCXX_USE_CXX11_ABI=1", "-fPIC", "-shared", f"-I{ROOT}"]
+        flags = [*tf.sysconfig.get_compile_flags(), "-fPIC", "-shared", f"-I{ROOT}"]
         subprocess.run([*compiler, *flags, ROOT / "tests/ops/domains.cc", LIBRARY, "-o", made], check=True, timeout=300)
         library = ctypes.CDLL(str(made))
     integer = ctypes.c_int64

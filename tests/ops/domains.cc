@@ -15,7 +15,7 @@ void domain_leave(int64_t device, int64_t replica) { ReplicaGroupOf(device)->Lea
 
 // Fails all that waits in the device's run, or will wait in it. `code` is a number of absl::StatusCode.
 void domain_abort(int64_t device, int32_t code, const char* message) {
-  ReplicaGroupOf(device)->Abort({static_cast<tensorflow_ipu::core::Code>(code), message});
+  ReplicaGroupOf(device)->Abort({static_cast<absl::StatusCode>(code), message});
 }
 
 // Arrivals at collectives that wait for other replicas.

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/support/status.h"
+#include "absl/status/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -57,7 +57,7 @@ struct Key {
 // it takes.
 class Communicator {
  public:
-  using Done = std::function<void(Status)>;
+  using Done = std::function<void(absl::Status)>;
   // Answers a question of another worker by a message of so many bytes. It is short, may be called on any thread, and
   // takes no lock under which the communicator is called.
   using Answer = std::function<std::shared_ptr<const Message>(const Key& question, std::size_t bytes)>;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
@@ -29,18 +31,19 @@ CrossHostCollective::CrossHostCollective(std::string name, std::string key, Exch
       calls_(std::move(calls)),
       awaited_(exchange_.shares()) {}
 
-void CrossHostCollective::Start(std::function<void(Status)> done, std::function<void(int64_t, Status)> lost) {
+void CrossHostCollective::Start(std::function<void(absl::Status)> done,
+                                std::function<void(int64_t, absl::Status)> lost) {
   done_ = std::move(done);
   lost_ = std::move(lost);
   crossings.Add();
-  if (exchange_.chunks() == 0) return done_(Status::Ok());
+  if (exchange_.chunks() == 0) return done_(absl::OkStatus());
   for (int64_t i = 0; i < std::min(exchange_.chunks(), kChunksInFlight); ++i) Next();
 }
 
 void CrossHostCollective::Next() {
   const auto in_flight = std::make_shared<InFlightChunk>();
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (begun_ == exchange_.chunks()) return;
     in_flight->chunk = begun_++;
   }
@@ -82,7 +85,7 @@ void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight,
   Messages received = in_flight->received;  // The last call may end the chunk.
   received[own] = nullptr;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     ++in_flight->pending;  // This thread's, until all calls are made.
     for (std::size_t share = 0; share < exchange_.shares(); ++share) {
       const int64_t calls = (to_send[share] == nullptr ? 0 : 1) + (received[share] == nullptr ? 0 : 1);
@@ -92,7 +95,7 @@ void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight,
   }
   const std::string own_key = KeyOf(*in_flight, exchange_.worker(own));
   for (std::size_t share = 0; share < exchange_.shares(); ++share) {
-    const auto called = [self = shared_from_this(), in_flight, share](Status status) {
+    const auto called = [self = shared_from_this(), in_flight, share](absl::Status status) {
       self->Called(in_flight, share, std::move(status));
     };
     const int64_t worker = exchange_.worker(share);
@@ -106,16 +109,17 @@ void CrossHostCollective::Trade(const std::shared_ptr<InFlightChunk>& in_flight,
   }
   bool last = false;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     last = --in_flight->pending == 0 && !failed_;
   }
   if (last) Land(in_flight);
 }
 
-void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Status status) {
+void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share,
+                                 absl::Status status) {
   if (!status.ok()) return lost_(exchange_.worker(share), std::move(status));
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     --awaited_[share];
     if (--in_flight->pending > 0 || failed_) return;
   }
@@ -123,7 +127,7 @@ void CrossHostCollective::Called(const std::shared_ptr<InFlightChunk>& in_flight
 }
 
 void CrossHostCollective::Land(const std::shared_ptr<InFlightChunk>& in_flight) {
-  Executor::Global().Run([self = shared_from_this(), in_flight](const Status& started) {
+  Executor::Global().Run([self = shared_from_this(), in_flight](const absl::Status& started) {
     if (!started.ok()) return self->Fail(started);
     if (!self->BeginWork()) return;
     self->Advance(in_flight);
@@ -146,11 +150,11 @@ void CrossHostCollective::Advance(const std::shared_ptr<InFlightChunk>& in_fligh
   in_flight->received.clear();
   bool last = false;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     last = ++landed_ == exchange_.chunks() && !failed_;
     if (last) completed_ = true;
   }
-  if (last) return done_(Status::Ok());
+  if (last) return done_(absl::OkStatus());
   Next();
 }
 
@@ -159,16 +163,16 @@ std::string CrossHostCollective::KeyOf(const InFlightChunk& in_flight, int64_t f
 }
 
 bool CrossHostCollective::BeginWork() {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (failed_) return false;
   ++working_;
   return true;
 }
 
 void CrossHostCollective::EndWork() {
-  Status why;
+  absl::Status why;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (--working_ > 0 || !failed_ || completed_) return;
     completed_ = true;
     why = failure_;
@@ -176,9 +180,9 @@ void CrossHostCollective::EndWork() {
   CompleteWithFailure(std::move(why));
 }
 
-void CrossHostCollective::Fail(Status why) {
+void CrossHostCollective::Fail(absl::Status why) {
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (failed_ || completed_) return;
     failed_ = true;
     failure_ = why;
@@ -189,12 +193,12 @@ void CrossHostCollective::Fail(Status why) {
 }
 
 // On another thread: the caller may hold locks, and `done_` may run for long.
-void CrossHostCollective::CompleteWithFailure(Status why) {
-  Executor::Global().Run([self = shared_from_this(), why = std::move(why)](const Status&) { self->done_(why); });
+void CrossHostCollective::CompleteWithFailure(absl::Status why) {
+  Executor::Global().Run([self = shared_from_this(), why = std::move(why)](const absl::Status&) { self->done_(why); });
 }
 
 std::vector<int64_t> CrossHostCollective::Awaited() const {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   std::vector<int64_t> workers;
   for (std::size_t share = 0; share < awaited_.size(); ++share) {
     if (awaited_[share] > 0) workers.push_back(exchange_.worker(share));

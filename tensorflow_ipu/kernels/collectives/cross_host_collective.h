@@ -9,10 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/collectives/communicator.h"
 #include "tensorflow_ipu/kernels/collectives/exchange.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -28,13 +29,13 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
 
   // Calls `done` once, on any thread; the replicas' buffers must stay until then. `lost(worker, why)` is called when a
   // message fails, and has to call Fail.
-  void Start(std::function<void(Status)> done, std::function<void(int64_t, Status)> lost);
+  void Start(std::function<void(absl::Status)> done, std::function<void(int64_t, absl::Status)> lost);
 
   // Ends the collective with this status, once no thread writes to the buffers.
-  void Fail(Status why) IPU_EXCLUDES(mutex_);
+  void Fail(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The workers whose messages are in flight.
-  std::vector<int64_t> Awaited() const IPU_EXCLUDES(mutex_);
+  std::vector<int64_t> Awaited() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string& name() const { return name_; }
   Clock::time_point since() const { return since_; }
@@ -54,16 +55,17 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   void Next();
   void Begin(const std::shared_ptr<InFlightChunk>& in_flight);
   void Trade(const std::shared_ptr<InFlightChunk>& in_flight, Messages to_send);
-  void Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, Status status) IPU_EXCLUDES(mutex_);
+  void Called(const std::shared_ptr<InFlightChunk>& in_flight, std::size_t share, absl::Status status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Advance(const std::shared_ptr<InFlightChunk>& in_flight);
-  void Land(const std::shared_ptr<InFlightChunk>& in_flight) IPU_EXCLUDES(mutex_);
+  void Land(const std::shared_ptr<InFlightChunk>& in_flight) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // What the share reduces of a chunk.
   Chunk PartOf(const InFlightChunk& in_flight, std::size_t share) const;
 
-  bool BeginWork() IPU_EXCLUDES(mutex_);
-  void EndWork() IPU_EXCLUDES(mutex_);
-  void CompleteWithFailure(Status why);
+  bool BeginWork() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndWork() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CompleteWithFailure(absl::Status why);
 
   std::string KeyOf(const InFlightChunk& in_flight, int64_t from) const;
 
@@ -73,17 +75,17 @@ class CrossHostCollective : public std::enable_shared_from_this<CrossHostCollect
   const std::shared_ptr<Communicator> communicator_;
   const std::shared_ptr<Communicator::Calls> calls_;
   const Clock::time_point since_ = Clock::now();
-  std::function<void(Status)> done_;
-  std::function<void(int64_t, Status)> lost_;
+  std::function<void(absl::Status)> done_;
+  std::function<void(int64_t, absl::Status)> lost_;
 
-  mutable Mutex mutex_;
-  int64_t begun_ IPU_GUARDED_BY(mutex_) = 0;
-  int64_t landed_ IPU_GUARDED_BY(mutex_) = 0;
-  std::vector<int64_t> awaited_ IPU_GUARDED_BY(mutex_);  // By share: calls in flight.
-  int64_t working_ IPU_GUARDED_BY(mutex_) = 0;           // Threads that use the buffers of replicas.
-  bool failed_ IPU_GUARDED_BY(mutex_) = false;
-  bool completed_ IPU_GUARDED_BY(mutex_) = false;
-  Status failure_ IPU_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;
+  int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t landed_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<int64_t> awaited_ ABSL_GUARDED_BY(mutex_);  // By share: calls in flight.
+  int64_t working_ ABSL_GUARDED_BY(mutex_) = 0;           // Threads that use the buffers of replicas.
+  bool failed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool completed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu::core

@@ -5,6 +5,9 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 
@@ -95,7 +98,7 @@ std::string DescribeEnd(const RunState& state, const std::string& worker, const 
                         const std::string& where) {
   if (run.IsExchange()) return worker + " gave up " + where + ": " + state.words;
   const std::string crossed = Counted(static_cast<std::size_t>(state.crossed), "collective");
-  if (static_cast<Code>(state.fate) == Code::kOk) {
+  if (static_cast<absl::StatusCode>(state.fate) == absl::StatusCode::kOk) {
     return worker + " ended its run of `" + run.name + "` after " + crossed + ", and this worker waits for it in " +
            where + ". Have all workers run equally many steps, and take the same branches.";
   }
@@ -125,12 +128,12 @@ DistributedRun::DistributedRun(Workers workers, std::string name, Program progra
 DistributedRun::~DistributedRun() { calls_->Cancel(); }
 
 void DistributedRun::Cross(const std::string& name, const std::string& key, Exchange exchange,
-                           std::function<void(Status)> done) {
+                           std::function<void(absl::Status)> done) {
   const auto collective = std::make_shared<CrossHostCollective>(name, data_ + ":" + key, std::move(exchange),
                                                                 workers_.communicator, calls_);
-  std::optional<Status> failure;
+  std::optional<absl::Status> failure;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     failure = failure_;
     if (!failure.has_value()) {
       open_.insert(collective);
@@ -140,23 +143,23 @@ void DistributedRun::Cross(const std::string& name, const std::string& key, Exch
   if (failure.has_value()) return done(*failure);
   collective->Start(
       [weak = weak_from_this(), collective = std::weak_ptr<CrossHostCollective>(collective),
-       done = std::move(done)](Status status) {
+       done = std::move(done)](absl::Status status) {
         if (const auto self = weak.lock()) {
-          const Lock lock(self->mutex_);
+          const absl::MutexLock lock(&self->mutex_);
           self->open_.erase(collective.lock());
           if (status.ok()) ++self->crossed_;
         }
         done(std::move(status));
       },
-      [weak = weak_from_this(), name](int64_t worker, const Status& why) {
+      [weak = weak_from_this(), name](int64_t worker, const absl::Status& why) {
         if (const auto self = weak.lock()) self->OnMessageFailed(worker, name, why);
       });
 }
 
-void DistributedRun::Abort(Status why) {
+void DistributedRun::Abort(absl::Status why) {
   std::set<std::shared_ptr<CrossHostCollective>> open;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (failure_.has_value()) return;
     failure_ = why;
     open = open_;
@@ -164,13 +167,13 @@ void DistributedRun::Abort(Status why) {
   for (const auto& collective : open) collective->Fail(why);
 }
 
-void DistributedRun::End(const Status& how) {
+void DistributedRun::End(const absl::Status& how) {
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (end_.has_value()) return;
     end_ = how;
   }
-  Abort(Status::Cancelled("The run has ended."));
+  Abort(absl::CancelledError("The run has ended."));
   calls_->Cancel();
 }
 
@@ -180,31 +183,31 @@ std::shared_ptr<const Message> DistributedRun::Answer(const Key& question) const
   RunState state;
   state.digest = program_.Digest();
   state.text_bytes = program_.Text().size();
-  const Lock lock(mutex_);
-  state.fate = end_.has_value() ? static_cast<int64_t>(end_->code) : RunState::kRuns;
+  const absl::MutexLock lock(&mutex_);
+  state.fate = end_.has_value() ? static_cast<int64_t>(end_->code()) : RunState::kRuns;
   state.crossed = crossed_;
-  if (end_.has_value()) state.Say(end_->message);
+  if (end_.has_value()) state.Say(end_->message());
   return MessageOf(state);
 }
 
 void DistributedRun::SayWhere(RunState* state) const {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (!end_.has_value()) state->Say(program_.collectives.front());
 }
 
-void DistributedRun::OnMessageFailed(int64_t worker, const std::string& where, const Status& why) {
+void DistributedRun::OnMessageFailed(int64_t worker, const std::string& where, const absl::Status& why) {
   const std::string who = workers_.Name(worker);
-  if (why.code == Code::kUnavailable) {
-    return Abort(Status::Unavailable(who +
-                                     " is gone: its process ended, or was killed, or the network to it was cut, "
-                                     "while this worker waited for it in " +
-                                     where + ". (" + why.message + ")"));
+  if (why.code() == absl::StatusCode::kUnavailable) {
+    return Abort(absl::UnavailableError(who +
+                                        " is gone: its process ended, or was killed, or the network to it was cut, "
+                                        "while this worker waited for it in " +
+                                        where + ". (" + std::string(why.message()) + ")"));
   }
-  if (why.code == Code::kInvalidArgument) {
-    return Abort(Status::InvalidArgument(who + " brings operands of other types or shapes to " + where + ": " +
-                                         why.message + " Run the same program on all workers."));
+  if (why.code() == absl::StatusCode::kInvalidArgument) {
+    return Abort(absl::InvalidArgumentError(who + " brings operands of other types or shapes to " + where + ": " +
+                                            std::string(why.message()) + " Run the same program on all workers."));
   }
-  Abort({why.code, "A message to or from " + who + " failed in " + where + ": " + why.message});
+  Abort({why.code(), absl::StrCat("A message to or from ", who, " failed in ", where, ": ", why.message())});
 }
 
 std::chrono::nanoseconds DistributedRun::CheckInterval() const {
@@ -222,7 +225,7 @@ void DistributedRun::CheckLater() {
 void DistributedRun::CheckPeers() {
   std::vector<std::pair<std::shared_ptr<CrossHostCollective>, std::vector<int64_t>>> waiting;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     checking_ = false;
     if (failure_.has_value() || open_.empty()) return;
     CheckLater();
@@ -232,9 +235,9 @@ void DistributedRun::CheckPeers() {
   }
   std::set<int64_t> to_ask;
   for (auto& [collective, awaited] : waiting) awaited = collective->Awaited();
-  std::optional<Status> overdue;
+  std::optional<absl::Status> overdue;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     for (const auto& [collective, awaited] : waiting) {
       if (overdue.has_value()) break;
       overdue = Overdue(*collective, awaited);
@@ -254,8 +257,8 @@ bool DistributedRun::IsElsewhere(const RunState& state) const {
          state.exchange > *host_exchanges_;
 }
 
-std::optional<Status> DistributedRun::Overdue(const CrossHostCollective& collective,
-                                              const std::vector<int64_t>& awaited) const {
+std::optional<absl::Status> DistributedRun::Overdue(const CrossHostCollective& collective,
+                                                    const std::vector<int64_t>& awaited) const {
   const auto now = Clock::now();
   for (const int64_t worker : awaited) {
     const auto peer = peers_.find(worker);
@@ -264,19 +267,19 @@ std::optional<Status> DistributedRun::Overdue(const CrossHostCollective& collect
     // Its earlier messages may still be in flight.
     if (now - peer->second.since < CheckInterval() / 2) continue;
     const std::string who = workers_.Name(worker);
-    if (state.fate >= 0) return Status::Unavailable(DescribeEnd(state, who, program_, collective.name()));
+    if (state.fate >= 0) return absl::UnavailableError(DescribeEnd(state, who, program_, collective.name()));
     if (IsElsewhere(state)) {
-      return Status::Unavailable(
+      return absl::UnavailableError(
           DescribeExchange(state.words, who, program_.name, collective.name(), workers_.worker()));
     }
   }
   if (workers_.limit.count() == 0 || now - collective.since() < workers_.limit || awaited.empty()) return std::nullopt;
   std::string words;
   for (const int64_t worker : awaited) words += (words.empty() ? "" : "; ") + DescribeLate(worker);
-  return Status::DeadlineExceeded(words + ". Worker " + std::to_string(workers_.worker()) + " waited for " +
-                                  Seconds(workers_.limit) + ", the limit, in " + collective.name() +
-                                  (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
-                                  ". Have all workers run the same steps, or raise the strategy's `timeout`.");
+  return absl::DeadlineExceededError(words + ". Worker " + std::to_string(workers_.worker()) + " waited for " +
+                                     Seconds(workers_.limit) + ", the limit, in " + collective.name() +
+                                     (program_.IsExchange() ? "" : " of `" + program_.name + "`") +
+                                     ". Have all workers run the same steps, or raise the strategy's `timeout`.");
 }
 
 std::string DistributedRun::DescribeLate(int64_t worker) const {
@@ -292,9 +295,9 @@ std::string DistributedRun::DescribeLate(int64_t worker) const {
 void DistributedRun::Ask(int64_t worker) {
   const auto answer = std::make_shared<Message>(sizeof(RunState));
   workers_.communicator->Ask(calls_, worker, question_, answer,
-                             [weak = weak_from_this(), worker, answer](const Status& status) {
+                             [weak = weak_from_this(), worker, answer](const absl::Status& status) {
                                const auto self = weak.lock();
-                               if (self == nullptr || status.code == Code::kCancelled) return;
+                               if (self == nullptr || status.code() == absl::StatusCode::kCancelled) return;
                                if (!status.ok()) return self->OnMessageFailed(worker, "a collective", status);
                                self->OnState(worker, ValueOf<RunState>(*answer));
                              });
@@ -302,7 +305,7 @@ void DistributedRun::Ask(int64_t worker) {
 
 void DistributedRun::OnState(int64_t worker, const RunState& state) {
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     Peer& peer = peers_[worker];
     peer.asked = false;
     if (!peer.state.has_value() || peer.state->fate != state.fate) peer.since = Clock::now();
@@ -314,19 +317,19 @@ void DistributedRun::OnState(int64_t worker, const RunState& state) {
 void DistributedRun::Compare(int64_t worker, std::size_t text_bytes) {
   const auto text = std::make_shared<Message>(text_bytes);
   workers_.communicator->Ask(
-      calls_, worker, text_question_, text, [weak = weak_from_this(), worker, text](const Status& status) {
+      calls_, worker, text_question_, text, [weak = weak_from_this(), worker, text](const absl::Status& status) {
         const auto self = weak.lock();
         if (self == nullptr || !status.ok()) return;
         const std::string who = self->workers_.Name(worker);
         const auto difference = Difference(self->program_, Program::OfText(TextOf(*text)), who);
-        self->Abort(Status::InvalidArgument(difference.value_or(who + " runs another program.")));
+        self->Abort(absl::InvalidArgumentError(difference.value_or(who + " runs another program.")));
       });
 }
 
 std::shared_ptr<DistributedRun> Runs::Begin(const Workers& workers, const std::string& sequence, Program program,
                                             bool waits) {
   std::shared_ptr<DistributedRun> old;  // Destroyed without the lock.
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto exchanges = waits ? std::optional(sequences_[kMainThread].begun) : std::nullopt;
   Sequence& runs = sequences_[sequence];
   const std::string name = sequence + ":" + std::to_string(++runs.begun);
@@ -339,7 +342,7 @@ std::shared_ptr<DistributedRun> Runs::Begin(const Workers& workers, const std::s
 }
 
 std::shared_ptr<const Message> Runs::Answer(const Key& question, std::size_t bytes) const {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   for (const auto& [name, sequence] : sequences_) {
     for (const auto& run : sequence.kept) {
       const std::shared_ptr<const Message> answer = run->Answer(question);

@@ -11,12 +11,14 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/collectives/communicator.h"
 #include "tensorflow_ipu/kernels/collectives/cross_host_collective.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -53,7 +55,7 @@ struct RunState {
   uint64_t text_bytes = 0;   // whose text is the answer to another question.
   char words[kWords] = {};   // Why the run failed, or what is exchanged.
 
-  void Say(const std::string& text) { text.copy(words, kWords - 1); }
+  void Say(std::string_view text) { text.copy(words, kWords - 1); }
 };
 
 std::shared_ptr<Message> MessageOfText(const std::string& text);
@@ -87,20 +89,20 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   std::string ExchangeName() const { return "the exchange of " + program_.collectives.front(); }
 
   // Performs a collective; see CrossHostCollective. `key` identifies it, `name` is for messages.
-  void Cross(const std::string& name, const std::string& key, Exchange exchange, std::function<void(Status)> done)
-      IPU_EXCLUDES(mutex_);
+  void Cross(const std::string& name, const std::string& key, Exchange exchange, std::function<void(absl::Status)> done)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Fails all collectives of the run, open ones and later ones.
-  void Abort(Status why) IPU_EXCLUDES(mutex_);
+  void Abort(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends this worker's part.
-  void End(const Status& how) IPU_EXCLUDES(mutex_);
+  void End(const absl::Status& how) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Answers another worker: a `RunState`, or the program's text; null if the question is about another run.
-  std::shared_ptr<const Message> Answer(const Key& question) const IPU_EXCLUDES(mutex_);
+  std::shared_ptr<const Message> Answer(const Key& question) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Says in the state, of a worker that has not begun another run, that it waits in this exchange, if it does.
-  void SayWhere(RunState* state) const IPU_EXCLUDES(mutex_);
+  void SayWhere(RunState* state) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -111,16 +113,16 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
     Clock::time_point since;  // When the first answer with this fate came.
   };
 
-  void OnMessageFailed(int64_t worker, const std::string& where, const Status& why);
-  void CheckPeers() IPU_EXCLUDES(mutex_);
-  void CheckLater() IPU_REQUIRES(mutex_);
-  std::optional<Status> Overdue(const CrossHostCollective& collective, const std::vector<int64_t>& awaited) const
-      IPU_REQUIRES(mutex_);
-  std::string DescribeLate(int64_t worker) const IPU_REQUIRES(mutex_);
+  void OnMessageFailed(int64_t worker, const std::string& where, const absl::Status& why);
+  void CheckPeers() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CheckLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::optional<absl::Status> Overdue(const CrossHostCollective& collective, const std::vector<int64_t>& awaited) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string DescribeLate(int64_t worker) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsElsewhere(const RunState& state) const;
 
-  void Ask(int64_t worker) IPU_EXCLUDES(mutex_);
-  void OnState(int64_t worker, const RunState& state) IPU_EXCLUDES(mutex_);
+  void Ask(int64_t worker) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnState(int64_t worker, const RunState& state) ABSL_LOCKS_EXCLUDED(mutex_);
   void Compare(int64_t worker, std::size_t text_bytes);
 
   std::chrono::nanoseconds CheckInterval() const;
@@ -134,13 +136,13 @@ class DistributedRun : public std::enable_shared_from_this<DistributedRun> {
   const Key text_question_;
   const std::shared_ptr<Communicator::Calls> calls_;
 
-  mutable Mutex mutex_;
-  std::set<std::shared_ptr<CrossHostCollective>> open_ IPU_GUARDED_BY(mutex_);
-  std::map<int64_t, Peer> peers_ IPU_GUARDED_BY(mutex_);
-  std::optional<Status> failure_ IPU_GUARDED_BY(mutex_);
-  int64_t crossed_ IPU_GUARDED_BY(mutex_) = 0;
-  bool checking_ IPU_GUARDED_BY(mutex_) = false;
-  std::optional<Status> end_ IPU_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;
+  std::set<std::shared_ptr<CrossHostCollective>> open_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, Peer> peers_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> failure_ ABSL_GUARDED_BY(mutex_);
+  int64_t crossed_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool checking_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The runs that a process has begun, by which it answers the questions of other workers. Workers number the runs of a
@@ -152,10 +154,10 @@ class Runs {
 
   // Begins the next run of a sequence. The main thread begins no exchange during the run if it `waits`.
   std::shared_ptr<DistributedRun> Begin(const Workers& workers, const std::string& sequence, Program program,
-                                        bool waits) IPU_EXCLUDES(mutex_);
+                                        bool waits) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // See `Communicator::Answer`.
-  std::shared_ptr<const Message> Answer(const Key& question, std::size_t bytes) const IPU_EXCLUDES(mutex_);
+  std::shared_ptr<const Message> Answer(const Key& question, std::size_t bytes) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   struct Sequence {
@@ -163,8 +165,8 @@ class Runs {
     std::deque<std::shared_ptr<DistributedRun>> kept;  // A late worker may still ask about them.
   };
 
-  mutable Mutex mutex_;
-  std::map<std::string, Sequence> sequences_ IPU_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Sequence> sequences_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu::core

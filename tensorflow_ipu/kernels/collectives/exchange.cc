@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/collectives/communicator.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 
@@ -31,18 +32,19 @@ void Copy(std::byte* to, const std::byte* from, std::size_t bytes) {
 
 }  // namespace
 
-Status Collective::Check(int64_t replicas) const {
+absl::Status Collective::Check(int64_t replicas) const {
   if (!grouping.Divides(replicas)) {
-    return Status::InvalidArgument("the replica group size (" + std::to_string(grouping.size) +
-                                   ") does not divide the number of replicas (" + std::to_string(replicas) +
-                                   ") evenly. Use a group size that does, or a device of another number of IPUs.");
+    return absl::InvalidArgumentError("the replica group size (" + std::to_string(grouping.size) +
+                                      ") does not divide the number of replicas (" + std::to_string(replicas) +
+                                      ") evenly. Use a group size that does, or a device of another number of IPUs.");
   }
   const int64_t size = grouping.size == 0 ? replicas : grouping.size;
   if (root < 0 || root >= size) {
-    return Status::InvalidArgument("`root` is " + std::to_string(root) + ", and the ranks of a group of " +
-                                   std::to_string(size) + " replicas go from 0 to " + std::to_string(size - 1) + ".");
+    return absl::InvalidArgumentError("`root` is " + std::to_string(root) + ", and the ranks of a group of " +
+                                      std::to_string(size) + " replicas go from 0 to " + std::to_string(size - 1) +
+                                      ".");
   }
-  return Status::Ok();
+  return absl::OkStatus();
 }
 
 std::size_t BytesOf(const Contribution& contribution) {
@@ -51,23 +53,23 @@ std::size_t BytesOf(const Contribution& contribution) {
   return bytes;
 }
 
-Status CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution) {
+absl::Status CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution) {
   for (const Operand& operand : contribution) {
     int64_t output_count = operand.count;
     if (collective.kind == Kind::kAllGather) output_count = operand.count * group_size;
     if (collective.kind == Kind::kReduceScatter) output_count = CeilOf(operand.count, group_size);
     const bool in_parts = collective.kind != Kind::kAllToAll || operand.count % group_size == 0;
     if (operand.output_count != output_count || !in_parts) {
-      return Status::InvalidArgument("an operand of " + std::to_string(operand.count) + " elements with a result of " +
-                                     std::to_string(operand.output_count) + " does not suit groups of " +
-                                     std::to_string(group_size) + " replicas.");
+      return absl::InvalidArgumentError("an operand of " + std::to_string(operand.count) +
+                                        " elements with a result of " + std::to_string(operand.output_count) +
+                                        " does not suit groups of " + std::to_string(group_size) + " replicas.");
     }
     if (Reduces(collective) && !Supports(operand.type, collective.reduction)) {
-      return Status::InvalidArgument(
+      return absl::InvalidArgumentError(
           "booleans are reduced by a logical `and` or `or`, and numbers by no logical operation.");
     }
   }
-  return Status::Ok();
+  return absl::OkStatus();
 }
 
 bool Match(const Contribution& a, const Contribution& b) {

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/numerics/reduction.h"
 #include "tensorflow_ipu/kernels/support/groups.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -32,7 +32,7 @@ struct Collective {
     return kind == other.kind && reduction == other.reduction && grouping == other.grouping && root == other.root;
   }
 
-  Status Check(int64_t replicas) const;
+  absl::Status Check(int64_t replicas) const;
 };
 
 // One tensor of one replica. `output` may be `input` where both have one size.
@@ -49,7 +49,7 @@ using Contribution = std::vector<Operand>;
 // Of the inputs.
 std::size_t BytesOf(const Contribution& contribution);
 
-Status CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution);
+absl::Status CheckOperands(const Collective& collective, int64_t group_size, const Contribution& contribution);
 
 bool Match(const Contribution& a, const Contribution& b);
 

@@ -11,6 +11,10 @@
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 
 namespace tensorflow_ipu::core {
@@ -24,8 +28,8 @@ constexpr int32_t kNotes = 0;
 
 }  // namespace
 
-Status MpiJoin::Begin(const MpiLibrary& library, MpiLibrary::Handle communicator, const std::string& name,
-                      std::unique_ptr<MpiJoin>* join) {
+absl::Status MpiJoin::Begin(const MpiLibrary& library, MpiLibrary::Handle communicator, const std::string& name,
+                            std::unique_ptr<MpiJoin>* join) {
   auto made = std::make_unique<MpiJoin>();
   made->library_ = library;
   made->original_ = communicator;
@@ -34,7 +38,7 @@ Status MpiJoin::Begin(const MpiLibrary& library, MpiLibrary::Handle communicator
   made->table_.assign(static_cast<std::size_t>(made->size_) * kNameBytes, '\0');
   name.copy(made->NameOf(made->rank_), kNameBytes - 1);
   const auto bytes = static_cast<int>(kNameBytes);
-  Status status;
+  absl::Status status;
   if (made->rank_ > 0) {
     status = library.StatusOf(library.Isend(made->NameOf(made->rank_), bytes, library.bytes, 0, kLastTag, communicator,
                                             &made->requests_[made->size_]),
@@ -50,25 +54,26 @@ Status MpiJoin::Begin(const MpiLibrary& library, MpiLibrary::Handle communicator
   return status;
 }
 
-Status MpiJoin::Share() {
+absl::Status MpiJoin::Share() {
   shares_ = true;
-  Status status = library_.StatusOf(library_.Ibcast(table_.data(), static_cast<int>(table_.size()), library_.bytes, 0,
-                                                    original_, &requests_[rank_ == 0 ? size_ : 0]),
-                                    "MPI_Ibcast");
+  absl::Status status =
+      library_.StatusOf(library_.Ibcast(table_.data(), static_cast<int>(table_.size()), library_.bytes, 0, original_,
+                                        &requests_[rank_ == 0 ? size_ : 0]),
+                        "MPI_Ibcast");
   if (!status.ok()) return status;
   return library_.StatusOf(library_.Comm_idup(original_, &duplicate_, &requests_[size_ + 1]), "MPI_Comm_idup");
 }
 
-Status MpiJoin::Advance(bool* joined) {
+absl::Status MpiJoin::Advance(bool* joined) {
   *joined = false;
   for (auto request = requests_.begin(); request != requests_.end();) {
     int completed = 0;
     MpiLibrary::StatusBytes ignored;
-    Status status = library_.StatusOf(library_.Test(&request->second, &completed, &ignored), "MPI_Test");
+    absl::Status status = library_.StatusOf(library_.Test(&request->second, &completed, &ignored), "MPI_Test");
     if (!status.ok()) return status;
     request = completed != 0 ? requests_.erase(request) : std::next(request);
   }
-  if (!requests_.empty()) return Status::Ok();
+  if (!requests_.empty()) return absl::OkStatus();
   if (!shares_) return Share();
   *joined = true;
   return library_.StatusOf(library_.Comm_set_errhandler(duplicate_, library_.errors_return), "MPI_Comm_set_errhandler");
@@ -112,17 +117,17 @@ class MpiCommunicator::MpiCalls : public Calls {
   std::atomic<bool> cancelled_{false};
 };
 
-std::shared_ptr<MpiCommunicator> MpiCommunicator::Make(const MpiJoin& join, Answer answer, Status* status) {
+std::shared_ptr<MpiCommunicator> MpiCommunicator::Make(const MpiJoin& join, Answer answer, absl::Status* status) {
   const std::shared_ptr<MpiCommunicator> made(new MpiCommunicator(join, std::move(answer)));
   {
-    const Lock lock(made->mutex_);
+    const absl::MutexLock lock(&made->mutex_);
     made->Listen();
   }
   *status = StartThread("ipu-mpi", [made] {
-    made->Serve([&communicator = *made]() IPU_REQUIRES(communicator.mutex_) { return communicator.stops_; });
-    const Lock lock(made->mutex_);
+    made->Serve([&communicator = *made]()
+                    ABSL_EXCLUSIVE_LOCKS_REQUIRED(communicator.mutex_) { return communicator.stops_; });
+    const absl::MutexLock lock(&made->mutex_);
     made->stopped_ = true;
-    made->changed_.NotifyAll();
   });
   return status->ok() ? made : nullptr;
 }
@@ -135,8 +140,8 @@ void MpiCommunicator::Send(const std::shared_ptr<Calls>& calls, int64_t to, cons
                            std::shared_ptr<const Message> message, Done done) {
   std::vector<Ended> ended;
   {
-    const Lock lock(mutex_);
-    Status refusal = Refusal(*calls, message->bytes());
+    const absl::MutexLock lock(&mutex_);
+    absl::Status refusal = Refusal(*calls, message->bytes());
     Offer offer{calls.get(), std::move(message), std::move(done)};
     const auto request = requests_.find({to, key});
     if (!refusal.ok()) {
@@ -146,7 +151,7 @@ void MpiCommunicator::Send(const std::shared_ptr<Calls>& calls, int64_t to, cons
       requests_.erase(request);
       Deliver(asked, std::move(offer), ended);
     } else if (offers_.count({to, key}) > 0) {
-      ended.push_back({std::move(offer.done), Status::FailedPrecondition("The key of the message is in use.")});
+      ended.push_back({std::move(offer.done), absl::FailedPreconditionError("The key of the message is in use.")});
     } else {
       offers_.emplace(Place(to, key), std::move(offer));
     }
@@ -168,10 +173,10 @@ void MpiCommunicator::Request(Note::Kind kind, const std::shared_ptr<Calls>& cal
                               std::shared_ptr<Message> message, Done done) {
   std::vector<Ended> ended;
   {
-    const Lock lock(mutex_);
-    Status refusal = Refusal(*calls, message->bytes());
+    const absl::MutexLock lock(&mutex_);
+    absl::Status refusal = Refusal(*calls, message->bytes());
     if (refusal.ok() && awaited_.size() >= kLastTag) {
-      refusal = {Code::kResourceExhausted, "This process awaits " + std::to_string(kLastTag) + " messages already."};
+      refusal = absl::ResourceExhaustedError("This process awaits " + std::to_string(kLastTag) + " messages already.");
     }
     if (!refusal.ok()) {
       ended.push_back({std::move(done), std::move(refusal)});
@@ -191,11 +196,11 @@ void MpiCommunicator::Request(Note::Kind kind, const std::shared_ptr<Calls>& cal
   End(ended);
 }
 
-Status MpiCommunicator::Refusal(const Calls& calls, std::size_t bytes) const {
-  if (static_cast<const MpiCalls&>(calls).cancelled()) return Status::Cancelled("The message was cancelled.");
+absl::Status MpiCommunicator::Refusal(const Calls& calls, std::size_t bytes) const {
+  if (static_cast<const MpiCalls&>(calls).cancelled()) return absl::CancelledError("The message was cancelled.");
   if (bytes <= kMostBytes) return failure_;
-  return Status::InvalidArgument("A message of " + std::to_string(bytes) +
-                                 " bytes is too large: " + std::to_string(kMostBytes) + " bytes are the most.");
+  return absl::InvalidArgumentError("A message of " + std::to_string(bytes) +
+                                    " bytes is too large: " + std::to_string(kMostBytes) + " bytes are the most.");
 }
 
 void MpiCommunicator::Post(int64_t to, const Note& note) {
@@ -220,7 +225,7 @@ void MpiCommunicator::Deliver(const Note& request, Offer offer, std::vector<Ende
     return SendData(request, std::move(offer.message), std::move(offer.done));
   }
   Post(request.from, {Note::kOtherSize, request.tag, rank_, request.key, offer.message->bytes()});
-  ended.push_back({std::move(offer.done), Status::Ok()});
+  ended.push_back({std::move(offer.done), absl::OkStatus()});
 }
 
 void MpiCommunicator::Listen() {
@@ -241,7 +246,7 @@ bool MpiCommunicator::EndDone(Requests& requests, RequestOf request_of, std::vec
   for (auto each = requests.begin(); each != requests.end() && failure_.ok();) {
     auto& call = request_of(*each);
     const bool done = IsDone(&call.request);
-    if (done) ended.push_back({std::move(call.done), Status::Ok()});
+    if (done) ended.push_back({std::move(call.done), absl::OkStatus()});
     each = done ? requests.erase(each) : std::next(each);
     some = some || done;
   }
@@ -298,8 +303,8 @@ void MpiCommunicator::Take(const Note& note, std::vector<Ended>& ended) {
       const auto awaited = awaited_.find(note.tag);
       if (awaited == awaited_.end()) return;
       ended.push_back({std::exchange(awaited->second.done, nullptr),
-                       Status::InvalidArgument(std::to_string(note.bytes) + " bytes, and here they take " +
-                                               std::to_string(awaited->second.message->bytes()) + ".")});
+                       absl::InvalidArgumentError(std::to_string(note.bytes) + " bytes, and here they take " +
+                                                  std::to_string(awaited->second.message->bytes()) + ".")});
       Fail(mpi_.Cancel(&awaited->second.request), "MPI_Cancel");  // Its test returns true from now on.
       return;
     }
@@ -309,8 +314,8 @@ void MpiCommunicator::Take(const Note& note, std::vector<Ended>& ended) {
 void MpiCommunicator::Cancel(const void* calls) {
   std::vector<Ended> ended;
   {
-    const Lock lock(mutex_);
-    const Status cancelled = Status::Cancelled("The message was cancelled.");
+    const absl::MutexLock lock(&mutex_);
+    const absl::Status cancelled = absl::CancelledError("The message was cancelled.");
     for (auto offer = offers_.begin(); offer != offers_.end();) {
       const bool ends = offer->second.calls == calls;
       if (ends) ended.push_back({std::move(offer->second.done), cancelled});
@@ -331,10 +336,7 @@ void MpiCommunicator::Fail(int error, const char* what) {
   Wake();
 }
 
-void MpiCommunicator::Wake() {
-  posted_ = true;
-  changed_.NotifyAll();
-}
+void MpiCommunicator::Wake() { posted_ = true; }
 
 void MpiCommunicator::End(std::vector<Ended>& ended) {
   for (Ended& each : ended) {
@@ -350,7 +352,7 @@ void MpiCommunicator::Serve(const std::function<bool()>& ends) {
     std::vector<Ended> ended;
     bool some = false;
     {
-      Lock lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       if (ends()) return;
       const bool posted = std::exchange(posted_, false);
       some = Progress(ended) || posted;
@@ -358,7 +360,8 @@ void MpiCommunicator::Serve(const std::function<bool()>& ends) {
       const std::chrono::nanoseconds sleep =
           IsAwaited() ? std::clamp(idle / kMpiSleepShare, shortest_sleep_, kMpiSleep) : kMpiSleep;
       if (!some && (idle > kMpiSpin || !IsAwaited())) {
-        changed_.WaitFor(lock, sleep, [this, &ends]() IPU_REQUIRES(mutex_) { return posted_ || ends(); });
+        const auto news = [this, &ends]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return posted_ || ends(); };
+        mutex_.AwaitWithTimeout(absl::Condition(&news), absl::FromChrono(sleep));
       }
     }
     End(ended);
@@ -377,19 +380,18 @@ bool MpiCommunicator::IsAwaited() const {
 
 void MpiCommunicator::Leave() {
   {
-    Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     stops_ = true;
-    changed_.NotifyAll();
-    changed_.Wait(lock, [this]() IPU_REQUIRES(mutex_) { return stopped_; });
+    mutex_.Await(absl::Condition(&stopped_));
     if (failure_.ok()) Fail(mpi_.Ibarrier(communicator_, &barrier_), "MPI_Ibarrier");
   }
   // On this thread, as MPI may be ending.
-  Serve([this]() IPU_REQUIRES(mutex_) { return !failure_.ok() || (all_are_here_ && sent_.empty()); });
+  Serve([this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !failure_.ok() || (all_are_here_ && sent_.empty()); });
   std::vector<Ended> ended;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (failure_.ok()) {
-      failure_ = Status::Cancelled("This process has left the workers.");
+      failure_ = absl::CancelledError("This process has left the workers.");
       mpi_.Cancel(&listening_);
       int done = 0;
       MpiLibrary::StatusBytes ignored;

@@ -11,10 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/collectives/communicator.h"
 #include "tensorflow_ipu/kernels/collectives/mpi_library.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 
 namespace tensorflow_ipu::core {
@@ -27,8 +28,8 @@ class MpiJoin {
   static constexpr std::size_t kNameBytes = 160;
 
   // MPI is initialized. `communicator` is a handle of the library.
-  static Status Begin(const MpiLibrary& library, MpiLibrary::Handle communicator, const std::string& name,
-                      std::unique_ptr<MpiJoin>* join);
+  static absl::Status Begin(const MpiLibrary& library, MpiLibrary::Handle communicator, const std::string& name,
+                            std::unique_ptr<MpiJoin>* join);
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -37,7 +38,7 @@ class MpiJoin {
   MpiLibrary::Handle communicator() const { return duplicate_; }
 
   // Tries to go on. Returns whether all processes have joined; then `communicator` is a duplicate of theirs alone.
-  Status Advance(bool* joined);
+  absl::Status Advance(bool* joined);
 
   // The processes that are known to be missing: rank 0 knows about all, and the others about rank 0.
   std::vector<int> Missing() const;
@@ -49,7 +50,7 @@ class MpiJoin {
 
  private:
   char* NameOf(int rank) { return table_.data() + static_cast<std::size_t>(rank) * kNameBytes; }
-  Status Share();
+  absl::Status Share();
 
   MpiLibrary library_;
   MpiLibrary::Handle original_ = 0;
@@ -69,7 +70,7 @@ class MpiJoin {
 class MpiCommunicator : public Communicator, public std::enable_shared_from_this<MpiCommunicator> {
  public:
   // All processes of the communicator have made one.
-  static std::shared_ptr<MpiCommunicator> Make(const MpiJoin& join, Answer answer, Status* status);
+  static std::shared_ptr<MpiCommunicator> Make(const MpiJoin& join, Answer answer, absl::Status* status);
   ~MpiCommunicator() override = default;
 
   int64_t rank() const override { return rank_; }
@@ -83,7 +84,7 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
            Done done) override;
 
   // Waits until all processes have come here, and serves them meanwhile. Then the thread has ended, and calls fail.
-  void Leave() IPU_EXCLUDES(mutex_);
+  void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   using Handle = MpiLibrary::Handle;
@@ -126,7 +127,7 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
   };
   struct Ended {
     Done done;
-    Status status;
+    absl::Status status;
   };
 
   MpiCommunicator(const MpiJoin& join, Answer answer)
@@ -138,24 +139,26 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
         answer_(std::move(answer)) {}
 
   void Request(Note::Kind kind, const std::shared_ptr<Calls>& calls, const Place& place,
-               std::shared_ptr<Message> message, Done done) IPU_EXCLUDES(mutex_);
+               std::shared_ptr<Message> message, Done done) ABSL_LOCKS_EXCLUDED(mutex_);
   // Tests requests until `ends`, which is called under the lock, returns true.
-  void Serve(const std::function<bool()>& ends) IPU_EXCLUDES(mutex_);
-  bool Progress(std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
+  void Serve(const std::function<bool()>& ends) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Progress(std::vector<Ended>& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Requests, typename RequestOf>
-  bool EndDone(Requests& requests, RequestOf request_of, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
-  bool IsAwaited() const IPU_REQUIRES(mutex_);
-  void Take(const Note& note, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
-  void Listen() IPU_REQUIRES(mutex_);
-  bool IsDone(Handle* request) IPU_REQUIRES(mutex_);
-  void Post(int64_t to, const Note& note) IPU_REQUIRES(mutex_);
-  void SendData(const Note& request, std::shared_ptr<const Message> message, Done done) IPU_REQUIRES(mutex_);
-  void Deliver(const Note& request, Offer offer, std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
-  Status Refusal(const Calls& calls, std::size_t bytes) const IPU_REQUIRES(mutex_);
-  void Cancel(const void* calls) IPU_EXCLUDES(mutex_);
-  void Fail(int error, const char* what) IPU_REQUIRES(mutex_);
-  void EndCalls(std::vector<Ended>& ended) IPU_REQUIRES(mutex_);
-  void Wake() IPU_REQUIRES(mutex_);
+  bool EndDone(Requests& requests, RequestOf request_of, std::vector<Ended>& ended)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsAwaited() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Take(const Note& note, std::vector<Ended>& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Listen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsDone(Handle* request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Post(int64_t to, const Note& note) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendData(const Note& request, std::shared_ptr<const Message> message, Done done)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Deliver(const Note& request, Offer offer, std::vector<Ended>& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Refusal(const Calls& calls, std::size_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Cancel(const void* calls) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Fail(int error, const char* what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndCalls(std::vector<Ended>& ended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static void End(std::vector<Ended>& ended);
 
   const MpiLibrary mpi_;
@@ -165,21 +168,20 @@ class MpiCommunicator : public Communicator, public std::enable_shared_from_this
   const std::chrono::nanoseconds shortest_sleep_;
   const Answer answer_;
 
-  Mutex mutex_;
-  Condition changed_;
-  bool posted_ IPU_GUARDED_BY(mutex_) = false;  // There is something new to test.
-  bool stops_ IPU_GUARDED_BY(mutex_) = false;
-  bool stopped_ IPU_GUARDED_BY(mutex_) = false;
-  Status failure_ IPU_GUARDED_BY(mutex_);  // Of MPI, or since this process left. Calls fail with it.
-  Note heard_ IPU_GUARDED_BY(mutex_);      // The note that is being received.
-  Handle listening_ IPU_GUARDED_BY(mutex_) = 0;
-  Handle barrier_ IPU_GUARDED_BY(mutex_) = 0;
-  bool all_are_here_ IPU_GUARDED_BY(mutex_) = false;
-  int32_t last_tag_ IPU_GUARDED_BY(mutex_) = 0;
-  std::map<Place, Offer> offers_ IPU_GUARDED_BY(mutex_);
-  std::map<Place, Note> requests_ IPU_GUARDED_BY(mutex_);  // Of other workers, not offered yet.
-  std::map<int32_t, Awaited> awaited_ IPU_GUARDED_BY(mutex_);
-  std::list<Sent> sent_ IPU_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
+  bool posted_ ABSL_GUARDED_BY(mutex_) = false;  // There is something new to test.
+  bool stops_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // Of MPI, or since this process left. Calls fail with it.
+  Note heard_ ABSL_GUARDED_BY(mutex_);            // The note that is being received.
+  Handle listening_ ABSL_GUARDED_BY(mutex_) = 0;
+  Handle barrier_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool all_are_here_ ABSL_GUARDED_BY(mutex_) = false;
+  int32_t last_tag_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<Place, Offer> offers_ ABSL_GUARDED_BY(mutex_);
+  std::map<Place, Note> requests_ ABSL_GUARDED_BY(mutex_);  // Of other workers, not offered yet.
+  std::map<int32_t, Awaited> awaited_ ABSL_GUARDED_BY(mutex_);
+  std::list<Sent> sent_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu::core

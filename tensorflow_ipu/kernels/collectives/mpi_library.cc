@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "absl/status/status.h"
+
 namespace tensorflow_ipu::core {
 
 template <typename Function>
@@ -12,8 +14,8 @@ void MpiLibrary::Find(void* loaded, const char* name, Function** function, std::
   if (*function == nullptr) *missing += std::string(missing->empty() ? "" : ", ") + name;
 }
 
-Status MpiLibrary::LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library) {
-  Status status = Status::NotFound("");
+absl::Status MpiLibrary::LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library) {
+  absl::Status status = absl::NotFoundError("");
   for (const auto& [flags, is_initialized] : {std::pair{RTLD_NOLOAD, true}, {RTLD_NOLOAD, false}, {0, false}}) {
     for (const Candidate& candidate : candidates) {
       MpiLibrary loaded;
@@ -29,31 +31,31 @@ Status MpiLibrary::LoadFirst(const std::vector<Candidate>& candidates, MpiLibrar
   return status;
 }
 
-Status MpiLibrary::Initialize(bool* initialized_here) const {
+absl::Status MpiLibrary::Initialize(bool* initialized_here) const {
   int initialized = 0;
   int finalized = 0;
   int level = 0;
   Initialized(&initialized);
   Finalized(&finalized);
   *initialized_here = initialized == 0;
-  if (finalized != 0) return Status::FailedPrecondition("MPI was finalized in this process.");
+  if (finalized != 0) return absl::FailedPreconditionError("MPI was finalized in this process.");
   if (initialized == 0) {
     Init_thread(nullptr, nullptr, thread_multiple, &level);
   } else {
     Query_thread(&level);
   }
-  if (level >= thread_multiple) return Status::Ok();
-  return Status::FailedPrecondition(
+  if (level >= thread_multiple) return absl::OkStatus();
+  return absl::FailedPreconditionError(
       "MPI was initialized without support for several threads. Initialize it with `MPI_THREAD_MULTIPLE`, which is the "
       "default of mpi4py.");
 }
 
-Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary* library) {
+absl::Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary* library) {
   // With global symbols: libraries of MPI load modules that use them.
   void* const loaded = dlopen(candidate.path.c_str(), RTLD_NOW | RTLD_GLOBAL | flags);
   if (loaded == nullptr) {
     const char* const why = dlerror();  // Null if it is not loaded, and was not to be.
-    return Status::NotFound(why == nullptr ? "" : why);
+    return absl::NotFoundError(why == nullptr ? "" : why);
   }
   MpiLibrary found;
   found.path = candidate.path;
@@ -104,17 +106,17 @@ Status MpiLibrary::Load(const Candidate& candidate, int flags, MpiLibrary* libra
       found.errors_return = object("ompi_mpi_errors_return");
       break;
   }
-  if (!missing.empty()) return Status::NotFound("`" + candidate.path + "` has no " + missing + ".");
+  if (!missing.empty()) return absl::NotFoundError("`" + candidate.path + "` has no " + missing + ".");
   *library = found;
-  return Status::Ok();
+  return absl::OkStatus();
 }
 
-Status MpiLibrary::StatusOf(int error, const char* what) const {
-  if (error == 0) return Status::Ok();
+absl::Status MpiLibrary::StatusOf(int error, const char* what) const {
+  if (error == 0) return absl::OkStatus();
   char text[1024] = {};  // The longest text of any interface has 512 letters.
   int length = 0;
   Error_string(error, text, &length);
-  return Status::Unavailable(std::string(what) + ": " + text);
+  return absl::UnavailableError(std::string(what) + ": " + text);
 }
 
 }  // namespace tensorflow_ipu::core

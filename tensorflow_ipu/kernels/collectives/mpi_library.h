@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/support/status.h"
+#include "absl/status/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -34,13 +34,13 @@ class MpiLibrary {
 
   // Takes the first library that is loaded and initialized, else the first that is loaded, else the first that can be,
   // and keeps it. kNotFound: there is none.
-  static Status LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library);
+  static absl::Status LoadFirst(const std::vector<Candidate>& candidates, MpiLibrary* library);
 
   // Initializes MPI, unless that was done, for use by several threads.
-  Status Initialize(bool* initialized_here) const;
+  absl::Status Initialize(bool* initialized_here) const;
 
   // An error of a call in words.
-  Status StatusOf(int error, const char* what) const;
+  absl::Status StatusOf(int error, const char* what) const;
 
   std::string path;
   Handle world = 0;
@@ -72,7 +72,7 @@ class MpiLibrary {
   int (*Cancel)(Handle*) = nullptr;
 
  private:
-  static Status Load(const Candidate& candidate, int flags, MpiLibrary* library);
+  static absl::Status Load(const Candidate& candidate, int flags, MpiLibrary* library);
 
   template <typename Function>
   void Find(void* loaded, const char* name, Function** function, std::string* missing) const;

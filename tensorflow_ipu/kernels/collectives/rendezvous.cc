@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
 #include "tensorflow_ipu/kernels/support/process.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
@@ -55,8 +58,8 @@ ReplicaGroup::ReplicaGroup(std::string device, std::function<bool()> others_wait
 void ReplicaGroup::Begin(int64_t replicas, int64_t worker, int64_t workers,
                          std::shared_ptr<DistributedRun> distributed_run,
                          const std::vector<std::shared_ptr<CallSite>>& sites) {
-  const Lock lock(mutex_);
-  FailAll(Status::Cancelled("Another run began on `" + device_ + "`."));
+  const absl::MutexLock lock(&mutex_);
+  FailAll(absl::CancelledError("Another run began on `" + device_ + "`."));
   ++run_;
   first_ = worker * replicas;
   all_ = workers * replicas;
@@ -77,7 +80,7 @@ void ReplicaGroup::Begin(int64_t replicas, int64_t worker, int64_t workers,
 }
 
 void ReplicaGroup::Leave(int64_t replica) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (replica < first_ || replica >= first_ + Local() || !IsHere(replica)) return;
   here_[replica - first_] = false;
   std::vector<std::shared_ptr<PendingCollective>> lost;
@@ -92,10 +95,10 @@ void ReplicaGroup::Leave(int64_t replica) {
   }
 }
 
-void ReplicaGroup::Abort(Status why) {
+void ReplicaGroup::Abort(absl::Status why) {
   std::shared_ptr<DistributedRun> distributed_run;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (aborted_.has_value()) return;
     aborted_ = why;
     FailAll(*aborted_);
@@ -105,7 +108,7 @@ void ReplicaGroup::Abort(Status why) {
 }
 
 int64_t ReplicaGroup::waiting() const {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   int64_t count = 0;
   for (const int64_t of_replica : waits_) count += of_replica;
   return count;
@@ -124,12 +127,12 @@ void ReplicaGroup::Close(PendingCollective& pending) {
   open_.pop_back();
 }
 
-void ReplicaGroup::Fail(const std::shared_ptr<PendingCollective>& pending, const Status& why) {
+void ReplicaGroup::Fail(const std::shared_ptr<PendingCollective>& pending, const absl::Status& why) {
   Close(*pending);
   RunCallbacksLater(std::move(pending->callbacks), why);
 }
 
-void ReplicaGroup::FailAll(const Status& why) {
+void ReplicaGroup::FailAll(const absl::Status& why) {
   while (!open_.empty()) Fail(std::shared_ptr<PendingCollective>(open_.back()), why);
 }
 
@@ -148,11 +151,11 @@ bool ReplicaGroup::AllWait() const {
 }
 
 void ReplicaGroup::GiveUp(const std::weak_ptr<PendingCollective>& weak, int64_t limit) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const std::shared_ptr<PendingCollective> pending = weak.lock();
   if (pending == nullptr || !pending->at.has_value()) return;
   pending->deadline.reset();
-  Fail(pending, Status::DeadlineExceeded(
+  Fail(pending, absl::DeadlineExceededError(
                     pending->Replicas(true) + " waited " + std::to_string(limit / 1000000) + " ms for " +
                     pending->Replicas(false) + " in " + pending->site->Called() +
                     ", the limit for waits. Let all replicas of a group take the same branches, or raise the limit "
@@ -167,7 +170,7 @@ void ReplicaGroup::WatchLater() {
 
 void ReplicaGroup::Watch() {
   const bool others_wait = others_wait_ != nullptr && others_wait_();
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (std::find(here_.begin(), here_.end(), true) == here_.end()) {
     watching_ = false;
     return;
@@ -189,7 +192,7 @@ void ReplicaGroup::Watch() {
           " " + pending->Replicas(true) + " for " + pending->Replicas(false) + " in " + pending->site->Called() + ";";
     }
     words.back() = '.';
-    FailAll(Status::FailedPrecondition(words + " Let all replicas of a group take the same branches."));
+    FailAll(absl::FailedPreconditionError(words + " Let all replicas of a group take the same branches."));
   }
   WatchLater();
 }
@@ -215,7 +218,7 @@ bool Perform(const std::shared_ptr<Work>& work, int64_t own_rank) {
   if (work->exchange.bytes() >= kSharedBytes) {
     const int64_t helpers = std::min(Cores(), work->exchange.pieces()) - 1;
     for (int64_t i = 0; i < helpers; ++i) {
-      Executor::Global().Run([work](const Status& started) {
+      Executor::Global().Run([work](const absl::Status& started) {
         if (!started.ok()) return;  // The others do its pieces.
         Executor::SpinAfterTask(TaskSpin(*work->run_time));
         if (work->exchange.DoSome()) RunCallbacksFromTask(std::move(work->callbacks), work->run_time);
@@ -245,8 +248,8 @@ void NoteCollective(std::size_t bytes) {
 
 }  // namespace
 
-std::optional<Status> CallSite::Arrive(int64_t replica, int64_t replicas, const Collective& collective,
-                                       Contribution contribution, Callback callback) {
+std::optional<absl::Status> CallSite::Arrive(int64_t replica, int64_t replicas, const Collective& collective,
+                                             Contribution contribution, Callback callback) {
   if (replicas == 1) return PerformAlone(collective, std::move(contribution));
   std::shared_ptr<PendingCollective> complete;
   std::shared_ptr<DistributedRun> distributed_run;
@@ -255,8 +258,8 @@ std::optional<Status> CallSite::Arrive(int64_t replica, int64_t replicas, const 
   int64_t ordinal = 0;
   int64_t use = 0;
   {
-    const Lock lock(replica_group_->mutex_);
-    Status refusal = Refusal(replica, replicas, collective);
+    const absl::MutexLock lock(&replica_group_->mutex_);
+    absl::Status refusal = Refusal(replica, replicas, collective);
     if (!refusal.ok()) return refusal;
     const Group group = Group::Of(collective.grouping, replica, replicas);
     std::shared_ptr<PendingCollective>& pending = pending_[group.number];
@@ -295,19 +298,19 @@ std::optional<Status> CallSite::Arrive(int64_t replica, int64_t replicas, const 
   const auto work =
       std::make_shared<Work>(collective, std::move(complete->contributions), std::move(complete->callbacks), run_time_);
   if (!Perform(work, place)) return std::nullopt;
-  return Status::Ok();
+  return absl::OkStatus();
 }
 
 void CallSite::Cross(const std::shared_ptr<DistributedRun>& distributed_run, const std::string& key,
                      const Collective& collective, PendingCollective& pending, int64_t local) {
   const auto callbacks = std::make_shared<std::vector<Callback>>(std::move(pending.callbacks));
-  auto done = [callbacks, run_time = run_time_](Status status) {
+  auto done = [callbacks, run_time = run_time_](absl::Status status) {
     if (status.ok()) return RunCallbacksFromTask(std::move(*callbacks), run_time);
     RunCallbacksLater(std::move(*callbacks), status);
   };
   if (distributed_run == nullptr) {
-    return done(Status::FailedPrecondition("The replicas of several workers were to meet in " + Called() +
-                                           ", in a run that this worker has by itself."));
+    return done(absl::FailedPreconditionError("The replicas of several workers were to meet in " + Called() +
+                                              ", in a run that this worker has by itself."));
   }
   std::vector<Share> shares = SharesOf(pending.group, local);
   const std::size_t own =
@@ -317,30 +320,30 @@ void CallSite::Cross(const std::shared_ptr<DistributedRun>& distributed_run, con
 }
 
 void CallSite::Close() {
-  const Lock lock(replica_group_->mutex_);
-  Fail(Status::Cancelled("The program of " + Called() + " was deleted while it ran."));
+  const absl::MutexLock lock(&replica_group_->mutex_);
+  Fail(absl::CancelledError("The program of " + Called() + " was deleted while it ran.")).IgnoreError();
 }
 
-Status CallSite::PerformAlone(const Collective& collective, Contribution contribution) const {
+absl::Status CallSite::PerformAlone(const Collective& collective, Contribution contribution) const {
   if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
-  for (Status status : {collective.Check(1), CheckOperands(collective, 1, contribution)}) {
-    if (!status.ok()) return {status.code, "In " + Called() + ", " + status.message};
+  for (absl::Status status : {collective.Check(1), CheckOperands(collective, 1, contribution)}) {
+    if (!status.ok()) return Here(status);
   }
   NoteCollective(BytesOf(contribution));
   std::vector<Contribution> alone;
   alone.push_back(std::move(contribution));
   LocalExchange(collective, std::move(alone)).DoSome();
-  return Status::Ok();
+  return absl::OkStatus();
 }
 
-Status CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& collective) {
+absl::Status CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& collective) {
   if (interrupted.load(std::memory_order_relaxed)) return Interrupted();
   if (replica_group_->aborted_.has_value()) return *replica_group_->aborted_;
   const int64_t first = replica_group_->first_;
   if (replica_group_->all_ != replicas || replica < first || replica >= first + replica_group_->Local()) {
-    return Status::FailedPrecondition("Replica " + std::to_string(replica) + " of " + std::to_string(replicas) +
-                                      " came to " + Called() + ", and no such run is under way on `" +
-                                      replica_group_->device_ + "`. Run the program with `IPUStrategy.run`.");
+    return absl::FailedPreconditionError("Replica " + std::to_string(replica) + " of " + std::to_string(replicas) +
+                                         " came to " + Called() + ", and no such run is under way on `" +
+                                         replica_group_->device_ + "`. Run the program with `IPUStrategy.run`.");
   }
   if (run_ != replica_group_->run_) {
     run_ = replica_group_->run_;
@@ -352,33 +355,33 @@ Status CallSite::Refusal(int64_t replica, int64_t replicas, const Collective& co
   }
   if (failure_.has_value()) return *failure_;
   if (!collective_.has_value()) {
-    Status status = collective.Check(replicas);
-    if (!status.ok()) return Fail({status.code, "In " + Called() + ", " + status.message});
+    absl::Status status = collective.Check(replicas);
+    if (!status.ok()) return Fail(Here(status));
     collective_ = collective;
     pending_.resize(replicas);
   }
   if (!(*collective_ == collective)) {
-    return Fail(Status::InvalidArgument("The replicas do not agree on what to do in " + Called() + ": replica " +
-                                        std::to_string(replica) +
-                                        " brings another operation or group size than those before. Run the same "
-                                        "program on all of them."));
+    return Fail(absl::InvalidArgumentError("The replicas do not agree on what to do in " + Called() + ": replica " +
+                                           std::to_string(replica) +
+                                           " brings another operation or group size than those before. Run the same "
+                                           "program on all of them."));
   }
-  return Status::Ok();
+  return absl::OkStatus();
 }
 
-Status CallSite::Refusal(const Group& group, const Share& share, const PendingCollective* pending,
-                         const Collective& collective, const Contribution& contribution) {
-  Status status = CheckOperands(collective, group.size, contribution);
-  if (!status.ok()) return Fail({status.code, "In " + Called() + ", " + status.message});
+absl::Status CallSite::Refusal(const Group& group, const Share& share, const PendingCollective* pending,
+                               const Collective& collective, const Contribution& contribution) {
+  absl::Status status = CheckOperands(collective, group.size, contribution);
+  if (!status.ok()) return Fail(Here(status));
   const int64_t replica = group.Replica(group.rank);
   for (int64_t place = 0; place < share.count; ++place) {
     const int64_t other = group.Replica(share.first + place);
     if (pending != nullptr && pending->HasArrived(place)) {
       if (other == replica) {
-        return Fail({Code::kInternal, "Replica " + std::to_string(replica) + " came twice to " + Called() + "."});
+        return Fail(absl::InternalError("Replica " + std::to_string(replica) + " came twice to " + Called() + "."));
       }
       if (!Match(pending->contributions[place], contribution)) {
-        return Fail(Status::InvalidArgument(
+        return Fail(absl::InvalidArgumentError(
             "The replicas do not agree on the operands of " + Called() + ": replica " + std::to_string(other) +
             " brings " + Described(pending->contributions[place]) + ", and replica " + std::to_string(replica) + " " +
             Described(contribution) + ". Run the same program on all of them."));
@@ -387,10 +390,10 @@ Status CallSite::Refusal(const Group& group, const Share& share, const PendingCo
       return NeverComplete(group, Listed({replica}));
     }
   }
-  return Status::Ok();
+  return absl::OkStatus();
 }
 
-Status CallSite::Fail(Status why) {
+absl::Status CallSite::Fail(absl::Status why) {
   failure_ = std::move(why);
   for (std::size_t group = 0; group < pending_.size(); ++group) {
     if (const std::shared_ptr<PendingCollective> pending = pending_[group]) replica_group_->Fail(pending, *failure_);
@@ -420,15 +423,21 @@ std::shared_ptr<CallSite::PendingCollective> CallSite::Open(const Group& group, 
 
 std::string CallSite::Called() const { return "the collective `" + name_ + "`"; }
 
-Status CallSite::Interrupted() const { return Status::Cancelled("The run was interrupted in " + Called() + "."); }
+absl::Status CallSite::Here(const absl::Status& status) const {
+  return {status.code(), absl::StrCat("In ", Called(), ", ", status.message())};
+}
 
-Status CallSite::NeverComplete(const Group& group, const std::string& arrived) {
+absl::Status CallSite::Interrupted() const {
+  return absl::CancelledError("The run was interrupted in " + Called() + ".");
+}
+
+absl::Status CallSite::NeverComplete(const Group& group, const std::string& arrived) {
   std::vector<int64_t> gone;
   const Share share = replica_group_->ShareOf(group);
   for (int64_t rank = share.first; rank < share.first + share.count; ++rank) {
     if (!replica_group_->IsHere(group.Replica(rank))) gone.push_back(group.Replica(rank));
   }
-  Status why = Status::FailedPrecondition(
+  absl::Status why = absl::FailedPreconditionError(
       "In a run of replicas, " + Called() + " was reached by " + arrived + ", but never will be by " + Listed(gone) +
       ", whose program has ended. All replicas of a group must come to it equally often: keep it out of branches and "
       "loops that differ between them.");

@@ -12,12 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/collectives/distributed_run.h"
 #include "tensorflow_ipu/kernels/collectives/exchange.h"
 #include "tensorflow_ipu/kernels/support/completions.h"
 #include "tensorflow_ipu/kernels/support/groups.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 
 namespace tensorflow_ipu::core {
@@ -49,54 +50,55 @@ class ReplicaGroup : public std::enable_shared_from_this<ReplicaGroup> {
   // the trace.
   void Begin(int64_t replicas, int64_t worker = 0, int64_t workers = 1,
              std::shared_ptr<DistributedRun> distributed_run = nullptr,
-             const std::vector<std::shared_ptr<CallSite>>& sites = {}) IPU_EXCLUDES(mutex_);
+             const std::vector<std::shared_ptr<CallSite>>& sites = {}) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The program of a replica has ended. `replica` is numbered over all workers.
-  void Leave(int64_t replica) IPU_EXCLUDES(mutex_);
+  void Leave(int64_t replica) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Fails waiting and later arrivals of this run; the first status counts.
-  void Abort(Status why) IPU_EXCLUDES(mutex_);
+  void Abort(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Arrivals that wait.
-  int64_t waiting() const IPU_EXCLUDES(mutex_);
+  int64_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   friend class CallSite;
   struct PendingCollective;
 
-  void Close(PendingCollective& pending) IPU_REQUIRES(mutex_);
-  void Fail(const std::shared_ptr<PendingCollective>& pending, const Status& why) IPU_REQUIRES(mutex_);
-  void FailAll(const Status& why) IPU_REQUIRES(mutex_);
-  bool AllWait() const IPU_REQUIRES(mutex_);
-  int64_t Local() const IPU_REQUIRES(mutex_) { return static_cast<int64_t>(here_.size()); }
-  bool IsHere(int64_t replica) const IPU_REQUIRES(mutex_) { return here_[replica - first_]; }
-  Share ShareOf(const Group& group) const IPU_REQUIRES(mutex_);
-  void WatchLater() IPU_REQUIRES(mutex_);
+  void Close(PendingCollective& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Fail(const std::shared_ptr<PendingCollective>& pending, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FailAll(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AllWait() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t Local() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return static_cast<int64_t>(here_.size()); }
+  bool IsHere(int64_t replica) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return here_[replica - first_]; }
+  Share ShareOf(const Group& group) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WatchLater() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  void GiveUp(const std::weak_ptr<PendingCollective>& weak, int64_t limit) IPU_EXCLUDES(mutex_);
-  void Watch() IPU_EXCLUDES(mutex_);
+  void GiveUp(const std::weak_ptr<PendingCollective>& weak, int64_t limit) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const std::string device_;
   const std::function<bool()> others_wait_;
   const std::chrono::nanoseconds watch_;
 
-  mutable Mutex mutex_;  // Also guards the pending collectives.
-  int64_t run_ IPU_GUARDED_BY(mutex_) = 0;
-  int64_t first_ IPU_GUARDED_BY(mutex_) = 0;  // The first replica of this process.
-  int64_t all_ IPU_GUARDED_BY(mutex_) = 0;    // Replicas of all workers.
-  std::shared_ptr<DistributedRun> distributed_run_ IPU_GUARDED_BY(mutex_);
-  std::vector<bool> here_ IPU_GUARDED_BY(mutex_);      // By replica of this process: whether its program runs.
-  std::vector<int64_t> waits_ IPU_GUARDED_BY(mutex_);  // By replica: how many of its arrivals wait.
-  std::optional<Status> aborted_ IPU_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<PendingCollective>> open_ IPU_GUARDED_BY(mutex_);
-  int64_t arrivals_ IPU_GUARDED_BY(mutex_) = 0;
+  mutable absl::Mutex mutex_;  // Also guards the pending collectives.
+  int64_t run_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t first_ ABSL_GUARDED_BY(mutex_) = 0;  // The first replica of this process.
+  int64_t all_ ABSL_GUARDED_BY(mutex_) = 0;    // Replicas of all workers.
+  std::shared_ptr<DistributedRun> distributed_run_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> here_ ABSL_GUARDED_BY(mutex_);      // By replica of this process: whether its program runs.
+  std::vector<int64_t> waits_ ABSL_GUARDED_BY(mutex_);  // By replica: how many of its arrivals wait.
+  std::optional<absl::Status> aborted_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<PendingCollective>> open_ ABSL_GUARDED_BY(mutex_);
+  int64_t arrivals_ ABSL_GUARDED_BY(mutex_) = 0;
 
   // What the watchdog saw last.
-  bool watching_ IPU_GUARDED_BY(mutex_) = false;
-  int64_t seen_arrivals_ IPU_GUARDED_BY(mutex_) = 0;
-  std::clock_t seen_clock_ IPU_GUARDED_BY(mutex_) = 0;
-  std::chrono::steady_clock::time_point seen_at_ IPU_GUARDED_BY(mutex_);
-  int idle_looks_ IPU_GUARDED_BY(mutex_) = 0;
+  bool watching_ ABSL_GUARDED_BY(mutex_) = false;
+  int64_t seen_arrivals_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::clock_t seen_clock_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::chrono::steady_clock::time_point seen_at_ ABSL_GUARDED_BY(mutex_);
+  int idle_looks_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // A call site of a program. The k-th use by a replica meets the k-th uses by its group. A replica's uses depend on each
@@ -120,8 +122,8 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
 
   // A replica arrives with its contribution. The buffers must stay until the status is returned or, if none is,
   // `callback` is called. A single replica needs no run.
-  std::optional<Status> Arrive(int64_t replica, int64_t replicas, const Collective& collective,
-                               Contribution contribution, Callback callback);
+  std::optional<absl::Status> Arrive(int64_t replica, int64_t replicas, const Collective& collective,
+                                     Contribution contribution, Callback callback);
 
   // Fails all waits: the program is gone.
   void Close();
@@ -130,24 +132,29 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   friend class ReplicaGroup;
   using PendingCollective = ReplicaGroup::PendingCollective;
 
-  Status PerformAlone(const Collective& collective, Contribution contribution) const;
+  absl::Status PerformAlone(const Collective& collective, Contribution contribution) const;
   std::string Called() const;
-  Status Interrupted() const;
+  absl::Status Here(const absl::Status& status) const;
+  absl::Status Interrupted() const;
 
   // Why a replica may not arrive here, or not in its group's pending collective (which may be null).
-  Status Refusal(int64_t replica, int64_t replicas, const Collective& collective) IPU_REQUIRES(replica_group_->mutex_);
-  Status Refusal(const Group& group, const Share& share, const PendingCollective* pending, const Collective& collective,
-                 const Contribution& contribution) IPU_REQUIRES(replica_group_->mutex_);
+  absl::Status Refusal(int64_t replica, int64_t replicas, const Collective& collective)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(replica_group_->mutex_);
+  absl::Status Refusal(const Group& group, const Share& share, const PendingCollective* pending,
+                       const Collective& collective, const Contribution& contribution)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(replica_group_->mutex_);
 
-  std::shared_ptr<PendingCollective> Open(const Group& group, const Share& share) IPU_REQUIRES(replica_group_->mutex_);
+  std::shared_ptr<PendingCollective> Open(const Group& group, const Share& share)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(replica_group_->mutex_);
   void Cross(const std::shared_ptr<DistributedRun>& distributed_run, const std::string& key,
              const Collective& collective, PendingCollective& pending, int64_t local);
 
   // Why a group can never meet again after a replica has left. The first message is kept: later more replicas may have
   // left because of the failure.
-  Status NeverComplete(const Group& group, const std::string& arrived) IPU_REQUIRES(replica_group_->mutex_);
+  absl::Status NeverComplete(const Group& group, const std::string& arrived)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(replica_group_->mutex_);
 
-  Status Fail(Status why) IPU_REQUIRES(replica_group_->mutex_);
+  absl::Status Fail(absl::Status why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(replica_group_->mutex_);
 
   const std::string name_;
   const std::shared_ptr<ReplicaGroup> replica_group_;
@@ -156,14 +163,14 @@ class CallSite : public std::enable_shared_from_this<CallSite> {
   const std::shared_ptr<RunningMedian> run_time_ = std::make_shared<RunningMedian>();
 
   // Reset for each run of the replica group.
-  int64_t run_ IPU_GUARDED_BY(replica_group_->mutex_) = 0;
-  std::optional<Collective> collective_ IPU_GUARDED_BY(replica_group_->mutex_);  // Of the first arrival.
-  std::optional<Status> failure_ IPU_GUARDED_BY(replica_group_->mutex_);
+  int64_t run_ ABSL_GUARDED_BY(replica_group_->mutex_) = 0;
+  std::optional<Collective> collective_ ABSL_GUARDED_BY(replica_group_->mutex_);  // Of the first arrival.
+  std::optional<absl::Status> failure_ ABSL_GUARDED_BY(replica_group_->mutex_);
   std::vector<std::shared_ptr<PendingCollective>> pending_
-      IPU_GUARDED_BY(replica_group_->mutex_);                               // The open one of each group, or null.
-  std::map<int64_t, Status> lost_ IPU_GUARDED_BY(replica_group_->mutex_);   // By group.
-  std::map<int64_t, int64_t> uses_ IPU_GUARDED_BY(replica_group_->mutex_);  // By group: how many spanned workers.
-  int64_t ordinal_ IPU_GUARDED_BY(replica_group_->mutex_) = 0;              // Among the sites of a distributed run.
+      ABSL_GUARDED_BY(replica_group_->mutex_);  // The open one of each group, or null.
+  std::map<int64_t, absl::Status> lost_ ABSL_GUARDED_BY(replica_group_->mutex_);  // By group.
+  std::map<int64_t, int64_t> uses_ ABSL_GUARDED_BY(replica_group_->mutex_);       // By group: how many spanned workers.
+  int64_t ordinal_ ABSL_GUARDED_BY(replica_group_->mutex_) = 0;  // Among the sites of a distributed run.
 };
 
 }  // namespace tensorflow_ipu::core

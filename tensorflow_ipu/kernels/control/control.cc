@@ -15,8 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/collectives/cross_host_collective.h"
 #include "tensorflow_ipu/kernels/device/ipu_device.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
@@ -31,7 +34,6 @@
 #include "tensorflow_ipu/kernels/replicas/device_turns.h"
 #include "tensorflow_ipu/kernels/replicas/workers.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
 
@@ -39,9 +41,9 @@ namespace tensorflow_ipu {
 namespace {
 
 // Whether there is a run that Ctrl-C can end. Under the lock, a signal at the end of a run belongs to one side.
-core::Mutex arming;
-bool armed IPU_GUARDED_BY(arming) = false;
-int forward_to IPU_GUARDED_BY(arming) = -1;  // The former wake-up descriptor for signals; -1 if there was none.
+absl::Mutex arming;
+bool armed ABSL_GUARDED_BY(arming) = false;
+int forward_to ABSL_GUARDED_BY(arming) = -1;  // The former wake-up descriptor for signals; -1 if there was none.
 
 void Interrupt() {
   core::Interrupt();
@@ -51,7 +53,7 @@ void Interrupt() {
   for (const auto& function : HostFunctions().All()) function->Cancel();
   InterruptWaitingRuns();
   for (const auto& replica_group : ReplicaGroups()) {
-    replica_group->Abort(core::Status::Cancelled("The run was interrupted while replicas waited for each other."));
+    replica_group->Abort(absl::CancelledError("The run was interrupted while replicas waited for each other."));
   }
 }
 
@@ -62,7 +64,7 @@ void Watch(int signals) {
     const ssize_t got = read(signals, &number, 1);
     if (got < 0 && errno == EINTR) continue;
     if (got != 1) return;
-    const core::Lock lock(arming);
+    const absl::MutexLock lock(&arming);
     if (!armed) continue;
     if (number == SIGINT) Interrupt();
     // If the pipe is full, its reader is awake already.
@@ -225,9 +227,9 @@ const char* ipu_open_workers(const char* libraries, uint64_t communicator, const
     candidates.push_back({std::string(line.substr(2)), static_cast<core::MpiInterface>(line[0] - '0')});
   }
   Rank rank;
-  const core::Status status = OpenWorkers(candidates, communicator, name, &rank);
+  const absl::Status status = OpenWorkers(candidates, communicator, name, &rank);
   text = status.ok() ? absl::StrCat(rank.library, "\n", rank.rank, "\n", rank.size)
-                     : absl::StrCat("!", status.code == core::Code::kNotFound ? "" : status.message);
+                     : absl::StrCat("!", status.code() == absl::StatusCode::kNotFound ? "" : status.message());
   return text.c_str();
 }
 
@@ -240,9 +242,9 @@ const char* ipu_join_workers(double wait, double limit) {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
   };
   std::vector<int> missing;
-  const core::Status status = JoinWorkers(nanoseconds(wait), nanoseconds(limit), &missing);
+  const absl::Status status = JoinWorkers(nanoseconds(wait), nanoseconds(limit), &missing);
   const std::shared_ptr<const core::Workers> workers = CurrentWorkers();
-  text = !status.ok()         ? absl::StrCat("!", status.message)
+  text = !status.ok()         ? absl::StrCat("!", status.message())
          : workers == nullptr ? absl::StrCat("?", absl::StrJoin(missing, " "))
                               : absl::StrJoin(workers->names, "\n");
   return text.c_str();
@@ -265,7 +267,7 @@ int32_t ipu_interrupt_watch(int32_t signals) {
 
 // From now on Ctrl-C ends waits on infeeds, and feeds refuse use. Signals are forwarded to `forward`, unless it is -1.
 void ipu_interrupt_arm(int32_t forward) {
-  const core::Lock lock(arming);
+  const absl::MutexLock lock(&arming);
   armed = true;
   core::main_thread_runs = true;
   forward_to = forward;
@@ -273,7 +275,7 @@ void ipu_interrupt_arm(int32_t forward) {
 
 // Ends what `ipu_interrupt_arm` began, and lets feeds be used again.
 void ipu_interrupt_disarm() {
-  const core::Lock lock(arming);
+  const absl::MutexLock lock(&arming);
   armed = false;
   core::main_thread_runs = false;
   core::interrupted = false;

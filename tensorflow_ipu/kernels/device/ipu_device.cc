@@ -10,10 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
@@ -23,7 +25,7 @@
 #include "tensorflow_ipu/kernels/replicas/device_memory.h"
 #include "tensorflow_ipu/kernels/replicas/device_turns.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -31,8 +33,8 @@ namespace {
 namespace tf = tensorflow;
 
 struct System {
-  core::Mutex mutex;
-  std::vector<Configured> devices IPU_GUARDED_BY(mutex) = {{1, Connection::kAlways}};
+  absl::Mutex mutex;
+  std::vector<Configured> devices ABSL_GUARDED_BY(mutex) = {{1, Connection::kAlways}};
 };
 
 System& TheSystem() { return core::NeverDestroyed<System>(); }
@@ -171,10 +173,10 @@ class IpuDevice : public HostDevice {
   }
 
   // Installs the device's compiler before its first program.
-  void BeforeProgram(const tf::OpKernel& kernel) IPU_EXCLUDES(compiler_mutex_) {
+  void BeforeProgram(const tf::OpKernel& kernel) ABSL_LOCKS_EXCLUDED(compiler_mutex_) {
     if (has_compiler_.load(std::memory_order_acquire)) return;
     if (!IsCompiled(kernel) && kernel.type_string() != "IpuReplicatedRun") return;
-    const core::Lock lock(compiler_mutex_);
+    const absl::MutexLock lock(&compiler_mutex_);
     if (has_compiler_.load(std::memory_order_relaxed)) return;
     if (auto* const install = install_compiler.load(); install != nullptr) install(this);
     has_compiler_.store(true, std::memory_order_release);
@@ -193,7 +195,7 @@ class IpuDevice : public HostDevice {
   }
 
   const int ordinal_;
-  core::Mutex compiler_mutex_;
+  absl::Mutex compiler_mutex_;
   std::atomic<bool> has_compiler_{false};
   std::vector<std::unique_ptr<FewerThreads>> fewer_threads_;  // By their number: 1, 2, ...
 };
@@ -230,14 +232,14 @@ REGISTER_LOCAL_DEVICE_FACTORY("IPU", IpuDeviceFactory, 200);
 
 void ConfigureDevices(std::vector<Configured> devices) {
   System& system = TheSystem();
-  const core::Lock lock(system.mutex);
+  const absl::MutexLock lock(&system.mutex);
   configured_devices = static_cast<int32_t>(devices.size());
   system.devices = std::move(devices);
 }
 
 Configured ConfiguredAt(int64_t ordinal) {
   System& system = TheSystem();
-  const core::Lock lock(system.mutex);
+  const absl::MutexLock lock(&system.mutex);
   const std::vector<Configured>& devices = system.devices;
   return ordinal >= 0 && ordinal < static_cast<int64_t>(devices.size()) ? devices[ordinal] : Configured{};
 }

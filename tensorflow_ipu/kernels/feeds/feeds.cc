@@ -1,19 +1,23 @@
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 
 namespace tensorflow_ipu {
 
 namespace {
 
 struct Totals {
-  core::Mutex mutex;
-  PassedByDeleted passed IPU_GUARDED_BY(mutex);
+  absl::Mutex mutex;
+  PassedByDeleted passed ABSL_GUARDED_BY(mutex);
 };
 
 void AddToTotals(core::Passed PassedByDeleted::* kind, const core::Passed& passed) {
   Totals& totals = core::NeverDestroyed<Totals>();
-  const core::Lock lock(totals.mutex);
+  const absl::MutexLock lock(&totals.mutex);
   totals.passed.*kind += passed;
 }
 
@@ -37,14 +41,14 @@ bool DeleteOutfeed(int64_t number) {
 
 PassedByDeleted ReadPassedByDeleted() {
   Totals& totals = core::NeverDestroyed<Totals>();
-  const core::Lock lock(totals.mutex);
+  const absl::MutexLock lock(&totals.mutex);
   return totals.passed;
 }
 
-core::Status NotStarted(const std::string& name) {
-  return core::Status::FailedPrecondition("The infeed queue `" + name +
-                                          "` has no dataset iterator: it was not initialized, or it was deleted. "
-                                          "Access its `initializer` before a program uses it.");
+absl::Status NotStarted(const std::string& name) {
+  return absl::FailedPreconditionError("The infeed queue `" + name +
+                                       "` has no dataset iterator: it was not initialized, or it was deleted. "
+                                       "Access its `initializer` before a program uses it.");
 }
 
 std::shared_ptr<InfeedQueue> Infeed::Restart(std::vector<std::size_t> sizes) {
@@ -55,7 +59,7 @@ std::shared_ptr<InfeedQueue> Infeed::Restart(std::vector<std::size_t> sizes) {
 
 void Infeed::SetPump(const std::shared_ptr<InfeedQueue>& queue, std::shared_ptr<Pump> pump) {
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (queue_ == queue) {
       pump_ = std::move(pump);
       return;
@@ -69,7 +73,7 @@ bool Infeed::Stop(std::chrono::nanoseconds timeout) { return Replace(nullptr, ti
 bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanoseconds timeout) {
   std::shared_ptr<Pump> pump;
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (queue_ != nullptr) {
       queue_->Close();  // Nothing is taken any more, so it is known whether the program under way has used it.
       before_ += queue_->passed();
@@ -87,12 +91,12 @@ bool Infeed::Replace(std::shared_ptr<InfeedQueue> queue, std::chrono::nanosecond
 }
 
 std::shared_ptr<InfeedQueue> Infeed::queue() const {
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   return queue_;
 }
 
 core::Passed Infeed::passed() const {
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   core::Passed passed = before_;
   if (queue_ != nullptr) passed += queue_->passed();
   return passed;

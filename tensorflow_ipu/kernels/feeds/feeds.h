@@ -11,11 +11,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow_ipu/kernels/queues/infeed.h"
 #include "tensorflow_ipu/kernels/queues/outfeed.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "tensorflow_ipu/kernels/support/registry.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 #include "tensorflow_ipu/kernels/support/turns.h"
@@ -121,12 +124,12 @@ class Infeed {
   const core::Grouping sharing_;
   const core::Turns* const turns_;
 
-  mutable core::Mutex mutex_;
-  std::shared_ptr<InfeedQueue> queue_ IPU_GUARDED_BY(mutex_);
-  std::shared_ptr<Pump> pump_ IPU_GUARDED_BY(mutex_);
-  core::Passed before_ IPU_GUARDED_BY(mutex_);  // In earlier passes.
+  mutable absl::Mutex mutex_;
+  std::shared_ptr<InfeedQueue> queue_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Pump> pump_ ABSL_GUARDED_BY(mutex_);
+  core::Passed before_ ABSL_GUARDED_BY(mutex_);  // In earlier passes.
   // The turn on the device in which a pass ended that its program had used. The program may not use a later pass.
-  int64_t ended_in_turn_ IPU_GUARDED_BY(mutex_) = 0;
+  int64_t ended_in_turn_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 inline core::Registry<Infeed>& Infeeds() { return core::NeverDestroyed<core::Registry<Infeed>>(); }
@@ -137,7 +140,7 @@ inline std::shared_ptr<InfeedQueue> QueueOfInfeed(int64_t number) {
   return infeed == nullptr ? nullptr : infeed->queue();
 }
 
-core::Status NotStarted(const std::string& name);
+absl::Status NotStarted(const std::string& name);
 
 inline core::Registry<core::Outfeed>& Outfeeds() { return core::NeverDestroyed<core::Registry<core::Outfeed>>(); }
 

@@ -4,12 +4,17 @@
 #include <functional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "tensorflow/core/common_runtime/rendezvous_mgr.h"
 #include "tensorflow/core/data/root_dataset.h"
 #include "tensorflow/core/platform/cpu_info.h"
 #include "tensorflow_ipu/kernels/host/host_device.h"
-#include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 
@@ -25,20 +30,19 @@ class Running {
   static Running& Global() { return core::NeverDestroyed<Running>(); }
 
   void Add(int change) {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     count_ += change;
-    if (count_ == 0) none_.NotifyAll();
   }
 
   bool AwaitNone(std::chrono::nanoseconds limit) {
-    core::Lock lock(mutex_);
-    return none_.WaitFor(lock, limit, [this]() IPU_REQUIRES(mutex_) { return count_ == 0; });
+    const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return count_ == 0; };
+    const absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&none), absl::FromChrono(limit));
   }
 
  private:
-  core::Mutex mutex_;
-  core::Condition none_;
-  int count_ IPU_GUARDED_BY(mutex_) = 0;
+  absl::Mutex mutex_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 // How long the end of a session waits for its pumps, since user code in datasets seldom expects to run later.
@@ -52,7 +56,7 @@ absl::Status CheckThreads(const tf::data::DatasetBase& dataset) {
   const bool tuned = tuning.optional_enabled_case() != tf::data::AutotuneOptions::kEnabled || tuning.enabled();
   const int pool = dataset.options().threading_options().private_threadpool_size();
   const int threads = kOthers + (tuned ? 1 : 0) + (pool > 0 ? pool : tf::port::MaxParallelism());
-  return ToAbsl(core::TryThreads("ipu-try", threads));
+  return core::TryThreads("ipu-try", threads);
 }
 
 }  // namespace
@@ -141,7 +145,7 @@ absl::StatusOr<std::shared_ptr<Pump>> Pump::Start(std::unique_ptr<DatasetReader>
                                                   std::shared_ptr<InfeedQueue> queue, ElementSpec spec) {
   auto pump = std::make_shared<Pump>(std::move(reader), std::move(queue), std::move(spec));
   Running::Global().Add(1);
-  const core::Status started = core::StartThread("ipu-pump", [pump]() mutable {
+  const absl::Status started = core::StartThread("ipu-pump", [pump]() mutable {
     pump->Run();
     pump->Release();
     pump->done_.Notify();
@@ -150,20 +154,20 @@ absl::StatusOr<std::shared_ptr<Pump>> Pump::Start(std::unique_ptr<DatasetReader>
   });
   if (!started.ok()) {
     Running::Global().Add(-1);
-    return ToAbsl(started);
+    return started;
   }
   return pump;
 }
 
 void Pump::Stop() {
   queue_->Close();
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (reader_ != nullptr) reader_->Cancel();
 }
 
 void Pump::Release() {
   std::unique_ptr<DatasetReader> released;  // Destroyed after the lock.
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   released.swap(reader_);
 }
 
@@ -176,22 +180,21 @@ void Pump::Run() {
     bool end = false;
     const absl::Status status = count == 0 ? GetFirst(&tensors, &end) : reader_->GetNext(&tensors, &end);
     if (!status.ok()) {
-      Note("ends after " + std::to_string(count) +
-           " elements, as its dataset failed: " + std::string(status.message()));
-      queue_->End(ToCore(status));
+      Note(absl::StrCat("ends after ", count, " elements, as its dataset failed: ", status.message()));
+      queue_->End(status);
       return;
     }
     if (end) {
       Note("ends: its dataset had " + std::to_string(count) + " elements");
-      queue_->End(core::Status::OutOfRange("The dataset of the infeed queue `" + queue_->name() + "` ended after " +
-                                           std::to_string(count) +
-                                           " elements, and the program needs more. Run fewer iterations, or "
-                                           "`repeat()` the dataset."));
+      queue_->End(absl::OutOfRangeError("The dataset of the infeed queue `" + queue_->name() + "` ended after " +
+                                        std::to_string(count) +
+                                        " elements, and the program needs more. Run fewer iterations, or "
+                                        "`repeat()` the dataset."));
       return;
     }
-    core::Status fits = Check(tensors);
+    absl::Status fits = Check(tensors);
     if (!fits.ok()) {
-      Note("ends: " + fits.message);
+      Note(absl::StrCat("ends: ", fits.message()));
       queue_->End(std::move(fits));
       return;
     }
@@ -215,24 +218,24 @@ void Pump::Note(const std::string& text) const {
 absl::Status Pump::GetFirst(std::vector<tf::Tensor>* element, bool* end) {
   absl::Status status = reader_->GetNext(element, end);
   if (!absl::IsFailedPrecondition(status) || !queue_->AwaitUse()) return status;
-  Note("begins anew, as a program asks for its first element; before, the dataset failed: " +
-       std::string(status.message()));
+  Note(absl::StrCat("begins anew, as a program asks for its first element; before, the dataset failed: ",
+                    status.message()));
   status = reader_->Begin();
   return status.ok() ? reader_->GetNext(element, end) : status;
 }
 
-core::Status Pump::Check(const std::vector<tf::Tensor>& element) const {
+absl::Status Pump::Check(const std::vector<tf::Tensor>& element) const {
   for (std::size_t i = 0; i < spec_.types.size() && i < element.size(); ++i) {
     if (element[i].dtype() == spec_.types[i] && element[i].shape() == spec_.shapes[i]) continue;
-    return {core::Code::kInvalidArgument,
-            "The dataset of the infeed queue `" + queue_->name() + "` yielded a tensor of shape " +
-                element[i].shape().DebugString() + " and type " + tf::DataTypeString(element[i].dtype()) +
-                " at position " + std::to_string(i) + " of an element, where its element spec has shape " +
-                spec_.shapes[i].DebugString() + " and type " + tf::DataTypeString(spec_.types[i]) +
-                ". All elements of an infeed need the shapes that the dataset states: see what sets them "
-                "(`set_shape`, `output_signature`)."};
+    return absl::InvalidArgumentError(absl::StrCat(
+        "The dataset of the infeed queue `", queue_->name(), "` yielded a tensor of shape ",
+        element[i].shape().DebugString(), " and type ", tf::DataTypeString(element[i].dtype()), " at position ", i,
+        " of an element, where its element spec has shape ", spec_.shapes[i].DebugString(), " and type ",
+        tf::DataTypeString(spec_.types[i]),
+        ". All elements of an infeed need the shapes that the dataset states: see what sets them (`set_shape`, "
+        "`output_signature`)."));
   }
-  return core::Status::Ok();
+  return absl::OkStatus();
 }
 
 absl::StatusOr<tf::core::RefCountPtr<PumpRegistry>> PumpRegistry::Of(tf::OpKernelContext* context) {
@@ -254,7 +257,7 @@ PumpRegistry::~PumpRegistry() {
 }
 
 void PumpRegistry::Hold(const std::shared_ptr<Pump>& pump) {
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   pumps_.erase(std::remove_if(pumps_.begin(), pumps_.end(), [](const auto& weak) { return weak.expired(); }),
                pumps_.end());
   pumps_.push_back(pump);

@@ -6,6 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
@@ -21,7 +24,6 @@
 #include "tensorflow/core/framework/types.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/host/python_end.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 
@@ -130,9 +132,9 @@ class Pump {
   // Releases the dataset, since others may keep the pump.
   void Release();
 
-  core::Status Check(const std::vector<tensorflow::Tensor>& element) const;
+  absl::Status Check(const std::vector<tensorflow::Tensor>& element) const;
 
-  core::Mutex mutex_;
+  absl::Mutex mutex_;
   std::unique_ptr<DatasetReader> reader_;  // Changed under mutex_, by the pump's thread alone.
   const std::shared_ptr<InfeedQueue> queue_;
   const ElementSpec spec_;
@@ -152,8 +154,8 @@ class PumpRegistry : public tensorflow::ResourceBase {
   std::string DebugString() const override { return "The pumps of a device"; }
 
  private:
-  core::Mutex mutex_;
-  std::vector<std::weak_ptr<Pump>> pumps_ IPU_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
+  std::vector<std::weak_ptr<Pump>> pumps_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu

@@ -8,7 +8,7 @@
 #include <utility>
 #include <variant>
 
-#include "tensorflow_ipu/kernels/support/status.h"
+#include "absl/status/status.h"
 #include "xla/ffi/api/ffi.h"
 
 namespace tensorflow_ipu {
@@ -16,8 +16,8 @@ namespace tensorflow_ipu {
 // The answer of a handler that may have to wait. Most calls do not, and need no future, which is allocated.
 using Answer = std::variant<xla::ffi::Error, xla::ffi::Future>;
 
-inline xla::ffi::Error ToError(core::Status status) {
-  return {static_cast<xla::ffi::ErrorCode>(status.code), std::move(status.message)};
+inline xla::ffi::Error ToError(const absl::Status& status) {
+  return {static_cast<xla::ffi::ErrorCode>(status.code()), std::string(status.message())};
 }
 
 inline xla::ffi::Error NoSuchSlot(int32_t slot) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/replicas/call_sites.h"
 #include "tensorflow_ipu/kernels/support/program_state.h"
@@ -37,8 +38,8 @@ Answer Meet(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state, f
   const std::shared_ptr<core::CallSite> site = cache.object();  // Programs that run inside of this one look up others.
   if (site == nullptr) {
     return ToError(
-        core::Status::NotFound("A collective of this program was deleted with the function that was traced. Keep "
-                               "the `tf.function` as long as its programs run."));
+        absl::NotFoundError("A collective of this program was deleted with the function that was traced. Keep "
+                            "the `tf.function` as long as its programs run."));
   }
   core::Advance(states.advanced, next_state->untyped_data());
   const core::Collective collective = {
@@ -47,11 +48,11 @@ Answer Meet(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state, f
   // The last replica of a group to arrive, or a single one, gets its answer at once; the others by the future.
   ffi::Promise promise;
   ffi::Future future(promise);
-  auto called = [promise](core::Status status) mutable {
+  auto called = [promise](absl::Status status) mutable {
     if (status.ok()) return promise.SetAvailable();
     promise.SetError(ToError(std::move(status)));
   };
-  std::optional<core::Status> answer =
+  std::optional<absl::Status> answer =
       site->Arrive(at.replica, at.replicas, collective, Gather(arguments, states.states, results), std::move(called));
   if (answer.has_value()) return ToError(*std::move(answer));
   return future;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/support/program_state.h"
@@ -41,9 +42,9 @@ bool Fit(const InfeedQueue& queue, const ffi::RemainingRets& tensors, Destinatio
 }
 
 // Why there is no queue of this number.
-core::Status Missing(int64_t number) {
+absl::Status Missing(int64_t number) {
   if (const std::shared_ptr<Infeed> infeed = Infeeds().Find(number)) return NotStarted(infeed->name());
-  return core::Status::NotFound(
+  return absl::NotFoundError(
       "The infeed queue of this program was deleted with its Python object. Keep the "
       "queue (or iterator) as long as programs use it.");
 }
@@ -55,7 +56,7 @@ ffi::Future CopyLater(Destinations to, const core::ProgramState& at, InfeedQueue
   ffi::Future future(promise);
   queue->TakeLater(
       at.replica, at.replicas,
-      [promise, to = std::move(to), sizes = queue->sizes()](core::Status status, InfeedElement element) mutable {
+      [promise, to = std::move(to), sizes = queue->sizes()](absl::Status status, InfeedElement element) mutable {
         if (!status.ok()) return promise.SetError(ToError(std::move(status)));
         element.CopyTo(sizes, to.data());
         element.Drop();  // Before the rest of the program, which may run in SetAvailable.
@@ -79,7 +80,7 @@ Answer Dequeue(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_state
   core::Advance(states.advanced, next_state->untyped_data());
   const auto copy = [&](const InfeedElement& element) { element.CopyTo(queue->sizes(), to.data()); };
   if (queue->small() && queue->TakeAtHand(at.replica, at.replicas, copy)) return ffi::Error::Success();
-  core::Status why;
+  absl::Status why;
   if (queue->TakeOrSpin(at.replica, at.replicas, &calls.element, &why) == InfeedQueue::Took::kElement) {
     copy(calls.element);
     calls.element.Drop();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow/compiler/tf2xla/type_util.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -19,7 +20,6 @@
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/lines.h"
 #include "tensorflow_ipu/kernels/host/releases.h"
-#include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/host/sums.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
 #include "tensorflow_ipu/kernels/support/program_state.h"
@@ -74,30 +74,29 @@ ffi::Error Assert(ffi::Buffer<ffi::PRED> condition, ffi::RemainingArgs values, f
 IPU_HANDLER("ipu_assert", Assert,
             ffi::Ffi::Bind().Arg<ffi::Buffer<ffi::PRED>>().RemainingArgs().Ret<ffi::Buffer<ffi::PRED>>().Attrs());
 
-ffi::Error Named(core::Status status, std::string_view name) {
-  if (!status.ok()) status.message = absl::StrCat(name, ": ", status.message);
-  return ToError(std::move(status));
+ffi::Error Named(const absl::Status& status, std::string_view name) {
+  return ToError(absl::Status(status.code(), absl::StrCat(name, ": ", status.message())));
 }
 
 // An error of the node that messages call `name`, with the lines that made it; see `LinesOf`.
-ffi::Error Failed(core::Status status, std::string_view node, std::string_view name) {
-  return Named(std::move(status), absl::StrCat(name, LinesOf(node, name)));
+ffi::Error Failed(const absl::Status& status, std::string_view node, std::string_view name) {
+  return Named(status, absl::StrCat(name, LinesOf(node, name)));
 }
 
 // The error of a call of what is no longer there.
-core::Status Gone() {
-  return core::Status::NotFound(
+absl::Status Gone() {
+  return absl::NotFoundError(
       "it was deleted with the function that was traced. Keep the `tf.function` as long as its programs run.");
 }
 
 // Null where the table does not or no longer hold such rows; `status` says why.
 std::shared_ptr<EmbeddingTable> TableOf(const core::ProgramState& state, const ffi::AnyBuffer& rows,
-                                        core::Status* status) {
+                                        absl::Status* status) {
   std::shared_ptr<EmbeddingTable> table = EmbeddingTables().Find(state.number);
   if (table == nullptr) {
-    *status = core::Status::NotFound("the embedding was deleted. Keep it as long as its programs run.");
+    *status = absl::NotFoundError("the embedding was deleted. Keep it as long as its programs run.");
   } else if (rows.dimensions().back() != table->width() || (rows.element_type() == ffi::F16) != table->half()) {
-    *status = core::Status::InvalidArgument("the rows are of another width or type than the embedding's.");
+    *status = absl::InvalidArgumentError("the rows are of another width or type than the embedding's.");
     table = nullptr;
   }
   return table;
@@ -106,18 +105,18 @@ std::shared_ptr<EmbeddingTable> TableOf(const core::ProgramState& state, const f
 ffi::Error LookUp(StateBuffer state, Indices indices, ffi::Result<StateBuffer> next_state,
                   ffi::Result<ffi::AnyBuffer> rows, ffi::Dictionary attributes) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
-  core::Status status;
+  absl::Status status;
   if (const auto table = TableOf(at, *rows, &status)) {
     status = table->Lookup(indices.typed_data(), static_cast<int64_t>(indices.element_count()), rows->untyped_data());
   }
   core::Advance(state.untyped_data(), next_state->untyped_data());
-  return Named(std::move(status), TextOf(attributes, "name"));
+  return Named(status, TextOf(attributes, "name"));
 }
 
 ffi::Error Update(StateBuffer state, Indices indices, ffi::AnyBuffer gradients, ffi::Result<StateBuffer> next_state,
                   ffi::Result<ffi::AnyBuffer> done, ffi::Dictionary attributes) {
   const core::ProgramState at = core::StateAt(state.untyped_data());
-  core::Status status;
+  absl::Status status;
   if (const auto table = TableOf(at, gradients, &status)) {
     status =
         table->Update(indices.typed_data(), static_cast<int64_t>(indices.element_count()), gradients.untyped_data(),
@@ -126,7 +125,7 @@ ffi::Error Update(StateBuffer state, Indices indices, ffi::AnyBuffer gradients, 
   }
   std::memset(done->untyped_data(), 0, done->size_bytes());
   core::Advance(state.untyped_data(), next_state->untyped_data());
-  return Named(std::move(status), TextOf(attributes, "name"));
+  return Named(status, TextOf(attributes, "name"));
 }
 
 IPU_HANDLER("ipu_embedding_lookup", LookUp);
@@ -158,7 +157,7 @@ Answer CallHost(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_stat
   function->Run(states.used.replica, states.used.replicas, passed, std::move(to),
                 [promise, node = std::string(node), name = std::string(name)](const absl::Status& status) mutable {
                   if (status.ok()) return promise.SetAvailable();
-                  promise.SetError(Failed(ToCore(status), node, name));
+                  promise.SetError(Failed(status, node, name));
                 });
   return future;
 }
@@ -180,7 +179,7 @@ ffi::TypeId KernelOfCall::id = {};
 ffi::ErrorOr<std::unique_ptr<KernelOfCall>> Instantiate(ffi::Dictionary attributes) {
   const std::string_view node = TextOf(attributes, "node");
   absl::StatusOr<std::shared_ptr<const HostKernel>> kernel = HostKernel::Of(std::string(node));
-  if (!kernel.ok()) return ffi::Unexpected(Failed(ToCore(kernel.status()), node, TextOf(attributes, "name")));
+  if (!kernel.ok()) return ffi::Unexpected(Failed(kernel.status(), node, TextOf(attributes, "name")));
   const core::Counter calls("HostKernelCalls:" + (*kernel)->type());
   return std::make_unique<KernelOfCall>(KernelOfCall{*std::move(kernel), calls});
 }
@@ -210,8 +209,7 @@ ffi::Error Run(KernelOfCall* call, ffi::ThreadPool threads, ffi::RemainingArgs a
   }
   for (std::size_t i = 0; i < results.size(); ++i) to.push_back(BufferOf(**results.get<ffi::AnyBuffer>(i)));
   const absl::Status done = call->kernel->Run(from, to, HostThreads::Of(threads.num_threads()));
-  return done.ok() ? ffi::Error::Success()
-                   : Failed(ToCore(done), TextOf(attributes, "node"), TextOf(attributes, "name"));
+  return done.ok() ? ffi::Error::Success() : Failed(done, TextOf(attributes, "node"), TextOf(attributes, "name"));
 }
 
 IPU_REGISTER_STATE("ipu_kernel_of_call", KernelOfCall);
@@ -241,7 +239,7 @@ ffi::Error CallUser(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_
   const core::OrderedState states = core::OrderedStateAt(StatesOf(arguments));
   const std::shared_ptr<UserFunction> function = UserFunctions().Find(states.used.number);
   if (function == nullptr) return Failed(Gone(), called, name);
-  if (core::interrupted) return Failed(core::Status::Cancelled("the run was interrupted."), called, name);
+  if (core::interrupted) return Failed(absl::CancelledError("the run was interrupted."), called, name);
   user_operation_calls.Add();
   core::Advance(states.advanced, next_state->untyped_data());
   std::vector<const void*> data;
@@ -258,9 +256,9 @@ ffi::Error CallUser(ffi::RemainingArgs arguments, ffi::Result<StateBuffer> next_
   try {
     (*function)(data, elements, outputs, std::string(TextOf(attributes, "attributes")), std::string(called));
   } catch (const std::exception& thrown) {
-    return Failed({core::Code::kUnknown, absl::StrCat("it threw: ", thrown.what())}, called, name);
+    return Failed(absl::UnknownError(absl::StrCat("it threw: ", thrown.what())), called, name);
   } catch (...) {
-    return Failed({core::Code::kUnknown, "it threw what is no `std::exception`."}, called, name);
+    return Failed(absl::UnknownError("it threw what is no `std::exception`."), called, name);
   }
   return ffi::Error::Success();
 }

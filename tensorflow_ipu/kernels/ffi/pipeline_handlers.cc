@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
@@ -31,8 +32,8 @@ ffi::Error CheckMicroBatches(ffi::Buffer<ffi::S64> count, ffi::ResultBuffer<ffi:
   const int64_t value = *count.typed_data();
   const auto number = [&](std::string_view name) { return *attributes.get<int64_t>(name); };
   if (value < number("least") || value % number("multiple") != 0 || value > number("largest")) {
-    return ToError(core::Status::FailedPrecondition(
-        absl::StrCat(TextOf(attributes, "before"), value, TextOf(attributes, "after"))));
+    return ToError(
+        absl::FailedPreconditionError(absl::StrCat(TextOf(attributes, "before"), value, TextOf(attributes, "after"))));
   }
   *checked->typed_data() = value;
   return ffi::Error::Success();

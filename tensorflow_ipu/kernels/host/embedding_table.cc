@@ -4,6 +4,8 @@
 #include <string>
 
 #include "Eigen/Core"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
 
 namespace tensorflow_ipu {
@@ -17,26 +19,26 @@ const core::Counter updates("EmbeddingUpdates"), rows_updated("EmbeddingRowsUpda
 
 void EmbeddingTable::SetOpen(bool open) {
   open_ = open;
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   accumulated_.clear();
 }
 
-core::Status EmbeddingTable::Lookup(const int32_t* indices, int64_t count, void* values) {
-  core::Status status = Check(indices, count);
+absl::Status EmbeddingTable::Lookup(const int32_t* indices, int64_t count, void* values) {
+  absl::Status status = Check(indices, count);
   if (!status.ok()) return status;
   lookups.Add();
   rows_read.Add(count);
   auto* to = static_cast<char*>(values);
   for (int64_t i = 0; i < count; ++i, to += Bytes()) {
-    const core::Lock lock(LockOf(indices[i]));
+    const absl::MutexLock lock(&LockOf(indices[i]));
     std::memcpy(to, data_ + indices[i] * Bytes(), static_cast<std::size_t>(Bytes()));
   }
-  return core::Status::Ok();
+  return absl::OkStatus();
 }
 
-core::Status EmbeddingTable::Update(const int32_t* indices, int64_t count, const void* gradients,
+absl::Status EmbeddingTable::Update(const int32_t* indices, int64_t count, const void* gradients,
                                     const EmbeddingUpdate& how) {
-  core::Status status = Check(indices, count);
+  absl::Status status = Check(indices, count);
   if (!status.ok()) return status;
   updates.Add();
   rows_updated.Add(count);  // As given: with accumulation they change the table later.
@@ -48,46 +50,46 @@ core::Status EmbeddingTable::Update(const int32_t* indices, int64_t count, const
         Descend(indices[i], static_cast<const float*>(gradients) + i * width_, how.learning_rate);
       }
     }
-    return core::Status::Ok();
+    return absl::OkStatus();
   }
   std::shared_ptr<Accumulated> accumulated;  // Held, since closing the table drops it.
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     std::shared_ptr<Accumulated>& found = accumulated_[{how.replica, how.site}];
     if (found == nullptr) found = std::make_shared<Accumulated>();
     accumulated = found;
   }
-  const core::Lock adding(accumulated->mutex);
+  const absl::MutexLock adding(&accumulated->mutex);
   for (int64_t i = 0; i < count; ++i) {
     const std::vector<float> gradient = Wide(gradients, i);
     std::vector<float>& sum = accumulated->rows[indices[i]];
     sum.resize(static_cast<std::size_t>(width_));
     for (std::size_t j = 0; j < sum.size(); ++j) sum[j] += gradient[j];
   }
-  if (++accumulated->batches < how.batches) return core::Status::Ok();
+  if (++accumulated->batches < how.batches) return absl::OkStatus();
   for (const auto& [row, sum] : accumulated->rows) Descend(row, sum.data(), how.learning_rate);
   accumulated->batches = 0;
   accumulated->rows.clear();
-  return core::Status::Ok();
+  return absl::OkStatus();
 }
 
-core::Status EmbeddingTable::Check(const int32_t* indices, int64_t count) const {
+absl::Status EmbeddingTable::Check(const int32_t* indices, int64_t count) const {
   if (!open_) {
-    return core::Status::FailedPrecondition(
+    return absl::FailedPreconditionError(
         "the embedding is not registered: run the program in a block `with embedding.register():`.");
   }
   for (int64_t i = 0; i < count; ++i) {
     if (indices[i] < 0 || indices[i] >= rows_) {
-      return core::Status::OutOfRange("row " + std::to_string(indices[i]) + " is none of the embedding's " +
-                                      std::to_string(rows_) + ": leave `clip_indices` of `lookup` as it is.");
+      return absl::OutOfRangeError("row " + std::to_string(indices[i]) + " is none of the embedding's " +
+                                   std::to_string(rows_) + ": leave `clip_indices` of `lookup` as it is.");
     }
   }
-  return core::Status::Ok();
+  return absl::OkStatus();
 }
 
 void EmbeddingTable::Descend(int32_t row, const float* gradient, float learning_rate) {
   char* const at = data_ + row * Bytes();
-  const core::Lock lock(LockOf(row));
+  const absl::MutexLock lock(&LockOf(row));
   if (half_) {
     auto* const values = reinterpret_cast<Eigen::half*>(at);
     for (int64_t j = 0; j < width_; ++j) {

@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "tensorflow_ipu/kernels/support/registry.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu {
 
@@ -34,33 +36,33 @@ class EmbeddingTable {
   // Programs can use an open table. Closing it drops accumulated gradients.
   void SetOpen(bool open);
 
-  core::Status Lookup(const int32_t* indices, int64_t count, void* values);
+  absl::Status Lookup(const int32_t* indices, int64_t count, void* values);
 
   // Applies gradients by stochastic gradient descent, or accumulates them.
-  core::Status Update(const int32_t* indices, int64_t count, const void* gradients, const EmbeddingUpdate& how);
+  absl::Status Update(const int32_t* indices, int64_t count, const void* gradients, const EmbeddingUpdate& how);
 
  private:
   // The sums of one lookup on one replica. Lookups of several devices may share a number.
   struct Accumulated {
-    core::Mutex mutex;
-    int64_t batches IPU_GUARDED_BY(mutex) = 0;
-    std::map<int32_t, std::vector<float>> rows IPU_GUARDED_BY(mutex);
+    absl::Mutex mutex;
+    int64_t batches ABSL_GUARDED_BY(mutex) = 0;
+    std::map<int32_t, std::vector<float>> rows ABSL_GUARDED_BY(mutex);
   };
 
-  core::Status Check(const int32_t* indices, int64_t count) const;
+  absl::Status Check(const int32_t* indices, int64_t count) const;
   void Descend(int32_t row, const float* gradient, float learning_rate);
   std::vector<float> Wide(const void* gradients, int64_t row) const;
   int64_t Bytes() const { return width_ * (half_ ? 2 : 4); }
-  core::Mutex& LockOf(int32_t row) { return locks_[static_cast<uint32_t>(row) % locks_.size()]; }
+  absl::Mutex& LockOf(int32_t row) { return locks_[static_cast<uint32_t>(row) % locks_.size()]; }
 
   char* const data_;
   const int64_t rows_;
   const int64_t width_;
   const bool half_;
   std::atomic<bool> open_{false};
-  std::array<core::Mutex, 64> locks_;
-  core::Mutex mutex_;
-  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<Accumulated>> accumulated_ IPU_GUARDED_BY(mutex_);
+  std::array<absl::Mutex, 64> locks_;
+  absl::Mutex mutex_;
+  std::map<std::pair<int64_t, int64_t>, std::shared_ptr<Accumulated>> accumulated_ ABSL_GUARDED_BY(mutex_);
 };
 
 inline core::Registry<EmbeddingTable>& EmbeddingTables() {

@@ -4,11 +4,12 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/framework/op_def.pb.h"
 #include "tensorflow/core/framework/resource_handle.h"
 #include "tensorflow/core/framework/resource_mgr.h"
-#include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
 
@@ -53,7 +54,7 @@ struct Step {
   Step(int64_t id, tf::ResourceMgr* resources, int64_t device)
       : container(id, [resources](const std::string& name) { resources->Cleanup(name).IgnoreError(); }),
         runner([device](std::function<void()> call) {
-          core::Executor::Global().Run([device, call = std::move(call)](const core::Status&) {
+          core::Executor::Global().Run([device, call = std::move(call)](const absl::Status&) {
             const WorkFor work(device);
             call();
           });
@@ -145,7 +146,7 @@ void HostBody::Run(int64_t device, const std::vector<tf::Tensor>& arguments, std
 int64_t HostFunction::DeviceOfThread() { return device_of_thread; }
 
 void HostFunction::SetBody(std::shared_ptr<HostBody> body) {
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   body_ = std::move(body);
 }
 
@@ -154,7 +155,7 @@ void HostFunction::Run(int64_t replica, int64_t replicas, absl::Span<const HostB
   const auto cancellation = std::make_shared<tf::CancellationManager>();
   std::shared_ptr<HostBody> body;
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (core::interrupted.load(std::memory_order_relaxed)) {
       return done(absl::CancelledError("The run was interrupted before its host worked."));
     }
@@ -163,7 +164,7 @@ void HostFunction::Run(int64_t replica, int64_t replicas, absl::Span<const HostB
   }
   const auto end = [self = shared_from_this(), cancellation, done = std::move(done)](const absl::Status& status) {
     {
-      const core::Lock lock(self->mutex_);
+      const absl::MutexLock lock(&self->mutex_);
       self->running_.erase(cancellation.get());
     }
     // A failure also cancels the rest of the function.
@@ -174,14 +175,14 @@ void HostFunction::Run(int64_t replica, int64_t replicas, absl::Span<const HostB
   absl::StatusOr<std::vector<tf::Tensor>> arguments = body->Arguments(replica, replicas, passed);
   if (!arguments.ok()) return end(arguments.status());
   core::Executor::Global().Run([cancellation, body, end, device = device_, arguments = *std::move(arguments),
-                                results = std::move(results)](const core::Status& started) {
-    if (!started.ok()) return end(ToAbsl(started));
+                                results = std::move(results)](const absl::Status& started) {
+    if (!started.ok()) return end(started);
     body->Run(device, arguments, results, cancellation.get(), end);
   });
 }
 
 void HostFunction::Cancel() {
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   for (tf::CancellationManager* const running : running_) running->StartCancel();
 }
 

@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "tensorflow/core/common_runtime/process_function_library_runtime.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
@@ -20,7 +22,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow_ipu/kernels/host/kernel.h"
 #include "tensorflow_ipu/kernels/host/python_end.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "tensorflow_ipu/kernels/support/registry.h"
 
 namespace tensorflow_ipu {
@@ -90,9 +92,9 @@ class HostFunction : public std::enable_shared_from_this<HostFunction> {
 
  private:
   const int64_t device_;
-  core::Mutex mutex_;
-  std::shared_ptr<HostBody> body_ IPU_GUARDED_BY(mutex_);
-  std::set<tensorflow::CancellationManager*> running_ IPU_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
+  std::shared_ptr<HostBody> body_ ABSL_GUARDED_BY(mutex_);
+  std::set<tensorflow::CancellationManager*> running_ ABSL_GUARDED_BY(mutex_);
 };
 
 inline core::Registry<HostFunction>& HostFunctions() { return core::NeverDestroyed<core::Registry<HostFunction>>(); }

@@ -9,6 +9,7 @@
 #include "absl/log/check.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/process_state.h"
 #include "tensorflow/core/framework/function.h"
@@ -143,7 +144,7 @@ absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionDevices::Of(tf::OpKe
 
 absl::StatusOr<std::shared_ptr<const tf::DeviceMgr>> SessionDevices::Get(tf::OpKernelContext* context) {
   std::vector<tf::Device*> devices = context->function_library()->device_mgr()->ListDevices();
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   // A context that joins a cluster gets other devices.
   if (copies_ == nullptr || devices != originals_) {
     TF_ASSIGN_OR_RETURN(copies_, CopiesOf(devices, *context->device()));

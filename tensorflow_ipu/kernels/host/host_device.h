@@ -5,13 +5,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/common_runtime/device_mgr.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/public/session_options.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 
@@ -57,9 +59,9 @@ class SessionDevices : public tensorflow::ResourceBase {
  private:
   absl::StatusOr<std::shared_ptr<const tensorflow::DeviceMgr>> Get(tensorflow::OpKernelContext* context);
 
-  core::Mutex mutex_;
-  std::vector<tensorflow::Device*> originals_ IPU_GUARDED_BY(mutex_);
-  std::shared_ptr<const tensorflow::DeviceMgr> copies_ IPU_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
+  std::vector<tensorflow::Device*> originals_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const tensorflow::DeviceMgr> copies_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu

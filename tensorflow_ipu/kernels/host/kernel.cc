@@ -5,8 +5,10 @@
 #include <map>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/framework/node_def_util.h"
 #include "tensorflow/core/framework/op.h"
 #include "tensorflow/core/framework/tensor.h"
@@ -14,7 +16,6 @@
 #include "tensorflow/core/platform/protobuf.h"
 #include "tensorflow/core/platform/setround.h"
 #include "tensorflow_ipu/kernels/host/convolution.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 
@@ -218,9 +219,9 @@ HostKernel::HostKernel(std::unique_ptr<tf::OpKernel> own, std::unique_ptr<const 
 HostKernel::~HostKernel() = default;
 
 absl::StatusOr<std::shared_ptr<const HostKernel>> HostKernel::Of(const std::string& node) {
-  static auto* const mutex = new core::Mutex();
+  static auto* const mutex = new absl::Mutex();
   static auto* const kernels = new std::map<std::string, std::shared_ptr<const HostKernel>>();
-  const core::Lock lock(*mutex);
+  const absl::MutexLock lock(mutex);
   const auto found = kernels->find(node);
   if (found != kernels->end()) return found->second;
   absl::StatusOr<std::shared_ptr<const HostKernel>> made = Make(node);

@@ -4,9 +4,11 @@
 #include <set>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "absl/synchronization/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 
 namespace tensorflow_ipu {
 
@@ -15,8 +17,8 @@ namespace {
 using Key = std::pair<std::string, std::string>;
 
 struct Lines {
-  core::Mutex mutex;
-  std::map<Key, std::set<std::string>> of IPU_GUARDED_BY(mutex);
+  absl::Mutex mutex;
+  std::map<Key, std::set<std::string>> of ABSL_GUARDED_BY(mutex);
 };
 
 Lines& All() { return core::NeverDestroyed<Lines>(); }
@@ -25,13 +27,13 @@ Lines& All() { return core::NeverDestroyed<Lines>(); }
 
 void NoteLine(std::string_view node, std::string_view name, const std::string& line) {
   Lines& all = All();
-  const core::Lock lock(all.mutex);
+  const absl::MutexLock lock(&all.mutex);
   all.of[Key(node, name)].insert(line);
 }
 
 std::string LinesOf(std::string_view node, std::string_view name) {
   Lines& all = All();
-  const core::Lock lock(all.mutex);
+  const absl::MutexLock lock(&all.mutex);
   const auto found = all.of.find(Key(node, name));
   return found == all.of.end() ? "" : absl::StrCat(" (", absl::StrJoin(found->second, " or "), ")");
 }

@@ -1,16 +1,17 @@
 #include "tensorflow_ipu/kernels/host/python_end.h"
 
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 
 namespace tensorflow_ipu {
 
 namespace {
 
 struct Python {
-  core::Mutex mutex;
-  core::Condition unused;
-  bool ended IPU_GUARDED_BY(mutex) = false;
-  int uses IPU_GUARDED_BY(mutex) = 0;
+  absl::Mutex mutex;
+  bool ended ABSL_GUARDED_BY(mutex) = false;
+  int uses ABSL_GUARDED_BY(mutex) = 0;
 };
 
 Python& ThePython() { return core::NeverDestroyed<Python>(); }
@@ -19,14 +20,15 @@ Python& ThePython() { return core::NeverDestroyed<Python>(); }
 
 void EndPython() {
   Python& python = ThePython();
-  core::Lock lock(python.mutex);
+  const absl::MutexLock lock(&python.mutex);
   python.ended = true;
-  python.unused.Wait(lock, [&python]() IPU_REQUIRES(python.mutex) { return python.uses == 0; });
+  const auto unused = [&python]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(python.mutex) { return python.uses == 0; };
+  python.mutex.Await(absl::Condition(&unused));
 }
 
 bool PythonHasEnded() {
   Python& python = ThePython();
-  const core::Lock lock(python.mutex);
+  const absl::MutexLock lock(&python.mutex);
   return python.ended;
 }
 
@@ -34,13 +36,13 @@ bool PythonHasEnded() {
 bool BeforePythonEnds(const std::function<void()>& call) {
   Python& python = ThePython();
   {
-    const core::Lock lock(python.mutex);
+    const absl::MutexLock lock(&python.mutex);
     if (python.ended) return false;
     ++python.uses;
   }
   call();
-  const core::Lock lock(python.mutex);
-  if (--python.uses == 0) python.unused.NotifyAll();
+  const absl::MutexLock lock(&python.mutex);
+  --python.uses;
   return true;
 }
 

@@ -33,9 +33,11 @@ class AsyncValueAllocator;
 }  // namespace tensorflow
 #endif  // TENSORFLOW_CORE_TFRT_COMMON_ASYNC_VALUE_TENSOR_H_
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/compiler/jit/compilability_check_util.h"
 #include "tensorflow/compiler/jit/device_compilation_profiler.h"
 #include "tensorflow/compiler/jit/device_compiler.h"
@@ -56,7 +58,7 @@ class AsyncValueAllocator;
 #include "tensorflow_ipu/kernels/precision/rewrite.h"
 #include "tensorflow_ipu/kernels/support/file_cache.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "xla/service/cpu/executable.pb.h"
 #include "xla/service/hlo.pb.h"
 
@@ -103,8 +105,8 @@ struct Sources {
 };
 
 struct Settings {
-  core::Mutex mutex;
-  Sources sources IPU_GUARDED_BY(mutex);
+  absl::Mutex mutex;
+  Sources sources ABSL_GUARDED_BY(mutex);
 };
 
 Settings& TheSettings() { return core::NeverDestroyed<Settings>(); }
@@ -194,7 +196,7 @@ absl::StatusOr<std::unique_ptr<xla::LocalExecutable>> CompilerClient::BuildExecu
   Sources sources;
   {
     Settings& settings = TheSettings();
-    const core::Lock lock(settings.mutex);
+    const absl::MutexLock lock(&settings.mutex);
     sources = settings.sources;
   }
   if (kept_ != nullptr) sources.files = nullptr;
@@ -320,7 +322,7 @@ void ipu_set_executable_cache(const char* folder, int64_t max_bytes, const char*
   std::shared_ptr<const core::FileCache> files;
   if (*folder != '\0') files = std::make_shared<core::FileCache>(folder, max_bytes, trusting != 0);
   Settings& settings = TheSettings();
-  const core::Lock lock(settings.mutex);
+  const absl::MutexLock lock(&settings.mutex);
   settings.sources.files = std::move(files);
   settings.sources.files_key = key;
 }
@@ -331,7 +333,7 @@ void ipu_hold_executable(const char* key, const char* name, const char* packed, 
   using namespace tensorflow_ipu;
   auto copy = std::make_shared<const std::string>(packed, static_cast<std::size_t>(size));
   Settings& settings = TheSettings();
-  const core::Lock lock(settings.mutex);
+  const absl::MutexLock lock(&settings.mutex);
   settings.sources.held_key = key;
   Sources::Held& held = settings.sources.held[name];
   held.packed = std::move(copy);
@@ -341,7 +343,7 @@ void ipu_hold_executable(const char* key, const char* name, const char* packed, 
 void ipu_release_executable(const char* name) {
   using namespace tensorflow_ipu;
   Settings& settings = TheSettings();
-  const core::Lock lock(settings.mutex);
+  const absl::MutexLock lock(&settings.mutex);
   const auto held = settings.sources.held.find(name);
   if (held != settings.sources.held.end() && --held->second.users == 0) settings.sources.held.erase(held);
 }

@@ -7,8 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/compiler/tf2xla/shape_util.h"
 #include "tensorflow/compiler/tf2xla/xla_op_kernel.h"
 #include "tensorflow/compiler/tf2xla/xla_op_registry.h"
@@ -19,7 +21,6 @@
 #include "tensorflow_ipu/kernels/host/function.h"
 #include "tensorflow_ipu/kernels/lowering/custom_call.h"
 #include "tensorflow_ipu/kernels/lowering/host_kernel.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
 #include "tensorflow_ipu/kernels/support/program_state.h"
 #include "xla/hlo/builder/xla_builder.h"
 
@@ -78,7 +79,7 @@ class HostFunctionOp : public tf::OpKernel {
   void Compute(tf::OpKernelContext* context) override {
     int64_t number = context->input(0).scalar<int64_t>()();
     {
-      const core::Lock lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       if (number > 0 || own_ == 0) {
         std::vector<tf::Tensor> bound;
         for (int i = 1; i < context->num_inputs(); ++i) bound.push_back(context->input(i));
@@ -102,8 +103,8 @@ class HostFunctionOp : public tf::OpKernel {
  private:
   const tf::NameAttrList function_ = tf::GetNodeAttr<tf::NameAttrList>(def(), "f").value();
   const int64_t device_ = tf::GetNodeAttr<int64_t>(def(), "device").value();
-  core::Mutex mutex_;
-  int64_t own_ IPU_GUARDED_BY(mutex_) = 0;
+  absl::Mutex mutex_;
+  int64_t own_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuHostFunction").Device(tf::DEVICE_CPU), HostFunctionOp);

@@ -11,11 +11,6 @@
 #include "tensorflow_ipu/kernels/numerics/processor.h"
 #include "tensorflow_ipu/kernels/numerics/stochastic_rounding.h"
 
-#if IPU_X86
-#define IPU_AVX2 __attribute__((target("avx2,fma,f16c")))
-#define IPU_AVX512 __attribute__((target("avx512f,avx2,fma,f16c")))
-#endif
-
 namespace tensorflow_ipu::core {
 
 namespace {
@@ -45,113 +40,96 @@ inline float Limited(float rounded, Overflow overflow) {
   return std::copysign(largest ? kLargestHalf : std::numeric_limits<float>::infinity(), rounded);
 }
 
-template <int64_t rows>
-void PlainRows(const float* left, const float* right, int64_t depth, bool half, Overflow overflow, float* sums) {
-  for (int64_t row = 0; row < rows; ++row) {
-    const float* const factors = left + row * kDepth;
-    float* const partials = sums + row * kSumsStride;
-    for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
-      float block[kTileColumns] = {};
-      const int64_t end = std::min(depth, begin + kBlockOfProducts);
-      for (int64_t k = begin; k < end; ++k) {
-        for (int64_t column = 0; column < kTileColumns; ++column) {
-          block[column] += factors[k] * right[k * kTileColumns + column];
-        }
+// Vectors of one processor's size, which the compiler lowers to its instructions.
+template <std::size_t bytes>
+struct Lanes {
+  using Floats __attribute__((vector_size(bytes), may_alias)) = float;
+  using Ints __attribute__((vector_size(bytes))) = int32_t;
+  static constexpr int64_t kCount = bytes / sizeof(float);
+};
+
+// As `Limited(F16::Load(F16::Store(sum)), overflow)`.
+template <typename L>
+[[gnu::always_inline]] inline void RoundToHalves(typename L::Floats& sums, Overflow overflow) {
+  using Floats = typename L::Floats;
+  using Ints = typename L::Ints;
+  const Ints bits = reinterpret_cast<Ints>(sums);
+  Ints magnitude = bits & 0x7fffffff;
+  const Floats value = reinterpret_cast<Floats>(magnitude);
+  Ints normal = (magnitude + 0xfff + ((magnitude >> 13) & 1)) & ~0x1fff;
+  const Floats subnormal = (value + 0.5f) - 0.5f;  // Rounds at the last bit of the half.
+  Floats rounded = value < 0x1p-14f ? subnormal : reinterpret_cast<Floats>(normal);
+  const float limit = Limited(std::numeric_limits<float>::infinity(), overflow);
+  rounded = rounded > kLargestHalf ? Floats{} + limit : rounded;
+  rounded = value == value ? rounded : value;
+  Ints result = reinterpret_cast<Ints>(rounded) | (bits & ~0x7fffffff);
+  sums = reinterpret_cast<Floats>(result);
+}
+
+template <typename L, int64_t rows>
+[[gnu::always_inline]] inline void AddRows(const float* left, const float* right, int64_t depth, bool half,
+                                           Overflow overflow, float* sums) {
+  using Floats = typename L::Floats;
+  constexpr int64_t kVectors = kTileColumns / L::kCount;
+  for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
+    Floats block[rows][kVectors] = {};
+    const int64_t end = std::min(depth, begin + kBlockOfProducts);
+    for (int64_t k = begin; k < end; ++k) {
+      const auto* const values = reinterpret_cast<const Floats*>(right + k * kTileColumns);
+#pragma GCC unroll 6
+      for (int64_t row = 0; row < rows; ++row) {
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < kVectors; ++i) block[row][i] += left[row * kDepth + k] * values[i];
       }
-      for (int64_t column = 0; column < kTileColumns; ++column) block[column] += partials[column];
-      if (half) {
-        for (float& sum : block) sum = Limited(F16::Load(F16::Store(sum)), overflow);
+    }
+#pragma GCC unroll 6
+    for (int64_t row = 0; row < rows; ++row) {
+      auto* const partials = reinterpret_cast<Floats*>(sums + row * kSumsStride);
+#pragma GCC unroll 4
+      for (int64_t i = 0; i < kVectors; ++i) {
+        block[row][i] += partials[i];
+        if (half) RoundToHalves<L>(block[row][i], overflow);
+        partials[i] = block[row][i];
       }
-      std::memcpy(partials, block, sizeof(block));
     }
   }
 }
 
-constexpr TileOf kPlain[] = {PlainRows<1>, PlainRows<2>, PlainRows<3>, PlainRows<4>, PlainRows<5>, PlainRows<6>};
+void WidenPlain(const uint16_t* from, int64_t count, float* to) {
+  for (; count >= 8; count -= 8, from += 8, to += 8) {  // GCC vectorizes loops of a fixed length.
+    for (int i = 0; i < 8; ++i) to[i] = F16::Load(from[i]);
+  }
+  for (int64_t i = 0; i < count; ++i) to[i] = F16::Load(from[i]);
+}
 
 #if IPU_X86
-
-IPU_AVX2 inline __m256 RoundedToHalves(__m256 value, Overflow overflow) {
-  const __m256 rounded = _mm256_cvtph_ps(_mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
-  if (overflow == Overflow::kInfinite) return rounded;
-  if (overflow == Overflow::kLargest) {  // A NaN is the second operand, and stays.
-    const __m256 largest = _mm256_set1_ps(kLargestHalf), least = _mm256_set1_ps(-kLargestHalf);
-    return _mm256_max_ps(least, _mm256_min_ps(largest, rounded));
+// The compiler would convert by integer operations, with which a product takes a third longer.
+__attribute__((target("avx2,f16c"))) void WidenByF16c(const uint16_t* from, int64_t count, float* to) {
+  for (; count >= 8; count -= 8, from += 8, to += 8) {
+    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
   }
-  const __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), rounded);
-  const __m256 above = _mm256_cmp_ps(magnitude, _mm256_set1_ps(kLargestHalf), _CMP_GT_OQ);
-  return _mm256_or_ps(rounded, _mm256_and_ps(above, _mm256_set1_ps(std::numeric_limits<float>::quiet_NaN())));
+  WidenPlain(from, count, to);
 }
-
-template <int64_t rows>
-IPU_AVX2 inline void Avx2Rows(const float* left, const float* right, int64_t depth, bool half, Overflow overflow,
-                              float* sums) {
-  for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
-    __m256 low[rows], high[rows];
-    for (int64_t row = 0; row < rows; ++row) low[row] = high[row] = _mm256_setzero_ps();
-    const int64_t end = std::min(depth, begin + kBlockOfProducts);
-    for (int64_t k = begin; k < end; ++k) {
-      const __m256 first = _mm256_load_ps(right + k * kTileColumns);
-      const __m256 second = _mm256_load_ps(right + k * kTileColumns + 8);
-#pragma GCC unroll 6
-      for (int64_t row = 0; row < rows; ++row) {
-        const __m256 factor = _mm256_broadcast_ss(left + row * kDepth + k);
-        low[row] = _mm256_fmadd_ps(factor, first, low[row]);
-        high[row] = _mm256_fmadd_ps(factor, second, high[row]);
-      }
-    }
-#pragma GCC unroll 6
-    for (int64_t row = 0; row < rows; ++row) {
-      float* const partials = sums + row * kSumsStride;
-      const __m256 first = _mm256_add_ps(_mm256_load_ps(partials), low[row]);
-      const __m256 second = _mm256_add_ps(_mm256_load_ps(partials + 8), high[row]);
-      _mm256_store_ps(partials, half ? RoundedToHalves(first, overflow) : first);
-      _mm256_store_ps(partials + 8, half ? RoundedToHalves(second, overflow) : second);
-    }
-  }
-}
-
-template <int64_t rows>
-IPU_AVX512 inline void Avx512Rows(const float* left, const float* right, int64_t depth, bool half, Overflow overflow,
-                                  float* sums) {
-  for (int64_t begin = 0; begin < depth; begin += kBlockOfProducts) {
-    __m512 block[rows];
-    for (int64_t row = 0; row < rows; ++row) block[row] = _mm512_setzero_ps();
-    const int64_t end = std::min(depth, begin + kBlockOfProducts);
-    for (int64_t k = begin; k < end; ++k) {
-      const __m512 values = _mm512_load_ps(right + k * kTileColumns);
-#pragma GCC unroll 6
-      for (int64_t row = 0; row < rows; ++row) {
-        block[row] = _mm512_fmadd_ps(_mm512_set1_ps(left[row * kDepth + k]), values, block[row]);
-      }
-    }
-#pragma GCC unroll 6
-    for (int64_t row = 0; row < rows; ++row) {
-      float* const partials = sums + row * kSumsStride;
-      const __m512 sum = _mm512_add_ps(_mm512_load_ps(partials), block[row]);
-      if (half) {
-        // GCC 12 warns of uninitialized variables in the forms without a mask.
-        constexpr __mmask16 kAll = 0xffff;
-        const __m256i half_sum = _mm512_maskz_cvtps_ph(kAll, sum, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-        __m512 rounded = _mm512_maskz_cvtph_ps(kAll, half_sum);
-        if (overflow == Overflow::kLargest) {
-          rounded = _mm512_maskz_min_ps(kAll, _mm512_set1_ps(kLargestHalf), rounded);
-          rounded = _mm512_maskz_max_ps(kAll, _mm512_set1_ps(-kLargestHalf), rounded);
-        } else if (overflow == Overflow::kNan) {
-          const __mmask16 above = _mm512_cmp_ps_mask(_mm512_abs_ps(rounded), _mm512_set1_ps(kLargestHalf), _CMP_GT_OQ);
-          rounded = _mm512_mask_mov_ps(rounded, above, _mm512_set1_ps(std::numeric_limits<float>::quiet_NaN()));
-        }
-        _mm512_store_ps(partials, rounded);
-      } else {
-        _mm512_store_ps(partials, sum);
-      }
-    }
-  }
-}
-
-constexpr TileOf kAvx2[] = {Avx2Rows<1>, Avx2Rows<2>, Avx2Rows<3>, Avx2Rows<4>, Avx2Rows<5>, Avx2Rows<6>};
-constexpr TileOf kAvx512[] = {Avx512Rows<1>, Avx512Rows<2>, Avx512Rows<3>, Avx512Rows<4>, Avx512Rows<5>, Avx512Rows<6>};
 #endif
+
+// What is compiled for several processors.
+struct Kernels {
+  TileOf tiles[kTileRows];  // By their number of rows, less 1.
+  void (*widen)(const uint16_t* from, int64_t count, float* to);
+};
+
+#define IPU_KERNELS(name, bytes, widen, target)                                                                \
+  template <int64_t rows>                                                                                      \
+  target void name(const float* left, const float* right, int64_t depth, bool half, Overflow o, float* sums) { \
+    AddRows<Lanes<bytes>, rows>(left, right, depth, half, o, sums);                                            \
+  }                                                                                                            \
+  constexpr Kernels k##name{{name<1>, name<2>, name<3>, name<4>, name<5>, name<6>}, widen};
+IPU_KERNELS(Plain, 16, WidenPlain, )
+#if IPU_X86
+IPU_KERNELS(Avx2, 32, WidenByF16c, __attribute__((target("avx2,fma"))))
+IPU_KERNELS(Avx512, 64, WidenByF16c, __attribute__((target("avx512f,avx2,fma"))))
+#endif
+#undef IPU_KERNELS
 
 // The size of a part, which stays in the second-level cache.
 constexpr int64_t kPartRows = 48;
@@ -170,8 +148,7 @@ Instructions& Chosen() {
   return chosen;
 }
 
-// The tiles by their number of rows, less 1.
-const TileOf* TilesFor(Instructions instructions) {
+const Kernels& KernelsFor(Instructions instructions) {
 #if IPU_X86
   if (instructions == Instructions::kAvx512) return kAvx512;
   if (instructions == Instructions::kAvx2) return kAvx2;
@@ -179,25 +156,6 @@ const TileOf* TilesFor(Instructions instructions) {
   static_cast<void>(instructions);
   return kPlain;
 }
-
-void Widen(const uint16_t* from, int64_t count, float* to) {
-  for (; count >= 8; count -= 8, from += 8, to += 8) {  // GCC vectorizes loops of a fixed length.
-    for (int i = 0; i < 8; ++i) to[i] = F16::Load(from[i]);
-  }
-  for (int64_t i = 0; i < count; ++i) to[i] = F16::Load(from[i]);
-}
-void Widen(const float* from, int64_t count, float* to) {
-  std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
-}
-
-#if IPU_X86
-IPU_AVX2 void WidenByInstruction(const uint16_t* from, int64_t count, float* to) {
-  for (; count >= 8; count -= 8, from += 8, to += 8) {
-    _mm256_storeu_ps(to, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-  }
-  for (int64_t i = 0; i < count; ++i) to[i] = F16::Load(from[i]);
-}
-#endif
 
 // The bits that a float has more than a half.
 constexpr int kDropped = 13;
@@ -247,7 +205,7 @@ class Worker {
         left_(left),
         right_(right),
         result_(result),
-        tiles_(TilesFor(Chosen())),
+        kernels_(KernelsFor(Chosen())),
         places_(ProductOf(product.out)),
         taps_(ProductOf(product.filter)),
         depth_(taps_ * product.channels),
@@ -265,7 +223,7 @@ class Worker {
       for (int64_t column = 0; column < across; column += kTileColumns) {
         for (int64_t row = 0; row < down; row += kTileRows) {
           const int64_t tile_rows = std::min(kTileRows, down - row);
-          const TileOf tile = tiles_[tile_rows - 1];
+          const TileOf tile = kernels_.tiles[tile_rows - 1];
           float* const sums = scratch_->sums + row * kSumsStride + column;
           if (product_.key == nullptr || product_.partials == Partials::kFloat) {
             tile(scratch_->rows + row * kDepth, scratch_->columns + column * kDepth, depth,
@@ -288,6 +246,14 @@ class Worker {
   }
 
  private:
+  void Widen(const T* from, int64_t count, float* to) const {
+    if constexpr (std::is_same_v<T, float>) {
+      std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(float));
+    } else {
+      kernels_.widen(from, count, to);
+    }
+  }
+
   void RoundAtRandom(int64_t place, int64_t down_step, int64_t across_step, int64_t rows, int64_t block, float* sums) {
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t column = 0; column < kTileColumns; ++column) {
@@ -350,7 +316,7 @@ class Worker {
         if (from == nullptr) {
           std::fill_n(to + run.begin, run.count, 0.0f);
         } else {
-          widen_(from, run.count, to + run.begin);
+          Widen(from, run.count, to + run.begin);
         }
       }
       if (swapped) {
@@ -364,13 +330,13 @@ class Worker {
       const T* from = right_ + group * product_.group_right + feature + run.row * product_.right_stride;
       for (int64_t k = run.begin; k < run.begin + run.count; ++k, from += product_.right_stride) {
         if (swapped) {
-          widen_(from, columns, line_);
+          Widen(from, columns, line_);
           for (int64_t column = 0; column < columns; ++column) scratch_->rows[column * kDepth + k] = line_[column];
           continue;
         }
         float* to = scratch_->columns + k * kTileColumns;
         for (int64_t column = 0; column < columns; column += kTileColumns, to += kTileColumns * kDepth) {
-          widen_(from + column, std::min(kTileColumns, columns - column), to);
+          Widen(from + column, std::min(kTileColumns, columns - column), to);
         }
       }
     }
@@ -401,22 +367,11 @@ class Worker {
     for (int64_t column = 0; column < columns; ++column) to[column] = F16::Store(from[column]);
   }
 
-  static auto Widening() {
-    void (*widen)(const T*, int64_t, float*) = Widen;
-#if IPU_X86
-    if constexpr (std::is_same_v<T, uint16_t>) {
-      if (Chosen() != Instructions::kPlain) widen = WidenByInstruction;
-    }
-#endif
-    return widen;
-  }
-
   const BlockedProducts& product_;
   const T* const left_;
   const T* const right_;
   void* const result_;
-  const TileOf* const tiles_;
-  void (*const widen_)(const T*, int64_t, float*) = Widening();
+  const Kernels& kernels_;
   const int64_t places_, taps_, depth_;
   const int64_t image_ = ProductOf(product_.in) * product_.left_stride;  // From an image to the next.
   const bool by_group_;

@@ -2,6 +2,8 @@
 
 #include <random>
 
+#include "absl/synchronization/mutex.h"
+
 namespace tensorflow_ipu::core {
 
 namespace {
@@ -26,7 +28,7 @@ constexpr uint64_t kRounding = 0x726f756e64696e67ull;  // Separates the keys of 
 RandomStreams::RandomStreams() : seed_(Entropy()) {}
 
 void RandomStreams::Reset(uint64_t seed, bool identical) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   seed_ = seed;
   identical_ = identical;
   counts_.clear();
@@ -36,14 +38,14 @@ void RandomStreams::Reset(uint64_t seed, bool identical) {
 void RandomStreams::Forget() { Reset(Entropy(), false); }
 
 RandomSeed RandomStreams::Draw(int64_t replica) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (replica >= static_cast<int64_t>(counts_.size())) counts_.resize(replica + 1);
   const uint64_t stream = identical_ ? 0 : static_cast<uint64_t>(replica);
   return {static_cast<int64_t>(Mixed(Mixed(seed_) + kGolden * (stream + 1))), counts_[replica]++};
 }
 
 uint64_t RandomStreams::DrawRounding(int64_t replica, uint64_t* shared) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (replica >= static_cast<int64_t>(runs_.size())) runs_.resize(replica + 1);
   const uint64_t run = Mixed(Mixed(seed_ ^ kRounding) + kGolden * static_cast<uint64_t>(++runs_[replica]));
   *shared = Mixed(run);

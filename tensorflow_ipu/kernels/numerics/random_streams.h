@@ -4,7 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace tensorflow_ipu::core {
 
@@ -20,27 +21,27 @@ class RandomStreams {
   RandomStreams();
 
   // With `identical`, all replicas draw what replica 0 draws.
-  void Reset(uint64_t seed, bool identical) IPU_EXCLUDES(mutex_);
+  void Reset(uint64_t seed, bool identical) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Starts from new entropy.
   void Forget();
 
-  RandomSeed Draw(int64_t replica) IPU_EXCLUDES(mutex_);
+  RandomSeed Draw(int64_t replica) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The key of the roundings of a run; `shared` is the same for all replicas. Draw is not affected.
-  uint64_t DrawRounding(int64_t replica, uint64_t* shared) IPU_EXCLUDES(mutex_);
+  uint64_t DrawRounding(int64_t replica, uint64_t* shared) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  int64_t StreamOf(int64_t replica) const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  int64_t StreamOf(int64_t replica) const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return identical_ ? 0 : replica;
   }
 
  private:
-  mutable Mutex mutex_;
-  uint64_t seed_ IPU_GUARDED_BY(mutex_);
-  bool identical_ IPU_GUARDED_BY(mutex_) = false;
-  std::vector<int64_t> counts_ IPU_GUARDED_BY(mutex_);  // Draws by replica.
-  std::vector<int64_t> runs_ IPU_GUARDED_BY(mutex_);    // Runs by replica.
+  mutable absl::Mutex mutex_;
+  uint64_t seed_ ABSL_GUARDED_BY(mutex_);
+  bool identical_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<int64_t> counts_ ABSL_GUARDED_BY(mutex_);  // Draws by replica.
+  std::vector<int64_t> runs_ ABSL_GUARDED_BY(mutex_);    // Runs by replica.
 };
 
 }  // namespace tensorflow_ipu::core

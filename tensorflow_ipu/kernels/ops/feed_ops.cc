@@ -14,7 +14,6 @@
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
 #include "tensorflow_ipu/kernels/feeds/pump.h"
-#include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/ops/kernel.h"
 #include "tensorflow_ipu/kernels/queues/outfeed.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
@@ -57,7 +56,7 @@ absl::Status StartInfeed(tf::OpKernelContext* context) {
   }
   tf::data::DatasetBase* dataset = nullptr;
   TF_RETURN_IF_ERROR(tf::data::GetDatasetFromVariantTensor(context->input(1), &dataset));
-  TF_RETURN_IF_ERROR(ToAbsl(core::Deadlines::Global().Prepare()));
+  TF_RETURN_IF_ERROR(core::Deadlines::Global().Prepare());
   TF_ASSIGN_OR_RETURN(std::unique_ptr<DatasetReader> reader, DatasetReader::Make(context, dataset));
   TF_ASSIGN_OR_RETURN(const tf::core::RefCountPtr<PumpRegistry> registry, PumpRegistry::Of(context));
   const std::shared_ptr<InfeedQueue> queue = infeed->Restart(spec.sizes());

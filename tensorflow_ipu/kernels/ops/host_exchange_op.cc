@@ -17,7 +17,6 @@
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/shape_inference.h"
 #include "tensorflow_ipu/kernels/collectives/exchange.h"
-#include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/numerics/reduction.h"
 #include "tensorflow_ipu/kernels/replicas/workers.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
@@ -90,7 +89,7 @@ class HostExchangeOp : public tf::AsyncOpKernel {
     const std::shared_ptr<const core::Workers> joined = CurrentWorkers();
     OP_REQUIRES_ASYNC(context, joined != nullptr,
                       absl::FailedPreconditionError("This process has not joined a cluster."), done);
-    OP_REQUIRES_OK_ASYNC(context, ToAbsl(core::Deadlines::Global().Prepare()), done);
+    OP_REQUIRES_OK_ASYNC(context, core::Deadlines::Global().Prepare(), done);
     const tf::Tensor& own = context->input(0);
     tf::TensorShape shape = own.shape();
     const auto count = static_cast<int64_t>(members_.size());
@@ -110,15 +109,15 @@ class HostExchangeOp : public tf::AsyncOpKernel {
     tf::CancellationManager* const manager = context->cancellation_manager();
     const tf::CancellationToken token = manager == nullptr ? 0 : manager->get_cancellation_token();
     const auto abort = [weak = std::weak_ptr<core::DistributedRun>(run)] {
-      if (const auto self = weak.lock()) self->Abort(core::Status::Cancelled("The step was cancelled."));
+      if (const auto self = weak.lock()) self->Abort(absl::CancelledError("The step was cancelled."));
     };
     if (manager != nullptr && !manager->RegisterCallback(token, abort)) abort();
     run->Cross(run->ExchangeName(), "0", PartOf(own, *exchanged, workers.worker()),
                [run, context, manager, token, own, exchanged = *exchanged,
-                done = std::move(done)](const core::Status& status) {
+                done = std::move(done)](const absl::Status& status) {
                  run->End(status);
                  if (manager != nullptr) manager->DeregisterCallback(token);
-                 if (!status.ok()) context->SetStatus(ToAbsl(status));
+                 if (!status.ok()) context->SetStatus(status);
                  done();
                });
   }

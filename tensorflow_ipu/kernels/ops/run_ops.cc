@@ -7,10 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/common_runtime/process_function_library_runtime.h"
 #include "tensorflow/core/framework/common_shape_fns.h"
 #include "tensorflow/core/framework/function.h"
@@ -27,7 +29,6 @@
 #include "tensorflow_ipu/kernels/replicas/device_turns.h"
 #include "tensorflow_ipu/kernels/replicas/launch.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 namespace {
@@ -143,8 +144,8 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
   }
 
   // TensorFlow's kernel for a call of the function on this device; XLA compiles it at its first run.
-  absl::Status Program(tf::OpKernelContext* context, Launch::Program* program) IPU_EXCLUDES(mutex_) {
-    const core::Lock lock(mutex_);
+  absl::Status Program(tf::OpKernelContext* context, Launch::Program* program) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     if (program_ == nullptr) {
       // The library at hand makes no kernels; a clone does.
       TF_RETURN_IF_ERROR(CloneLibrary(context, function_.name(), &definitions_, &process_library_, &library_));
@@ -179,12 +180,12 @@ class ReplicatedRunOp : public tf::AsyncOpKernel {
       tf::GetNodeAttr<std::vector<tf::PartialTensorShape>>(def(), "shapes").value();
   const bool differentiated_ = tf::GetNodeAttr<bool>(def(), "differentiated").value();
   const bool timed_ = tf::GetNodeAttr<bool>(def(), "timed").value();
-  core::Mutex mutex_;
+  absl::Mutex mutex_;
   // Written once.
-  std::unique_ptr<tf::FunctionLibraryDefinition> definitions_ IPU_GUARDED_BY(mutex_);
-  std::unique_ptr<tf::ProcessFunctionLibraryRuntime> process_library_ IPU_GUARDED_BY(mutex_);
-  tf::FunctionLibraryRuntime* library_ IPU_GUARDED_BY(mutex_) = nullptr;
-  std::unique_ptr<tf::OpKernel> program_ IPU_GUARDED_BY(mutex_);
+  std::unique_ptr<tf::FunctionLibraryDefinition> definitions_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<tf::ProcessFunctionLibraryRuntime> process_library_ ABSL_GUARDED_BY(mutex_);
+  tf::FunctionLibraryRuntime* library_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::unique_ptr<tf::OpKernel> program_ ABSL_GUARDED_BY(mutex_);
 };
 
 REGISTER_KERNEL_BUILDER(Name("IpuReplicatedRun").Device(tf::DEVICE_CPU), ReplicatedRunOp);

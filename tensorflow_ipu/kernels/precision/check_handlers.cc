@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -18,7 +19,6 @@
 #include "absl/types/span.h"
 #include "tensorflow_ipu/kernels/ffi/binding.h"
 #include "tensorflow_ipu/kernels/host/releases.h"
-#include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/numerics/scan.h"
 #include "tensorflow_ipu/kernels/precision/late_program.h"
 #include "tensorflow_ipu/kernels/replicas/device_state.h"
@@ -143,7 +143,7 @@ ffi::Error Check(RecomputationOfCheck* recomputation, ffi::RemainingArgs argumen
   std::vector<void*> taken;
   for (std::size_t i = iterations + around.size(); i < arguments.size(); ++i) taken.push_back(data(i));
   const absl::StatusOr<precision::LateProgram::Results> computed = recomputation->program.Run(taken);
-  if (!computed.ok()) return ToError(ToCore(computed.status()));
+  if (!computed.ok()) return ToError(computed.status());
   std::optional<std::string> fault;
   const auto words = static_cast<std::size_t>(*attributes.get<int64_t>("words"));
   const auto sources = absl::MakeConstSpan(computed->arrays).subspan(words);

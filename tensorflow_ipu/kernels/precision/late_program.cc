@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/host/threads.h"
 #include "tsl/platform/snappy.h"
 #include "xla/client/client_library.h"
@@ -51,7 +52,7 @@ absl::Status LateProgram::Compile() {
 
 absl::StatusOr<LateProgram::Results> LateProgram::Run(absl::Span<void* const> arguments) {
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (!serialized_.empty()) TF_RETURN_IF_ERROR(Compile());
   }
   std::vector<xla::ShapedBuffer> buffers;

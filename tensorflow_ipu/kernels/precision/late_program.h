@@ -7,9 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
 #include "xla/client/local_client.h"
 #include "xla/service/shaped_buffer.h"
 
@@ -41,10 +43,10 @@ class LateProgram {
   absl::StatusOr<Results> Run(absl::Span<void* const> arguments);
 
  private:
-  absl::Status Compile() IPU_REQUIRES(mutex_);
+  absl::Status Compile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  core::Mutex mutex_;
-  std::string serialized_ IPU_GUARDED_BY(mutex_);  // Empty once it is compiled.
+  absl::Mutex mutex_;
+  std::string serialized_ ABSL_GUARDED_BY(mutex_);  // Empty once it is compiled.
   std::vector<xla::Shape> parameters_;
   std::unique_ptr<xla::LocalExecutable> executable_;
 };

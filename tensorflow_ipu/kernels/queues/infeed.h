@@ -14,11 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/queues/infeed_rows.h"
 #include "tensorflow_ipu/kernels/support/groups.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 #include "tensorflow_ipu/kernels/support/turns.h"
@@ -26,46 +27,13 @@
 
 namespace tensorflow_ipu::core {
 
-// Puts the pump to sleep while a queue is full. One wake serves half a queue, since a wake takes longer than ten small
-// elements. Used with the queue's lock held.
-class PumpSleep {
- public:
-  // Sleeps until `has_room()` of a queue of so many elements.
-  template <typename HasRoom>
-  void AwaitRoom(Lock& lock, int64_t kept, HasRoom has_room) {
-    sleeps_ = true;
-    woken_at_ = kept / 2;
-    wake_.Wait(lock, has_room);
-    sleeps_ = false;
-  }
-
-  template <typename Holds>
-  void Await(Lock& lock, Holds holds) {
-    wake_.Wait(lock, holds);
-  }
-
-  // A program took elements. With `in_any_case`, it takes no more before others come.
-  void Left(int64_t elements, bool in_any_case) {
-    if (!sleeps_ || (elements > woken_at_ && !in_any_case)) return;
-    sleeps_ = false;
-    wake_.NotifyOne();
-  }
-
-  void Wake() { wake_.NotifyAll(); }
-
- private:
-  Condition wake_;
-  bool sleeps_ = false;
-  int64_t woken_at_ = 0;  // The number of elements at which the pump is woken.
-};
-
 // Programs that wait for an element, in a line for each replica. They get it on a thread of the executor, since a
 // callback may run the rest of a program. Not thread-safe.
 template <typename Element>
 class Waiters {
  public:
   // On an error the element is empty.
-  using Callback = std::function<void(Status, Element)>;
+  using Callback = std::function<void(absl::Status, Element)>;
 
   void SetReplicas(int64_t replicas) { lines_.resize(replicas); }
 
@@ -98,19 +66,19 @@ class Waiters {
   std::chrono::nanoseconds Serve(int64_t replica, Element element) {
     Waiter waiter = std::move(lines_[replica].front());
     lines_[replica].pop_front();
-    return HandOver(std::move(waiter), Status::Ok(), std::move(element));
+    return HandOver(std::move(waiter), absl::OkStatus(), std::move(element));
   }
 
-  void Fail(int64_t replica, const Status& why) {
+  void Fail(int64_t replica, const absl::Status& why) {
     for (Waiter& waiter : lines_[replica]) HandOver(std::move(waiter), why, Element());
     lines_[replica].clear();
   }
 
-  void FailAll(const Status& why) {
+  void FailAll(const absl::Status& why) {
     for (std::size_t replica = 0; replica < lines_.size(); ++replica) Fail(static_cast<int64_t>(replica), why);
   }
 
-  void GiveUp(int64_t replica, int64_t number, const Status& why) {
+  void GiveUp(int64_t replica, int64_t number, const absl::Status& why) {
     if (replica >= static_cast<int64_t>(lines_.size())) return;
     auto& line = lines_[replica];
     for (auto waiter = line.begin(); waiter != line.end(); ++waiter) {
@@ -130,7 +98,7 @@ class Waiters {
     std::optional<Deadlines::Ticket> deadline;
   };
 
-  std::chrono::nanoseconds HandOver(Waiter waiter, Status why, Element element) {
+  std::chrono::nanoseconds HandOver(Waiter waiter, absl::Status why, Element element) {
     const auto now = Deadlines::Clock::now();
     const std::chrono::nanoseconds waited = now - waiter.since;
     ++waits_;
@@ -138,7 +106,7 @@ class Waiters {
     Metrics::Global().infeed_waits.Add(now, waited);
     if (waiter.deadline.has_value()) Deadlines::Global().Remove(*waiter.deadline);
     Executor::Global().Run([callback = std::move(waiter.callback), why = std::move(why),
-                            element = std::move(element)](const Status& started) mutable {
+                            element = std::move(element)](const absl::Status& started) mutable {
       callback(started.ok() ? std::move(why) : started, std::move(element));
     });
     return waited;
@@ -172,7 +140,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   bool UsedIn(int64_t turn) const {
     bool used = false;
     ForEachCache([&](int64_t, const ReplicaCache<Element>* cache)
-                     IPU_REQUIRES(cache->mutex) { used = used || cache->turn == turn; });
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache->mutex) { used = used || cache->turn == turn; });
     return used;
   }
 
@@ -182,52 +150,50 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Appends an element after a wait for room. Cancelled once the queue is closed. `element` gets back the memory that a
   // Take left, so that each thread frees its own memory.
-  Status Push(Element&& element, std::size_t bytes) IPU_EXCLUDES(mutex_) {
-    Lock lock(mutex_);
+  absl::Status Push(Element&& element, std::size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     if (!HasRoom()) capacity_.RanFull();
     capacity_.SetBytes(bytes);
     bytes_ = bytes;
-    if (!HasRoom()) {
-      pump_.AwaitRoom(lock, capacity_.elements(), [this]() IPU_REQUIRES(mutex_) { return HasRoom(); });
-    }
+    if (!HasRoom()) mutex_.Await(absl::Condition(this, &Infeed::HasMuchRoom));
     if (!open_) return Closed();
     rows_.Push(&element);
     pushed_.store(rows_.pushed(), std::memory_order_release);
-    if (!rows_.EndsRow()) return Status::Ok();
+    if (!rows_.EndsRow()) return absl::OkStatus();
     for (int64_t replica = 0; replica < replicas_; ++replica) {
       if (waiters_.Any(replica)) Serve(replica);
     }
-    return Status::Ok();
+    return absl::OkStatus();
   }
 
   // Called last by the pump: no element follows. The end of the dataset is OutOfRange.
-  void End(Status why) IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  void End(absl::Status why) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     if (!open_) return;
     end_ = std::move(why);
     waiters_.FailAll(*end_);  // They wait for an incomplete row.
   }
 
   // Waits until a program has asked for an element. Returns false if the queue is closed.
-  bool AwaitUse() IPU_EXCLUDES(mutex_) {
-    Lock lock(mutex_);
-    pump_.Await(lock, [this] { return replicas_ != 0 || !open_; });
+  bool AwaitUse() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const auto used = [this] { return replicas_ != 0 || !open_; };
+    const absl::MutexLock lock(&mutex_, absl::Condition(&used));
     return open_;
   }
 
   // Takes the replica's next element if it is ready. The previous content of `*element` goes back to the pump (see
   // Push).
-  Took Take(int64_t replica, int64_t replicas, Element* element, Status* why) IPU_EXCLUDES(mutex_) {
+  Took Take(int64_t replica, int64_t replicas, Element* element, absl::Status* why) ABSL_LOCKS_EXCLUDED(mutex_) {
     ReplicaCache<Element>* const cache = CacheOf(replica, replicas, why);
     if (cache == nullptr) return Took::kFailed;
-    const Lock cache_lock(cache->mutex);
+    const absl::MutexLock cache_lock(&cache->mutex);
     cache->turn = Turn();
     if (Stopped()) {
       *why = WhyStopped();
       return Took::kFailed;
     }
     if (cache->count() == 0) {
-      const Lock lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       *why = Refusal(replica, replicas);
       if (!why->ok()) return Took::kFailed;
       if (!waiters_.Any(replica)) {
@@ -252,7 +218,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   bool TakeAtHand(int64_t replica, int64_t replicas, Use use) {
     if (replicas_.load(std::memory_order_acquire) != replicas) return false;
     ReplicaCache<Element>& cache = caches_[replica];
-    const Lock cache_lock(cache.mutex);
+    const absl::MutexLock cache_lock(&cache.mutex);
     if (cache.count() == 0 || Stopped()) return false;
     cache.turn = Turn();
     cache.TakeInPlace(use);
@@ -261,10 +227,10 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Spins for the next element. Returns whether a Take is worth another try. The limit follows from recent waits, so
   // that a slow dataset costs no core.
-  bool SpinForNext(int64_t replica) IPU_EXCLUDES(mutex_) {
+  bool SpinForNext(int64_t replica) ABSL_LOCKS_EXCLUDED(mutex_) {
     int64_t wanted;
     {
-      const Lock lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       if (replicas_ != 1) return false;  // Spinning replicas would occupy the cores that they wait for.
       wanted = rows_.NextOf(replica);
     }
@@ -283,7 +249,7 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   }
 
   // A Take, and another one if an element comes within a moment.
-  Took TakeOrSpin(int64_t replica, int64_t replicas, Element* element, Status* why) IPU_EXCLUDES(mutex_) {
+  Took TakeOrSpin(int64_t replica, int64_t replicas, Element* element, absl::Status* why) ABSL_LOCKS_EXCLUDED(mutex_) {
     const Took took = Take(replica, replicas, element, why);
     if (took != Took::kNothing || !SpinForNext(replica)) return took;
     return Take(replica, replicas, element, why);
@@ -291,18 +257,18 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
 
   // Calls back with the next element: at once if it is ready, else on a thread of the executor, or with an error when
   // the queue ends or is closed, or after the limit for waits.
-  void TakeLater(int64_t replica, int64_t replicas, Callback callback) IPU_EXCLUDES(mutex_) {
+  void TakeLater(int64_t replica, int64_t replicas, Callback callback) ABSL_LOCKS_EXCLUDED(mutex_) {
     Element element;
-    Status why;
+    absl::Status why;
     if (ReplicaCache<Element>* const cache = CacheOf(replica, replicas, &why)) {
-      const Lock cache_lock(cache->mutex);
+      const absl::MutexLock cache_lock(&cache->mutex);
       cache->turn = Turn();
       if (Stopped()) {
         why = WhyStopped();
       } else if (cache->count() > 0) {
         cache->Take(&element);
       } else {
-        const Lock lock(mutex_);
+        const absl::MutexLock lock(&mutex_);
         why = Refusal(replica, replicas);
         if (why.ok() && (waiters_.Any(replica) || !Pop(replica, &element))) {
           Wait(replica, std::move(callback));
@@ -314,38 +280,37 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   }
 
   // Drops the elements, ends the pump's Push, and fails waiting and later calls.
-  void Close() IPU_EXCLUDES(mutex_) {
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_) {
     const int64_t unused = ready();
     decltype(rows_.Clear()) dropped;  // Destroyed after the lock: elements may be large or shared.
     {
-      const Lock lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       if (open_) dropped_ = unused;
       open_ = false;
       dropped = rows_.Clear();
       waiters_.FailAll(Closed());
-      pump_.Wake();
     }
     std::vector<std::vector<Element>> cached;
     ForEachCache([&](int64_t, ReplicaCache<Element>* cache)
-                     IPU_REQUIRES(cache->mutex) { cached.push_back(cache->Clear()); });
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache->mutex) { cached.push_back(cache->Clear()); });
   }
 
   // Fails those who wait; the queue and its elements stay.
-  void Interrupt() IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  void Interrupt() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     waiters_.FailAll(Interrupted());
   }
 
   // Advances all replicas to the row of the furthest one, so that the next run starts with a whole row. No program may
   // use the queue meanwhile.
-  void Align() IPU_EXCLUDES(mutex_) {
+  void Align() ABSL_LOCKS_EXCLUDED(mutex_) {
     int64_t furthest = 0;
-    ForEachCache([&](int64_t replica, ReplicaCache<Element>* cache) IPU_REQUIRES(cache->mutex) {
-      const Lock lock(mutex_);
+    ForEachCache([&](int64_t replica, ReplicaCache<Element>* cache) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache->mutex) {
+      const absl::MutexLock lock(&mutex_);
       furthest = std::max(furthest, rows_.RowOf(replica) - cache->count());
     });
-    ForEachCache([&](int64_t replica, ReplicaCache<Element>* cache) IPU_REQUIRES(cache->mutex) {
-      const Lock lock(mutex_);
+    ForEachCache([&](int64_t replica, ReplicaCache<Element>* cache) ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache->mutex) {
+      const absl::MutexLock lock(&mutex_);
       if (!open_) return;
       for (int64_t missing = furthest - rows_.RowOf(replica) + cache->count(); missing > 0; --missing) {
         Element dropped;
@@ -358,39 +323,39 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     });
   }
 
-  int64_t ready() const IPU_EXCLUDES(mutex_) {
+  int64_t ready() const ABSL_LOCKS_EXCLUDED(mutex_) {
     std::vector<int64_t> cached;
     ForEachCache([&](int64_t, const ReplicaCache<Element>* cache)
-                     IPU_REQUIRES(cache->mutex) { cached.push_back(cache->count()); });
-    const Lock lock(mutex_);
+                     ABSL_EXCLUSIVE_LOCKS_REQUIRED(cache->mutex) { cached.push_back(cache->count()); });
+    const absl::MutexLock lock(&mutex_);
     return !open_ || cached.empty() ? rows_.held() : rows_.Unused(cached);
   }
 
   // What programs took, and how long they waited. A concurrent Close may miscount one element.
-  Passed passed() const IPU_EXCLUDES(mutex_) {
+  Passed passed() const ABSL_LOCKS_EXCLUDED(mutex_) {
     const int64_t unused = ready();
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const int64_t taken = rows_.pushed() - (open_ ? unused : dropped_);
     return {taken, taken * static_cast<int64_t>(bytes_), waiters_.waits() + spins_,
             waiters_.waited().count() + spins_ns_};
   }
 
   // The most elements that it keeps ready.
-  int64_t depth() const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  int64_t depth() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return capacity_.elements();
   }
 
   // Programs that wait for an element.
-  int64_t waiting() const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  int64_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return waiters_.count();
   }
 
  private:
-  ReplicaCache<Element>* CacheOf(int64_t replica, int64_t replicas, Status* why) IPU_EXCLUDES(mutex_) {
+  ReplicaCache<Element>* CacheOf(int64_t replica, int64_t replicas, absl::Status* why) ABSL_LOCKS_EXCLUDED(mutex_) {
     if (replicas_.load(std::memory_order_acquire) != replicas) {
-      const Lock lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       *why = Refusal(replica, replicas);
       if (!why->ok()) return nullptr;
     }
@@ -403,60 +368,63 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
     const int64_t replicas = replicas_.load(std::memory_order_acquire);
     for (int64_t replica = 0; replica < replicas; ++replica) {
       ReplicaCache<Element>* const cache = &caches_[replica];
-      const Lock lock(cache->mutex);
+      const absl::MutexLock lock(&cache->mutex);
       visit(replica, cache);
     }
   }
 
-  bool HasRoom() const IPU_REQUIRES(mutex_) { return rows_.held() < capacity_.elements() || !open_; }
+  bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return rows_.held() < capacity_.elements() || !open_; }
+
+  // The pump sleeps until programs have taken half of the elements, since a wake takes longer than ten small elements.
+  // Nobody takes from an incomplete row.
+  bool HasMuchRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int64_t left = rows_.held();
+    return left <= capacity_.elements() / 2 || left < rows_.width() || !open_;
+  }
 
   int64_t Turn() const { return turns_ == nullptr ? 0 : turns_->current(); }
 
   bool Stopped() const { return !open_ || interrupted.load(std::memory_order_relaxed); }
 
-  Status WhyStopped() const { return open_ ? Interrupted() : Closed(); }
+  absl::Status WhyStopped() const { return open_ ? Interrupted() : Closed(); }
 
-  Status Closed() const {
-    return Status::Cancelled("The infeed queue `" + name_ + "` was deleted or restarted while a program used it.");
+  absl::Status Closed() const {
+    return absl::CancelledError("The infeed queue `" + name_ + "` was deleted or restarted while a program used it.");
   }
 
-  Status Interrupted() const {
-    return Status::Cancelled("The run was interrupted while it used the infeed queue `" + name_ + "`.");
+  absl::Status Interrupted() const {
+    return absl::CancelledError("The run was interrupted while it used the infeed queue `" + name_ + "`.");
   }
 
   // The first program that asks decides on the number of replicas.
-  Status Refusal(int64_t replica, int64_t replicas) IPU_REQUIRES(mutex_) {
+  absl::Status Refusal(int64_t replica, int64_t replicas) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (Stopped()) return WhyStopped();
     if (replicas_ == 0) {
       if (refused_turn_ != 0 && Turn() == refused_turn_) return Closed();
       if (!rows_.sharing().Divides(replicas)) {
-        return Status::InvalidArgument("The infeed queue `" + name_ + "` shares its elements in groups of " +
-                                       std::to_string(rows_.sharing().size) + " replicas, and the program has " +
-                                       std::to_string(replicas) + ". Make the group size a divisor of that.");
+        return absl::InvalidArgumentError("The infeed queue `" + name_ + "` shares its elements in groups of " +
+                                          std::to_string(rows_.sharing().size) + " replicas, and the program has " +
+                                          std::to_string(replicas) + ". Make the group size a divisor of that.");
       }
       rows_.SetReplicas(replicas);
       waiters_.SetReplicas(replicas);
       caches_ = std::make_unique<ReplicaCache<Element>[]>(replicas);
       replicas_.store(replicas, std::memory_order_release);
       capacity_.SetWidth(rows_.width());
-      pump_.Wake();
     }
     if (replicas_ != replicas) {
-      return Status::FailedPrecondition("The infeed queue `" + name_ + "` already feeds a program of " +
-                                        std::to_string(replicas_) + " replicas; a program of " +
-                                        std::to_string(replicas) + " cannot share it. Make a queue for each.");
+      return absl::FailedPreconditionError("The infeed queue `" + name_ + "` already feeds a program of " +
+                                           std::to_string(replicas_) + " replicas; a program of " +
+                                           std::to_string(replicas) + " cannot share it. Make a queue for each.");
     }
-    return end_.has_value() && !rows_.IsReady(replica) ? *end_ : Status::Ok();
+    return end_.has_value() && !rows_.IsReady(replica) ? *end_ : absl::OkStatus();
   }
 
-  bool Pop(int64_t replica, Element* element) IPU_REQUIRES(mutex_) {
-    if (!rows_.Pop(replica, element)) return false;
-    const int64_t left = rows_.held();
-    pump_.Left(left, left < rows_.width());  // Nobody takes from an incomplete row.
-    return true;
+  bool Pop(int64_t replica, Element* element) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return rows_.Pop(replica, element);
   }
 
-  void Wait(int64_t replica, Callback callback) IPU_REQUIRES(mutex_) {
+  void Wait(int64_t replica, Callback callback) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const std::chrono::nanoseconds limit(wait_limit_ns);
     const std::chrono::nanoseconds spun(unsuccessful_spin_ns_.exchange(0, std::memory_order_relaxed));
     waiters_.Add(replica, std::move(callback), spun, limit,
@@ -465,16 +433,16 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
                  });
   }
 
-  void GiveUp(int64_t replica, int64_t number, std::chrono::nanoseconds limit) IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  void GiveUp(int64_t replica, int64_t number, std::chrono::nanoseconds limit) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     waiters_.GiveUp(replica, number,
-                    Status::DeadlineExceeded("The program waited " + std::to_string(limit.count() / 1000000) +
-                                             " ms for an element of the infeed queue `" + name_ +
-                                             "`, the limit for waits. Speed the dataset up, or raise the limit with "
-                                             "`feeds.set_wait_limit`."));
+                    absl::DeadlineExceededError("The program waited " + std::to_string(limit.count() / 1000000) +
+                                                " ms for an element of the infeed queue `" + name_ +
+                                                "`, the limit for waits. Speed the dataset up, or raise the limit with "
+                                                "`feeds.set_wait_limit`."));
   }
 
-  void Serve(int64_t replica) IPU_REQUIRES(mutex_) {
+  void Serve(int64_t replica) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     Element element;
     Pop(replica, &element);
     const bool worth_a_spin = waiters_.Serve(replica, std::move(element)) < kLongestSpin;
@@ -485,14 +453,13 @@ class Infeed : public std::enable_shared_from_this<Infeed<Element>> {
   int64_t refused_turn_ = 0;
 
   // The mutex of a cache is locked before this one.
-  mutable Mutex mutex_;
-  PumpSleep pump_ IPU_GUARDED_BY(mutex_);
-  Capacity capacity_ IPU_GUARDED_BY(mutex_);
-  ReplicaRows<Element> rows_ IPU_GUARDED_BY(mutex_);
-  std::size_t bytes_ IPU_GUARDED_BY(mutex_) = 0;  // Of an element.
-  int64_t dropped_ IPU_GUARDED_BY(mutex_) = 0;    // Elements left when it was closed.
-  std::optional<Status> end_ IPU_GUARDED_BY(mutex_);
-  Waiters<Element> waiters_ IPU_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;
+  Capacity capacity_ ABSL_GUARDED_BY(mutex_);
+  ReplicaRows<Element> rows_ ABSL_GUARDED_BY(mutex_);
+  std::size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // Of an element.
+  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;    // Elements left when it was closed.
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  Waiters<Element> waiters_ ABSL_GUARDED_BY(mutex_);
 
   // Written under mutex_; read without it while spinning.
   std::atomic<int64_t> pushed_{0};

@@ -9,8 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/support/groups.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 
 namespace tensorflow_ipu::core {
@@ -143,33 +144,33 @@ void Prefetch(const Element&, long) {}
 // replica takes a batch under the queue's lock, and then single elements from its own cache lines.
 template <typename Element>
 struct alignas(64) ReplicaCache {
-  mutable Mutex mutex;
-  std::vector<Element> elements IPU_GUARDED_BY(mutex);  // Those from `next` to `end` are left.
-  std::size_t next IPU_GUARDED_BY(mutex) = 0;
-  std::size_t end IPU_GUARDED_BY(mutex) = 0;
-  int64_t turn IPU_GUARDED_BY(mutex) = 0;  // On the device, of the program that asked last.
+  mutable absl::Mutex mutex;
+  std::vector<Element> elements ABSL_GUARDED_BY(mutex);  // Those from `next` to `end` are left.
+  std::size_t next ABSL_GUARDED_BY(mutex) = 0;
+  std::size_t end ABSL_GUARDED_BY(mutex) = 0;
+  int64_t turn ABSL_GUARDED_BY(mutex) = 0;  // On the device, of the program that asked last.
 
-  int64_t count() const IPU_REQUIRES(mutex) { return static_cast<int64_t>(end - next); }
+  int64_t count() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return static_cast<int64_t>(end - next); }
 
-  void Take(Element* element) IPU_REQUIRES(mutex) {
+  void Take(Element* element) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::swap(*element, elements[next++]);
     if (next < end) Prefetch(elements[next], 0);
   }
 
   template <typename Use>
-  void TakeInPlace(Use use) IPU_REQUIRES(mutex) {
+  void TakeInPlace(Use use) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     use(elements[next++]);
     if (next < end) Prefetch(elements[next], 0);
   }
 
-  std::vector<Element> Clear() IPU_REQUIRES(mutex) {
+  std::vector<Element> Clear() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     next = end = 0;
     return std::move(elements);
   }
 
   // Takes up to `most` elements while `pop(Element*)` returns true. The cache must be empty.
   template <typename Pop>
-  void Refill(std::size_t most, Pop pop) IPU_REQUIRES(mutex) {
+  void Refill(std::size_t most, Pop pop) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (elements.size() < most) elements.resize(most);
     next = end = 0;
     while (end < most && pop(&elements[end])) ++end;

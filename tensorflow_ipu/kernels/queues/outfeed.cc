@@ -4,26 +4,24 @@
 #include <new>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "tensorflow_ipu/kernels/support/process.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
 
 namespace tensorflow_ipu::core {
 
-Status Outfeed::Append(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves) {
-  bool awaited = false;
-  {
-    const Lock lock(mutex_);
-    Status why_not = TryAppend(replica, replicas, layout, leaves);
-    if (!why_not.ok()) return why_not;
-    awaited = readers_ > 0 && Ready() > 0;
-    if (awaited) woken_ns_ = Clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-  }
-  if (awaited) row_came_.NotifyAll();
-  return Status::Ok();
+absl::Status Outfeed::Append(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves) {
+  const absl::MutexLock lock(&mutex_);
+  absl::Status why_not = TryAppend(replica, replicas, layout, leaves);
+  if (why_not.ok() && readers_ > 0 && Ready() > 0) woken_ns_ = Clock::now().time_since_epoch().count();
+  return why_not;
 }
 
-Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves) {
+absl::Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves) {
   if (!open_) return Deleted();
   if (replicas_.empty()) {
     layout_ = layout;
@@ -31,16 +29,16 @@ Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layout, con
     for (const Leaf& leaf : leaves) row_bytes_ += leaf.bytes;
   }
   if (layout_ != layout) {
-    return Status::FailedPrecondition("The outfeed queue `" + name_ +
-                                      "` already holds elements of another structure, type or shape. Make a queue "
-                                      "for each kind of element.");
+    return absl::FailedPreconditionError("The outfeed queue `" + name_ +
+                                         "` already holds elements of another structure, type or shape. Make a queue "
+                                         "for each kind of element.");
   }
   if (static_cast<int64_t>(replicas_.size()) != replicas) {
     if (Holds()) {
-      return Status::FailedPrecondition("The outfeed queue `" + name_ + "` holds elements of a program of " +
-                                        std::to_string(replicas_.size()) + " replicas; a program of " +
-                                        std::to_string(replicas) +
-                                        " cannot add to them. Dequeue them first, or make a queue for each.");
+      return absl::FailedPreconditionError("The outfeed queue `" + name_ + "` holds elements of a program of " +
+                                           std::to_string(replicas_.size()) + " replicas; a program of " +
+                                           std::to_string(replicas) +
+                                           " cannot add to them. Dequeue them first, or make a queue for each.");
     }
     replicas_ = std::vector<Replica>(replicas);
   }
@@ -49,7 +47,7 @@ Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layout, con
   // leave variables half updated: XLA uses their memory for other values once it has used them for the last time.
   if (interrupted.load(std::memory_order_relaxed) &&
       std::exchange(to.interrupt, last_interrupt.load()) == last_interrupt) {
-    return Status::Cancelled("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
+    return absl::CancelledError("The run was interrupted while it used the outfeed queue `" + name_ + "`.");
   }
   if (mode_ == Mode::kLast && to.count == 1) {
     to.pieces.back().end = 0;
@@ -65,11 +63,11 @@ Status Outfeed::TryAppend(int64_t replica, int64_t replicas, int64_t layout, con
   ++piece->end;
   ++to.count;
   ++appended_;
-  return Status::Ok();
+  return absl::OkStatus();
 }
 
 void Outfeed::Declare(int64_t layout) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (replicas_.empty()) layout_ = layout;
 }
 
@@ -110,20 +108,20 @@ std::size_t Outfeed::UnreadBytes() const {
   return rows * row_bytes_;
 }
 
-Status Outfeed::Full() const {
-  return {
-      Code::kResourceExhausted,
+absl::Status Outfeed::Full() const {
+  return absl::ResourceExhaustedError(
       "There is no memory for another element of the outfeed queue `" + name_ + "`, which holds " +
-          std::to_string(Ready()) + " elements that nobody has read, " + std::to_string(UnreadBytes() >> 20) +
-          " MiB. They stay: `dequeue` them, with `max_elements` a part at a time. Have another thread dequeue while "
-          "the program runs, run fewer iterations at once, enqueue less, or keep the last element alone "
-          "(`IPUOutfeedMode.LAST`)."};
+      std::to_string(Ready()) + " elements that nobody has read, " + std::to_string(UnreadBytes() >> 20) +
+      " MiB. They stay: `dequeue` them, with `max_elements` a part at a time. Have another thread dequeue while "
+      "the program runs, run fewer iterations at once, enqueue less, or keep the last element alone "
+      "(`IPUOutfeedMode.LAST`).");
 }
 
 Outfeed::Taken Outfeed::Take(std::chrono::nanoseconds timeout, int64_t layout, int64_t most) {
-  Lock lock(mutex_);
+  const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Ready() > 0; };
+  const absl::MutexLock lock(&mutex_);
   ++readers_;
-  row_came_.WaitFor(lock, timeout, [this]() IPU_REQUIRES(mutex_) { return Ready() > 0; });
+  mutex_.AwaitWithTimeout(absl::Condition(&ready), absl::FromChrono(timeout));
   --readers_;
   return TakeReady(layout, most);
 }
@@ -158,7 +156,7 @@ Outfeed::Taken Outfeed::TakeReady(int64_t layout, int64_t most) {
 }
 
 void Outfeed::PutBack(Taken taken) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (!open_) return;
   if (mode_ == Mode::kLast && Ready() > 0) return;
   if (taken.pieces.size() != replicas_.size()) {
@@ -176,7 +174,7 @@ void Outfeed::PutBack(Taken taken) {
 }
 
 void Outfeed::Align() {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const int64_t rows = Ready();
   for (Replica& replica : replicas_) {
     while (replica.count > rows) {
@@ -193,7 +191,7 @@ void Outfeed::Close() {
   std::vector<Replica> dropped;  // Freed after the lock is released: it may be large.
   std::size_t bytes = 0;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     open_ = false;
     bytes = UnreadBytes();
     dropped.swap(replicas_);
@@ -202,8 +200,9 @@ void Outfeed::Close() {
   if (bytes >= kReturnedBytes) ReturnFreedMemory();
 }
 
-Status Outfeed::Deleted() {
-  return Status::NotFound("The outfeed queue of this program was deleted. Keep the queue as long as programs use it.");
+absl::Status Outfeed::Deleted() {
+  return absl::NotFoundError(
+      "The outfeed queue of this program was deleted. Keep the queue as long as programs use it.");
 }
 
 bool Outfeed::Holds() const {

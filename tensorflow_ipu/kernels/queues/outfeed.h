@@ -12,9 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/support/metrics.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -53,54 +54,54 @@ class Outfeed {
 
   // Appends an element; in mode kLast it replaces the replica's element. `layout` identifies its structure, types and
   // shapes, which all elements of a queue share. Fails without memory.
-  Status Append(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves)
-      IPU_EXCLUDES(mutex_);
+  absl::Status Append(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Notes the layout where no data passes between host and device.
-  void Declare(int64_t layout) IPU_EXCLUDES(mutex_);
+  void Declare(int64_t layout) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Takes up to `most` whole rows; waits for one if there are none. Takes none if `layout` is not 0 and differs from
   // that of the elements.
-  Taken Take(std::chrono::nanoseconds timeout, int64_t layout = 0, int64_t most = kNoLimit) IPU_EXCLUDES(mutex_);
+  Taken Take(std::chrono::nanoseconds timeout, int64_t layout = 0, int64_t most = kNoLimit) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Puts rows that could not be used back in front. In mode kLast a later one is kept.
-  void PutBack(Taken taken) IPU_EXCLUDES(mutex_);
+  void PutBack(Taken taken) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops incomplete rows, so that the next run starts a new one. No program may use the queue meanwhile.
-  void Align() IPU_EXCLUDES(mutex_);
+  void Align() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Drops the elements and fails later calls of Append. Threads that used the queue may hold it for long afterwards.
-  void Close() IPU_EXCLUDES(mutex_);
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The error of a program that enqueues to a deleted queue.
-  static Status Deleted();
+  static absl::Status Deleted();
 
   // 0 before the first element.
-  int64_t layout() const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  int64_t layout() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return layout_;
   }
 
   // Replicas of the program that enqueued last; 0 before the first element.
-  int64_t replicas() const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  int64_t replicas() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return static_cast<int64_t>(replicas_.size());
   }
 
   // Whole rows that are ready.
-  int64_t ready() const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  int64_t ready() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return Ready();
   }
 
-  Passed passed() const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  Passed passed() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return {appended_, appended_ * static_cast<int64_t>(row_bytes_), 0, 0};
   }
 
   // When the latest row came that a reader waited for, in nanoseconds of the monotonic clock; 0 before the first.
-  int64_t woken_ns() const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  int64_t woken_ns() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return woken_ns_;
   }
 
@@ -113,32 +114,30 @@ class Outfeed {
     int64_t interrupt = 0;  // The last one in which it enqueued.
   };
 
-  Status TryAppend(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves)
-      IPU_REQUIRES(mutex_);
-  Taken TakeReady(int64_t layout, int64_t most) IPU_REQUIRES(mutex_);
-  bool Holds() const IPU_REQUIRES(mutex_);
-  int64_t Ready() const IPU_REQUIRES(mutex_);
+  absl::Status TryAppend(int64_t replica, int64_t replicas, int64_t layout, const std::vector<Leaf>& leaves)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Taken TakeReady(int64_t layout, int64_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Holds() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  int64_t Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Null without memory.
-  Rows* PieceWithRoom(Replica* replica) IPU_REQUIRES(mutex_);
-  bool HasMemoryFor(std::size_t bytes) IPU_REQUIRES(mutex_);
-  std::size_t UnreadBytes() const IPU_REQUIRES(mutex_);
-  Status Full() const IPU_REQUIRES(mutex_);
+  Rows* PieceWithRoom(Replica* replica) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasMemoryFor(std::size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::size_t UnreadBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Full() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string name_;
   const Mode mode_;
 
-  Condition row_came_;
-
-  mutable Mutex mutex_;
-  bool open_ IPU_GUARDED_BY(mutex_) = true;
-  int64_t readers_ IPU_GUARDED_BY(mutex_) = 0;  // Threads that wait in Take.
-  int64_t layout_ IPU_GUARDED_BY(mutex_) = 0;
-  std::size_t row_bytes_ IPU_GUARDED_BY(mutex_) = 0;
-  int64_t appended_ IPU_GUARDED_BY(mutex_) = 0;  // Elements of all replicas.
-  int64_t woken_ns_ IPU_GUARDED_BY(mutex_) = 0;
+  mutable absl::Mutex mutex_;
+  bool open_ ABSL_GUARDED_BY(mutex_) = true;
+  int64_t readers_ ABSL_GUARDED_BY(mutex_) = 0;  // Threads that wait in Take.
+  int64_t layout_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::size_t row_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t appended_ ABSL_GUARDED_BY(mutex_) = 0;  // Elements of all replicas.
+  int64_t woken_ns_ ABSL_GUARDED_BY(mutex_) = 0;
   // Bytes to allocate before the next check of the available memory.
-  std::size_t until_check_ IPU_GUARDED_BY(mutex_) = 0;
-  std::vector<Replica> replicas_ IPU_GUARDED_BY(mutex_);
+  std::size_t until_check_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Replica> replicas_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Copies each leaf of every row, of `sizes[leaf]` bytes, to `to(row, leaf)`, with the replicas of a row side by side.

@@ -4,7 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 
 namespace tensorflow_ipu {
 
@@ -17,7 +19,7 @@ absl::Status Copies::Handles(tf::ResourceMgr* resources, const tf::ResourceHandl
                              std::vector<tf::ResourceHandle>* handles) {
   const bool shared = value == nullptr;
   handles->assign(shared ? 1 : 0, handle);
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   Entry* entry = nullptr;
   TF_RETURN_IF_ERROR(Find(resources, variable, shared ? replicas : replicas + 1, &entry));
   if (entry->stale && shared) Refresh(variable, entry);
@@ -39,7 +41,7 @@ absl::Status Copies::Handles(tf::ResourceMgr* resources, const tf::ResourceHandl
 absl::Status Copies::Read(tf::Var* variable, int64_t replica, tf::Tensor* value) {
   tf::core::RefCountPtr<tf::Var> source = tsl::core::GetNewRef(variable);
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto found = entries_.find(variable);
     if (replica > 0 && found != entries_.end() && !found->second.stale) {
       if (replica > static_cast<int64_t>(found->second.copies.size())) {
@@ -62,7 +64,7 @@ absl::Status Copies::Write(tf::ResourceMgr* resources, tf::Var* variable, int64_
                            const tf::Tensor& value) {
   tf::core::RefCountPtr<tf::Var> target = tsl::core::GetNewRef(variable);
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     Entry* entry = nullptr;
     TF_RETURN_IF_ERROR(Find(resources, variable, replicas, &entry));
     if (entry->stale) Refresh(variable, entry);
@@ -75,7 +77,7 @@ absl::Status Copies::Write(tf::ResourceMgr* resources, tf::Var* variable, int64_
 }
 
 void Copies::NoteWrite(const tf::Var* variable) {
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto found = entries_.find(variable);
   if (found != entries_.end()) found->second.stale = true;
 }
@@ -147,7 +149,7 @@ void Copies::Refresh(tf::Var* variable, Entry* entry) {
 }
 
 void Copies::Drop(const tf::Var* variable) {
-  const core::Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const auto found = entries_.find(variable);
   if (found == entries_.end()) return;
   for (Copy& copy : found->second.copies) Free(found->second.resources, std::move(copy));

@@ -8,12 +8,14 @@
 #include <unordered_map>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/tensor.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "tensorflow_ipu/kernels/support/program_state.h"
 
 namespace tensorflow_ipu {
@@ -65,19 +67,19 @@ class Copies {
   };
 
   absl::Status Find(tensorflow::ResourceMgr* resources, tensorflow::Var* variable, int64_t replicas, Entry** found)
-      IPU_REQUIRES(mutex_);
-  absl::Status Add(tensorflow::Var* variable, Entry* entry) IPU_REQUIRES(mutex_);
-  void Free(tensorflow::ResourceMgr* resources, Copy copy) IPU_REQUIRES(mutex_);
-  void Refresh(tensorflow::Var* variable, Entry* entry) IPU_REQUIRES(mutex_);
-  void Drop(const tensorflow::Var* variable) IPU_EXCLUDES(mutex_);
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Add(tensorflow::Var* variable, Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Free(tensorflow::ResourceMgr* resources, Copy copy) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Refresh(tensorflow::Var* variable, Entry* entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(const tensorflow::Var* variable) ABSL_LOCKS_EXCLUDED(mutex_);
 
   static std::atomic<bool> any_;
 
-  core::Mutex mutex_;
-  std::unordered_map<const tensorflow::Var*, Entry> entries_ IPU_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
+  std::unordered_map<const tensorflow::Var*, Entry> entries_ ABSL_GUARDED_BY(mutex_);
   // Empty copies to reuse, by resource manager (perhaps of a closed session).
-  std::unordered_map<tensorflow::ResourceMgr*, std::vector<Copy>> free_ IPU_GUARDED_BY(mutex_);
-  int64_t last_name_ IPU_GUARDED_BY(mutex_) = 0;
+  std::unordered_map<tensorflow::ResourceMgr*, std::vector<Copy>> free_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_name_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 tensorflow::Tensor TensorOf(const core::ProgramState& state);

@@ -6,7 +6,7 @@
 #include "tensorflow/core/framework/resource_mgr.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/framework/types.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 
 namespace tensorflow_ipu {
 

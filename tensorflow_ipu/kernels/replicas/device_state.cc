@@ -3,7 +3,10 @@
 #include <map>
 #include <utility>
 
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 
 namespace tensorflow_ipu {
 
@@ -17,8 +20,8 @@ std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device) {
   return Streams().Of(device, [] { return std::make_shared<core::RandomStreams>(); });
 }
 
-core::Status RandomStreamsGone() {
-  return core::Status::NotFound("The random numbers of this program were deleted with the function that was traced.");
+absl::Status RandomStreamsGone() {
+  return absl::NotFoundError("The random numbers of this program were deleted with the function that was traced.");
 }
 
 void ForgetSeeds() {
@@ -30,8 +33,8 @@ namespace {
 using Place = std::pair<const core::RandomStreams*, int64_t>;
 
 struct Faults {
-  core::Mutex mutex;
-  std::map<Place, std::string> of IPU_GUARDED_BY(mutex);
+  absl::Mutex mutex;
+  std::map<Place, std::string> of ABSL_GUARDED_BY(mutex);
 };
 
 Faults& AllFaults() { return core::NeverDestroyed<Faults>(); }
@@ -40,13 +43,13 @@ Faults& AllFaults() { return core::NeverDestroyed<Faults>(); }
 
 void NoteFault(const core::RandomStreams* device, int64_t replica, std::string fault) {
   Faults& all = AllFaults();
-  const core::Lock lock(all.mutex);
+  const absl::MutexLock lock(&all.mutex);
   all.of.emplace(Place(device, replica), std::move(fault));
 }
 
 std::optional<std::string> TakeFault(const core::RandomStreams* device, int64_t replica) {
   Faults& all = AllFaults();
-  const core::Lock lock(all.mutex);
+  const absl::MutexLock lock(&all.mutex);
   const auto found = all.of.find(Place(device, replica));
   if (found == all.of.end()) return std::nullopt;
   std::string fault = std::move(found->second);

@@ -6,9 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/numerics/random_streams.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "tensorflow_ipu/kernels/support/registry.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu {
 
@@ -19,7 +20,7 @@ inline core::Registry<core::RandomStreams>& RandomStreams() {
 std::shared_ptr<core::RandomStreams> RandomStreamsOf(int64_t device);
 
 // For a program whose streams were deleted.
-core::Status RandomStreamsGone();
+absl::Status RandomStreamsGone();
 
 void ForgetSeeds();
 

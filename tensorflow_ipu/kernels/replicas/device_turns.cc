@@ -6,12 +6,14 @@
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow_ipu/kernels/host/function.h"
-#include "tensorflow_ipu/kernels/host/status.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "tensorflow_ipu/kernels/support/registry.h"
 
 namespace tensorflow_ipu {
@@ -24,8 +26,8 @@ thread_local bool runs_application = false;
 
 core::Registry<core::Turns>& AllTurns() { return core::NeverDestroyed<core::Registry<core::Turns>>(); }
 
-core::Status Occupied(int64_t device) {
-  return core::Status::FailedPrecondition(
+absl::Status Occupied(int64_t device) {
+  return absl::FailedPreconditionError(
       absl::StrCat("An application has all IPUs of `/device:IPU:", device,
                    "` until it is stopped. Stop it with `embedded_runtime_stop`, or use another device."));
 }
@@ -41,31 +43,31 @@ absl::Status OwnTurn(int64_t device) {
 class Waits {
  public:
   // Returns false, and adds nothing, if `other` waits for `device` already.
-  bool Add(int64_t device, int64_t other) IPU_EXCLUDES(mutex_) {
-    const core::Lock lock(mutex_);
+  bool Add(int64_t device, int64_t other) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     if (Leads(other, device)) return false;
     waits_.emplace(device, other);
     return true;
   }
 
-  void Remove(int64_t device, int64_t other) IPU_EXCLUDES(mutex_) {
-    const core::Lock lock(mutex_);
+  void Remove(int64_t device, int64_t other) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     const auto [first, last] = waits_.equal_range(device);
     const auto found = std::find_if(first, last, [other](const auto& wait) { return wait.second == other; });
     if (found != last) waits_.erase(found);
   }
 
   // The run of `other` that `device` waits for has its turn.
-  void Begin(int64_t device, int64_t other) IPU_EXCLUDES(mutex_) {
-    const core::Lock lock(mutex_);
+  void Begin(int64_t device, int64_t other) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     served_[other] = device;
   }
 
   // The run of `other` has ended.
-  void End(int64_t other) IPU_EXCLUDES(mutex_) {
+  void End(int64_t other) ABSL_LOCKS_EXCLUDED(mutex_) {
     int64_t device = 0;
     {
-      const core::Lock lock(mutex_);
+      const absl::MutexLock lock(&mutex_);
       const auto found = served_.find(other);
       if (found == served_.end()) return;
       device = found->second;
@@ -75,41 +77,42 @@ class Waits {
   }
 
  private:
-  bool Leads(int64_t from, int64_t to) const IPU_REQUIRES(mutex_) {
+  bool Leads(int64_t from, int64_t to) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (from == to) return true;
     const auto [first, last] = waits_.equal_range(from);
-    return std::any_of(first, last, [&](const auto& wait) IPU_REQUIRES(mutex_) { return Leads(wait.second, to); });
+    return std::any_of(first, last,
+                       [&](const auto& wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Leads(wait.second, to); });
   }
 
-  core::Mutex mutex_;
-  std::multimap<int64_t, int64_t> waits_ IPU_GUARDED_BY(mutex_);
-  std::map<int64_t, int64_t> served_ IPU_GUARDED_BY(mutex_);  // Who waits for the run under way, by its device.
+  absl::Mutex mutex_;
+  std::multimap<int64_t, int64_t> waits_ ABSL_GUARDED_BY(mutex_);
+  std::map<int64_t, int64_t> served_ ABSL_GUARDED_BY(mutex_);  // Who waits for the run under way, by its device.
 };
 
 Waits& AllWaits() { return core::NeverDestroyed<Waits>(); }
 
 // A request that waits and that the op's cancellation ends.
 struct CancellableRequest {
-  core::Mutex mutex;
-  bool cancelled IPU_GUARDED_BY(mutex) = false;
-  int64_t number IPU_GUARDED_BY(mutex) = 0;  // 0 before it is known.
+  absl::Mutex mutex;
+  bool cancelled ABSL_GUARDED_BY(mutex) = false;
+  int64_t number ABSL_GUARDED_BY(mutex) = 0;  // 0 before it is known.
 };
 
 void Cancel(core::Turns* turns, CancellableRequest* request) {
   int64_t number = 0;
   {
-    const core::Lock lock(request->mutex);
+    const absl::MutexLock lock(&request->mutex);
     request->cancelled = true;
     number = request->number;
   }
-  turns->Cancel(number, core::Status::Cancelled("The run was cancelled while it waited for its turn on the device."));
+  turns->Cancel(number, absl::CancelledError("The run was cancelled while it waited for its turn on the device."));
 }
 
 // Notes the number of a request, which may have been cancelled before the number was known.
 void SetNumber(core::Turns* turns, CancellableRequest* request, int64_t number) {
   bool cancelled = false;
   {
-    const core::Lock lock(request->mutex);
+    const absl::MutexLock lock(&request->mutex);
     request->number = number;
     cancelled = request->cancelled;
   }
@@ -150,10 +153,10 @@ void RequestTurn(tf::OpKernelContext* context, int64_t device, std::function<voi
   // Once the turn has come, the op may end at any time, and its context with it.
   SetNumber(&turns, request.get(),
             turns.Request(
-                [cancellation, token, begin = std::move(begin)](const core::Status& status) {
+                [cancellation, token, begin = std::move(begin)](const absl::Status& status) {
                   // Does not wait for a call in progress, which may be the one that ends here.
                   if (cancellation != nullptr) cancellation->TryDeregisterCallback(token);
-                  begin(ToAbsl(status));
+                  begin(status);
                 },
                 runs_application));
 }

@@ -5,10 +5,11 @@
 #include <optional>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/util/work_sharder.h"
 #include "tensorflow_ipu/kernels/feeds/feeds.h"
-#include "tensorflow_ipu/kernels/host/status.h"
 #include "tensorflow_ipu/kernels/replicas/call_sites.h"
 #include "tensorflow_ipu/kernels/replicas/copies.h"
 #include "tensorflow_ipu/kernels/replicas/device_memory.h"
@@ -50,7 +51,7 @@ Launch::Launch(tf::OpKernelContext* context, Program program, std::string name, 
       running_(replicas) {}
 
 void Launch::Start(bool may_block) {
-  absl::Status status = ToAbsl(core::Deadlines::Global().Prepare());
+  absl::Status status = core::Deadlines::Global().Prepare();
   if (status.ok()) status = Prepare();
   if (!status.ok()) {
     context_->SetStatus(status);
@@ -60,14 +61,14 @@ void Launch::Start(bool may_block) {
   BeginRun();
   EndWhenCancelled();
   if (count_ == 1 && may_block) {
-    Run(0, core::Status::Ok());
+    Run(0, absl::OkStatus());
     return;
   }
   for (int64_t replica = 1; replica < count_; ++replica) {
     core::Executor::Global().Run(
-        [self = shared_from_this(), replica](const core::Status& started) { self->Run(replica, started); });
+        [self = shared_from_this(), replica](const absl::Status& started) { self->Run(replica, started); });
   }
-  core::Executor::Global().Run([self = shared_from_this()](const core::Status& started) { self->Run(0, started); });
+  core::Executor::Global().Run([self = shared_from_this()](const absl::Status& started) { self->Run(0, started); });
 }
 
 // A single replica needs no replica group.
@@ -171,9 +172,9 @@ void Launch::NoteWrite(int input) {
   }
 }
 
-void Launch::Run(int64_t replica, const core::Status& started) {
+void Launch::Run(int64_t replica, const absl::Status& started) {
   if (!started.ok()) {
-    replicas_[replica].context->SetStatus(ToAbsl(started));
+    replicas_[replica].context->SetStatus(started);
     return Ended(replica);
   }
   // Replicas share out the cores: dividing each product among all of them would cost many hand-overs.
@@ -195,7 +196,7 @@ void Launch::Ended(int64_t replica) {
   if (!status.ok()) Fail(status);
   if (count_ * worker_count_ > 1) replica_group_->Leave(worker_ * count_ + replica);
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (--running_ > 0) return;
   }
   Finish();
@@ -203,12 +204,12 @@ void Launch::Ended(int64_t replica) {
 
 void Launch::Fail(const absl::Status& status) {
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (!failure_.ok()) return;
     failure_ = status;
   }
   if (count_ * worker_count_ == 1) return;
-  replica_group_->Abort(ToCore(status));
+  replica_group_->Abort(status);
   EndWaits();
 }
 
@@ -224,7 +225,7 @@ void Launch::EndWhenCancelled() {
 
 void Launch::EndWaits() {
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (running_ == 0) return;
   }
   for (const int64_t feed : feeds_) {
@@ -240,10 +241,10 @@ void Launch::Finish() {
   if (cancellable_) context_->cancellation_manager()->DeregisterCallback(cancellation_token_);
   absl::Status failure;
   {
-    const core::Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     failure = failure_;
   }
-  if (distributed_run_ != nullptr) distributed_run_->End(ToCore(failure));
+  if (distributed_run_ != nullptr) distributed_run_->End(failure);
   if (failure.ok()) {
     for (int i = 0; i < context_->num_outputs(); ++i) {
       const tf::TensorValue output = replicas_[0].context->release_output(i);

@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow/core/framework/cancellation.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow_ipu/kernels/collectives/rendezvous.h"
 #include "tensorflow_ipu/kernels/numerics/random_streams.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
 
 namespace tensorflow_ipu {
 
@@ -52,7 +53,7 @@ class Launch : public std::enable_shared_from_this<Launch> {
   tensorflow::Tensor StateOf(int64_t number, int64_t replica) const;
   void BeginRun();
   void NoteWrite(int input);  // Other programs may have copies of a variable that a single replica writes.
-  void Run(int64_t replica, const core::Status& started);
+  void Run(int64_t replica, const absl::Status& started);
   void Ended(int64_t replica);
   void Fail(const absl::Status& status);
   void EndWhenCancelled();
@@ -80,9 +81,9 @@ class Launch : public std::enable_shared_from_this<Launch> {
   bool cancellable_ = false;
   tensorflow::CancellationToken cancellation_token_{};
 
-  core::Mutex mutex_;
-  int64_t running_ IPU_GUARDED_BY(mutex_);  // Replicas that have not ended.
-  absl::Status failure_ IPU_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
+  int64_t running_ ABSL_GUARDED_BY(mutex_);  // Replicas that have not ended.
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu

@@ -7,10 +7,13 @@
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/collectives/exchange.h"
 #include "tensorflow_ipu/kernels/collectives/mpi_communicator.h"
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
 
 namespace tensorflow_ipu {
@@ -18,11 +21,11 @@ namespace tensorflow_ipu {
 namespace {
 
 struct Current {
-  core::Mutex mutex;
-  core::MpiLibrary library IPU_GUARDED_BY(mutex);
-  std::unique_ptr<core::MpiJoin> join IPU_GUARDED_BY(mutex);
-  std::shared_ptr<core::MpiCommunicator> communicator IPU_GUARDED_BY(mutex);
-  std::shared_ptr<const core::Workers> workers IPU_GUARDED_BY(mutex);
+  absl::Mutex mutex;
+  core::MpiLibrary library ABSL_GUARDED_BY(mutex);
+  std::unique_ptr<core::MpiJoin> join ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<core::MpiCommunicator> communicator ABSL_GUARDED_BY(mutex);
+  std::shared_ptr<const core::Workers> workers ABSL_GUARDED_BY(mutex);
 };
 
 Current& TheWorkers() { return core::NeverDestroyed<Current>(); }
@@ -37,19 +40,19 @@ int LeaveWorkers(core::MpiLibrary::Handle, int, void*, void*) {
   if (getpid() != opener) return 0;
   std::shared_ptr<core::MpiCommunicator> communicator;
   {
-    const core::Lock lock(TheWorkers().mutex);
+    const absl::MutexLock lock(&TheWorkers().mutex);
     communicator = TheWorkers().communicator;
   }
   if (communicator != nullptr) communicator->Leave();
   return 0;
 }
 
-core::Status LeaveWorkersAtFinalize(const core::MpiLibrary& mpi) {
+absl::Status LeaveWorkersAtFinalize(const core::MpiLibrary& mpi) {
   int key = 0;
   const auto copies_nothing = [](core::MpiLibrary::Handle, int, void*, void*, void*, int* copied) {
     return *copied = 0;
   };
-  core::Status status =
+  absl::Status status =
       mpi.StatusOf(mpi.Comm_create_keyval(copies_nothing, LeaveWorkers, &key, nullptr), "MPI_Comm_create_keyval");
   return status.ok() ? mpi.StatusOf(mpi.Comm_set_attr(mpi.self, key, nullptr), "MPI_Comm_set_attr") : status;
 }
@@ -60,7 +63,7 @@ void EndMpi(int status, void*) {
   core::MpiLibrary mpi;
   bool joins = false;
   {
-    const core::Lock lock(TheWorkers().mutex);
+    const absl::MutexLock lock(&TheWorkers().mutex);
     mpi = TheWorkers().library;
     joins = TheWorkers().join != nullptr && TheWorkers().communicator == nullptr;
   }
@@ -78,16 +81,16 @@ void EndMpi(int status, void*) {
 
 }  // namespace
 
-core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
+absl::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
                          const std::string& name, Rank* rank) {
   core::MpiLibrary mpi;
   std::unique_ptr<core::MpiJoin> join;
   {
-    const core::Lock lock(TheWorkers().mutex);
+    const absl::MutexLock lock(&TheWorkers().mutex);
     mpi = TheWorkers().library;
     join = std::move(TheWorkers().join);
   }
-  core::Status status;
+  absl::Status status;
   if (join == nullptr) {
     // Without the lock: MPI waits here for all processes.
     bool initialized_here = false;
@@ -95,7 +98,7 @@ core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& librari
     if (status.ok()) status = mpi.Initialize(&initialized_here);
     if (initialized_here) {
       opener = getpid();
-      const core::Lock lock(TheWorkers().mutex);
+      const absl::MutexLock lock(&TheWorkers().mutex);
       TheWorkers().library = mpi;
       on_exit(EndMpi, nullptr);
     }
@@ -104,20 +107,20 @@ core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& librari
   if (join == nullptr) {
     if (status.ok()) status = core::MpiJoin::Begin(mpi, original, name, &join);
   } else if (join->original() != original) {
-    status = core::Status::FailedPrecondition("this process has begun to join the processes of another communicator");
+    status = absl::FailedPreconditionError("this process has begun to join the processes of another communicator");
   }
   if (join != nullptr) *rank = {mpi.path, join->rank(), join->size()};
-  const core::Lock lock(TheWorkers().mutex);
+  const absl::MutexLock lock(&TheWorkers().mutex);
   TheWorkers().library = mpi;
   TheWorkers().join = std::move(join);
   return status;
 }
 
-core::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, std::vector<int>* missing) {
-  const core::Lock lock(TheWorkers().mutex);
+absl::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, std::vector<int>* missing) {
+  const absl::MutexLock lock(&TheWorkers().mutex);
   core::MpiJoin& join = *TheWorkers().join;
   const auto end = std::chrono::steady_clock::now() + wait;
-  core::Status status;
+  absl::Status status;
   for (bool joined = false; !joined; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
     status = join.Advance(&joined);
     if (!status.ok()) return status;
@@ -138,7 +141,7 @@ core::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds
 }
 
 std::shared_ptr<const core::Workers> CurrentWorkers() {
-  const core::Lock lock(TheWorkers().mutex);
+  const absl::MutexLock lock(&TheWorkers().mutex);
   return TheWorkers().workers;
 }
 

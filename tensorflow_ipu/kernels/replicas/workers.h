@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/collectives/communicator.h"
 #include "tensorflow_ipu/kernels/collectives/distributed_run.h"
 #include "tensorflow_ipu/kernels/collectives/mpi_library.h"
-#include "tensorflow_ipu/kernels/support/status.h"
 
 namespace tensorflow_ipu {
 
@@ -24,12 +24,12 @@ struct Rank {
 // Begins to join the processes of a communicator of the first of these libraries that can be used, or of all that MPI
 // has started if it is 0; a second call only fills `rank`. Where this initializes MPI, it ends MPI at the exit of the
 // process: at once, with all workers, unless the status is 0. `MPI_Finalize` waits until all workers have come there.
-core::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
+absl::Status OpenWorkers(const std::vector<core::MpiLibrary::Candidate>& libraries, uintptr_t communicator,
                          const std::string& name, Rank* rank);
 
 // Waits for the others for so long. Then they have joined, or `missing` has those that have not; see
 // `MpiJoin::Missing`. `limit` is for later waits.
-core::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, std::vector<int>* missing);
+absl::Status JoinWorkers(std::chrono::nanoseconds wait, std::chrono::nanoseconds limit, std::vector<int>* missing);
 
 // Null: this process is alone, as at first.
 std::shared_ptr<const core::Workers> CurrentWorkers();

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "tensorflow_ipu/kernels/support/threads.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 
@@ -20,7 +21,7 @@ thread_local bool resuming = false;
 using Moment = std::chrono::steady_clock::time_point;
 
 // Without a `run_time`, the clock is not read.
-Moment Call(const Callback& callback, const Status& status, RunningMedian* run_time, Moment start) {
+Moment Call(const Callback& callback, const absl::Status& status, RunningMedian* run_time, Moment start) {
   callback(status);
   if (run_time == nullptr) return start;
   const Moment end = std::chrono::steady_clock::now();
@@ -33,7 +34,7 @@ void CallAll(std::vector<Callback> callbacks, RunningMedian* run_time) {
   Moment now = std::chrono::steady_clock::now();
   for (Callback& each : callbacks) {
     const Callback callback = std::move(each);
-    if (callback != nullptr) now = Call(callback, Status::Ok(), run_time, now);
+    if (callback != nullptr) now = Call(callback, absl::OkStatus(), run_time, now);
   }
   running_callbacks = false;
 }
@@ -46,21 +47,22 @@ bool WorthAThread(const std::vector<Callback>& callbacks, const RunningMedian& r
 // starts. No program blocks, so none stays in the list for longer than the cores are busy.
 class SharedCallbacks : public std::enable_shared_from_this<SharedCallbacks> {
  public:
-  SharedCallbacks(std::vector<Callback> callbacks, Status status, std::shared_ptr<RunningMedian> run_time,
+  SharedCallbacks(std::vector<Callback> callbacks, absl::Status status, std::shared_ptr<RunningMedian> run_time,
                   int64_t others)
       : callbacks_(std::move(callbacks)), status_(std::move(status)), run_time_(std::move(run_time)), to_wake_(others) {
     callbacks_.erase(std::remove(callbacks_.begin(), callbacks_.end(), nullptr), callbacks_.end());
   }
 
-  static void Share(std::vector<Callback> callbacks, const Status& status, std::shared_ptr<RunningMedian> run_time) {
+  static void Share(std::vector<Callback> callbacks, const absl::Status& status,
+                    std::shared_ptr<RunningMedian> run_time) {
     const int64_t others = std::max<int64_t>(1, Cores() - (resuming ? 1 : 0));
     const auto self = std::make_shared<SharedCallbacks>(std::move(callbacks), status, std::move(run_time), others);
     if (self->callbacks_.empty()) return;
-    if (resuming) Executor::RunAfterThis([self](const Status&) { self->Work(self->status_); });
+    if (resuming) Executor::RunAfterThis([self](const absl::Status&) { self->Work(self->status_); });
     self->WakeOne();
   }
 
-  void Work(const Status& status) {
+  void Work(const absl::Status& status) {
     resuming = true;
     bool woke = false;
     for (std::size_t at = next_.fetch_add(1); at < callbacks_.size(); at = next_.fetch_add(1)) {
@@ -76,13 +78,14 @@ class SharedCallbacks : public std::enable_shared_from_this<SharedCallbacks> {
  private:
   void WakeOne() {
     if (to_wake_.fetch_sub(1) > 0) {
-      Executor::Global().Run(
-          [self = shared_from_this()](const Status& started) { self->Work(started.ok() ? self->status_ : started); });
+      Executor::Global().Run([self = shared_from_this()](const absl::Status& started) {
+        self->Work(started.ok() ? self->status_ : started);
+      });
     }
   }
 
   std::vector<Callback> callbacks_;
-  const Status status_;
+  const absl::Status status_;
   const std::shared_ptr<RunningMedian> run_time_;
   std::atomic<std::size_t> next_{0};
   std::atomic<int64_t> to_wake_;
@@ -90,7 +93,7 @@ class SharedCallbacks : public std::enable_shared_from_this<SharedCallbacks> {
 
 }  // namespace
 
-void RunCallbacksLater(std::vector<Callback> callbacks, const Status& status) {
+void RunCallbacksLater(std::vector<Callback> callbacks, const absl::Status& status) {
   SharedCallbacks::Share(std::move(callbacks), status, /*run_time=*/nullptr);
 }
 
@@ -98,13 +101,14 @@ void RunCallbacksLater(std::vector<Callback> callbacks, const Status& status) {
 // another thread, so that the stack does not grow.
 void RunCallbacks(std::vector<Callback> callbacks, const std::shared_ptr<RunningMedian>& run_time) {
   if (!running_callbacks && !WorthAThread(callbacks, *run_time)) return CallAll(std::move(callbacks), run_time.get());
-  SharedCallbacks::Share(std::move(callbacks), Status::Ok(), run_time);
+  SharedCallbacks::Share(std::move(callbacks), absl::OkStatus(), run_time);
 }
 
 void RunCallbacksFromTask(std::vector<Callback> callbacks, const std::shared_ptr<RunningMedian>& run_time) {
   if (!WorthAThread(callbacks, *run_time)) return CallAll(std::move(callbacks), run_time.get());
   Executor::Global().AwaitSpinningThread(kAwaitSpinning);
-  std::make_shared<SharedCallbacks>(std::move(callbacks), Status::Ok(), run_time, Cores() - 1)->Work(Status::Ok());
+  std::make_shared<SharedCallbacks>(std::move(callbacks), absl::OkStatus(), run_time, Cores() - 1)
+      ->Work(absl::OkStatus());
 }
 
 std::chrono::nanoseconds TaskSpin(const RunningMedian& run_time) {

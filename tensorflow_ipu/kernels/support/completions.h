@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/support/status.h"
+#include "absl/status/status.h"
 
 namespace tensorflow_ipu::core {
 
@@ -35,10 +35,10 @@ class RunningMedian {
 };
 
 // Gets the status of a wait. It may run the rest of a program, up to its next wait.
-using Callback = std::function<void(Status)>;
+using Callback = std::function<void(absl::Status)>;
 
 // Calls the callbacks that are not null on other threads. Use this one where a lock is held.
-void RunCallbacksLater(std::vector<Callback> callbacks, const Status& status);
+void RunCallbacksLater(std::vector<Callback> callbacks, const absl::Status& status);
 
 // The same for programs that waited at one call site, on this thread if that is quicker. `run_time` is how long they
 // run until their next wait.

@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "tensorflow_ipu/kernels/support/never_destroyed.h"
 
 namespace tensorflow_ipu::core {
 
@@ -21,21 +23,21 @@ namespace tensorflow_ipu::core {
 class Counters {
  public:
   static Counters& Global() { return NeverDestroyed<Counters>(); }
-  std::atomic<int64_t>* Of(const std::string& name) IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  std::atomic<int64_t>* Of(const std::string& name) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return &counters_[name];  // Nodes of a map stay where they are.
   }
 
-  std::map<std::string, int64_t> Read() const IPU_EXCLUDES(mutex_) {
+  std::map<std::string, int64_t> Read() const ABSL_LOCKS_EXCLUDED(mutex_) {
     std::map<std::string, int64_t> values;
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     for (const auto& [name, counter] : counters_) values[name] = counter.load(std::memory_order_relaxed);
     return values;
   }
 
  private:
-  mutable Mutex mutex_;
-  std::map<std::string, std::atomic<int64_t>> counters_ IPU_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;
+  std::map<std::string, std::atomic<int64_t>> counters_ ABSL_GUARDED_BY(mutex_);
 };
 
 // A counter of the process, listed from its construction on.
@@ -69,20 +71,20 @@ class Samples {
 
   void Add(Clock::time_point end, std::chrono::nanoseconds duration) {
     Part& own = parts_[OfThread()];
-    const Lock lock(own.mutex);
+    const absl::MutexLock lock(&own.mutex);
     Note(own, {end.time_since_epoch().count(), duration.count()});
   }
 
   void AddAll(Clock::time_point end, const std::vector<Clock::time_point>& begins) {
     Part& own = parts_[OfThread()];
-    const Lock lock(own.mutex);
+    const absl::MutexLock lock(&own.mutex);
     for (const Clock::time_point begin : begins) Note(own, {end.time_since_epoch().count(), (end - begin).count()});
   }
 
   Summary Read(int64_t most = kKept) const {
     Summary all;
     for (const Part& part : parts_) {
-      const Lock lock(part.mutex);
+      const absl::MutexLock lock(&part.mutex);
       all.count += part.noted.count;
       all.total += part.noted.total;
       if (most > 0) all.latest.insert(all.latest.end(), part.noted.latest.begin(), part.noted.latest.end());
@@ -97,12 +99,12 @@ class Samples {
  private:
   // Threads are spread over parts, so that they do not contend for one lock.
   struct alignas(64) Part {
-    mutable Mutex mutex;
-    Summary noted IPU_GUARDED_BY(mutex);  // `latest` is a ring once it is full.
+    mutable absl::Mutex mutex;
+    Summary noted ABSL_GUARDED_BY(mutex);  // `latest` is a ring once it is full.
   };
   static constexpr std::size_t kParts = 16;
 
-  static void Note(Part& part, const Sample& sample) IPU_REQUIRES(part.mutex) {
+  static void Note(Part& part, const Sample& sample) ABSL_EXCLUSIVE_LOCKS_REQUIRED(part.mutex) {
     if (part.noted.latest.size() < kKept) {
       part.noted.latest.push_back(sample);
     } else {
@@ -158,20 +160,20 @@ class Journal {
   static Journal& Global() { return NeverDestroyed<Journal>(); }
 
   // Drops the oldest line when full.
-  void Note(std::string text) IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  void Note(std::string text) ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     if (lines_.size() == kKept) lines_.pop_front();
     lines_.push_back({std::chrono::steady_clock::now().time_since_epoch().count(), std::move(text)});
   }
 
-  std::deque<Line> Take() IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  std::deque<Line> Take() ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return std::exchange(lines_, {});
   }
 
  private:
-  Mutex mutex_;
-  std::deque<Line> lines_ IPU_GUARDED_BY(mutex_);
+  absl::Mutex mutex_;
+  std::deque<Line> lines_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu::core

@@ -8,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tensorflow_ipu/kernels/support/mutex.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace tensorflow_ipu::core {
 
@@ -23,20 +24,20 @@ template <typename T>
 class Registry {
  public:
   int64_t Add(std::shared_ptr<T> object) {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const int64_t number = ++last_number;
     objects_.emplace(number, std::move(object));
     return number;
   }
 
   std::shared_ptr<T> Find(int64_t number) const {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto found = objects_.find(number);
     return found == objects_.end() ? nullptr : found->second;
   }
 
   std::shared_ptr<T> Remove(int64_t number) {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto found = objects_.find(number);
     if (found == objects_.end()) return nullptr;
     std::shared_ptr<T> object = std::move(found->second);
@@ -48,14 +49,14 @@ class Registry {
   // The object of a number that is given elsewhere, such as a device's; made at its first use.
   template <typename Make>
   std::shared_ptr<T> Of(int64_t number, Make make) {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     std::shared_ptr<T>& object = objects_[number];
     if (object == nullptr) object = make();
     return object;
   }
 
   std::map<int64_t, std::shared_ptr<T>> Entries() const {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     return objects_;
   }
 
@@ -66,8 +67,8 @@ class Registry {
   }
 
  private:
-  mutable Mutex mutex_;
-  std::map<int64_t, std::shared_ptr<T>> objects_ IPU_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;
+  std::map<int64_t, std::shared_ptr<T>> objects_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Caches the last look-up of a thread until an object is removed: programs ask for the same object thousands of times.

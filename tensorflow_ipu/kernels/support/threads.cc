@@ -2,12 +2,17 @@
 
 #include <pthread.h>
 
-#include <future>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "tensorflow_ipu/kernels/support/tuning.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
 
@@ -15,16 +20,16 @@ namespace tensorflow_ipu::core {
 
 namespace {
 
-Status NoThread(const char* name, const std::system_error& error) {
-  return {Code::kResourceExhausted,
-          std::string("The system gives this process no further thread (`") + name + "`: " + error.what() +
-              "). Raise the limit (`ulimit -u`, the container's `pids` limit, or memory where that is limited), or "
-              "use fewer replicas, queues and threads at once."};
+absl::Status NoThread(const char* name, const std::system_error& error) {
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "The system gives this process no further thread (`", name, "`: ", error.what(),
+      "). Raise the limit (`ulimit -u`, the container's `pids` limit, or memory where that is limited), or use fewer "
+      "replicas, queues and threads at once."));
 }
 
 }  // namespace
 
-Status StartThread(const char* name, std::function<void()> work) {
+absl::Status StartThread(const char* name, std::function<void()> work) {
   try {
     std::thread([name, work = std::move(work)]() mutable {
       pthread_setname_np(pthread_self(), name);  // Else it has the name of the thread that started it.
@@ -34,77 +39,70 @@ Status StartThread(const char* name, std::function<void()> work) {
   } catch (const std::system_error& error) {
     return NoThread(name, error);
   }
-  return Status::Ok();
+  return absl::OkStatus();
 }
 
-Status TryThreads(const char* name, int count) {
-  Status status;
-  std::promise<void> all;
-  const std::shared_future<void> begun = all.get_future().share();
+absl::Status TryThreads(const char* name, int count) {
+  absl::Status status;
+  absl::Notification all_begun;
   std::vector<std::thread> threads;
   threads.reserve(count);
   try {
     for (int i = 0; i < count; ++i) {
-      threads.emplace_back([name, begun] {
+      threads.emplace_back([name, &all_begun] {
         pthread_setname_np(pthread_self(), name);
-        begun.wait();
+        all_begun.WaitForNotification();
       });
     }
   } catch (const std::system_error& error) {
     status = NoThread(name, error);
   }
-  all.set_value();
+  all_begun.Notify();
   for (std::thread& thread : threads) thread.join();  // Until then the system counts them.
   return status;
 }
 
-Status Deadlines::Prepare() {
-  const Lock lock(mutex_);
+absl::Status Deadlines::Prepare() {
+  const absl::MutexLock lock(&mutex_);
   return Start();
 }
 
-Status Deadlines::Start() {
-  if (started_) return Status::Ok();
-  Status started = StartThread("ipu-deadlines", [this] { Work(); });
+absl::Status Deadlines::Start() {
+  if (started_) return absl::OkStatus();
+  absl::Status started = StartThread("ipu-deadlines", [this] { Work(); });
   started_ = started.ok();
   return started;
 }
 
 Deadlines::Ticket Deadlines::Add(Clock::time_point when, std::function<void()> due) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   const Ticket ticket(when, next_++);
   calls_.emplace(ticket, std::move(due));
   static_cast<void>(Start());  // The next deadline tries again.
-  changed_.NotifyOne();
+  changed_.Signal();
   return ticket;
 }
 
 void Deadlines::Remove(const Ticket& ticket) {
   std::map<Ticket, std::function<void()>>::node_type
       removed;  // Destroyed after the lock: its captures may use the deadlines.
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   removed = calls_.extract(ticket);
 }
 
 void Deadlines::Work() {
-  Lock lock(mutex_);
+  mutex_.Lock();
   while (true) {
-    if (calls_.empty()) {
-      changed_.Wait(lock);
+    const auto left = calls_.empty() ? Clock::duration::max() : calls_.begin()->first.first - Clock::now();
+    if (left.count() > 0) {
+      changed_.WaitWithTimeout(&mutex_, absl::FromChrono(left));
       continue;
     }
-    const auto first = calls_.begin();
-    const Clock::time_point when = first->first.first;
-    if (Clock::now() < when) {
-      changed_.WaitUntil(lock, when);
-      continue;
-    }
-    std::function<void()> due = std::move(first->second);
-    calls_.erase(first);
-    lock.Unlock();
-    due();
-    due = nullptr;
-    lock.Relock();
+    auto due = calls_.extract(calls_.begin());
+    mutex_.Unlock();
+    due.mapped()();
+    due = {};
+    mutex_.Lock();
   }
 }
 
@@ -128,7 +126,7 @@ void FlushSubnormalFloats() {
 void Executor::Run(Task task) {
   bool idle_thread = false;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     tasks_.push_back(std::move(task));
     ++ready_;
     ++unfinished_;
@@ -136,20 +134,20 @@ void Executor::Run(Task task) {
     idle_thread = waiting_ >= tasks_.size();
   }
   if (idle_thread) {
-    tasks_ready_.NotifyOne();  // Without the lock, which the woken thread takes first.
+    tasks_ready_.Signal();  // Without the lock, which the woken thread takes first.
     return;
   }
-  Status started = StartThread("ipu-program", [this] { Work(); });
+  absl::Status started = StartThread("ipu-program", [this] { Work(); });
   if (!started.ok()) Refuse(std::move(started));
 }
 
 // Off this thread, which may hold locks that a failing program needs.
-void Executor::Refuse(Status why) {
+void Executor::Refuse(absl::Status why) {
   Task task;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (waiting_ >= tasks_.size()) {
-      tasks_ready_.NotifyOne();
+      tasks_ready_.Signal();
       return;
     }
     task = std::move(tasks_.back());
@@ -158,13 +156,9 @@ void Executor::Refuse(Status why) {
   }
   Deadlines::Global().Add(Deadlines::Clock::now(), [this, task = std::move(task), why = std::move(why)] {
     task(why);
-    const Lock lock(mutex_);
-    Finish();
+    const absl::MutexLock lock(&mutex_);
+    --unfinished_;
   });
-}
-
-void Executor::Finish() {
-  if (--unfinished_ == 0) idle_.NotifyAll();
 }
 
 void Executor::RunAfterThis(Task task) { after_this.push_back(std::move(task)); }
@@ -177,33 +171,34 @@ void Executor::AwaitSpinningThread(std::chrono::nanoseconds limit) const {
 
 void Executor::Work() {
   FlushSubnormalFloats();
-  Lock lock(mutex_);
+  mutex_.Lock();
   while (true) {
     ++waiting_;
     if (MaySpin()) {
       ++spinning_;
-      lock.Unlock();
+      mutex_.Unlock();
       SpinForTask();
-      lock.Relock();
+      mutex_.Lock();
       --spinning_;
     }
-    const bool found =
-        tasks_ready_.WaitFor(lock, kIdleThread, [this]() IPU_REQUIRES(mutex_) { return !tasks_.empty(); });
+    bool idle = false;
+    while (tasks_.empty() && !idle) idle = tasks_ready_.WaitWithTimeout(&mutex_, absl::FromChrono(kIdleThread));
     --waiting_;
-    if (!found) return;
+    if (tasks_.empty()) break;
     after_this.push_back(std::move(tasks_.front()));
     tasks_.pop_front();
     --ready_;
-    lock.Unlock();
+    mutex_.Unlock();
     spin_limit = std::chrono::nanoseconds(0);
     while (!after_this.empty()) {
       const Task task = std::move(after_this.front());
       after_this.pop_front();
-      task(Status::Ok());
+      task(absl::OkStatus());
     }
-    lock.Relock();
-    Finish();
+    mutex_.Lock();
+    --unfinished_;
   }
+  mutex_.Unlock();
 }
 
 bool Executor::MaySpin() const {
@@ -216,8 +211,9 @@ void Executor::SpinForTask() const {
 }
 
 bool Executor::AwaitIdle(std::chrono::nanoseconds limit) {
-  Lock lock(mutex_);
-  return idle_.WaitFor(lock, limit, [this]() IPU_REQUIRES(mutex_) { return unfinished_ == 0; });
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return unfinished_ == 0; };
+  const absl::MutexLock lock(&mutex_);
+  return mutex_.AwaitWithTimeout(absl::Condition(&idle), absl::FromChrono(limit));
 }
 
 }  // namespace tensorflow_ipu::core

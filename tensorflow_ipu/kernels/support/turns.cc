@@ -3,29 +3,31 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 #include "tensorflow_ipu/kernels/support/waiting.h"
 
 namespace tensorflow_ipu::core {
 
 namespace {
 
-Status Interrupted() {
-  return Status::Cancelled("The run was interrupted while it waited for its turn on the device.");
+absl::Status Interrupted() {
+  return absl::CancelledError("The run was interrupted while it waited for its turn on the device.");
 }
 
 }  // namespace
 
 bool Turns::TryBegin(bool lasting) {
-  const Lock lock(mutex_);
+  const absl::MutexLock lock(&mutex_);
   if (current_ != 0) return false;
   Begin(lasting);
   return true;
 }
 
 int64_t Turns::Request(Callback begin, bool lasting) {
-  Status status;
+  absl::Status status;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     if (current_ == 0) {
       Begin(lasting);
     } else if (lasting_) {
@@ -45,7 +47,7 @@ void Turns::End() {
   std::deque<Waiting> failed;
   Callback begin;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     current_ = 0;
     lasting_ = false;
     if (!waiting_.empty()) {
@@ -56,13 +58,13 @@ void Turns::End() {
     if (lasting_) failed.swap(waiting_);
   }
   for (const Waiting& request : failed) request.begin(occupied_);
-  if (begin != nullptr) begin(Status::Ok());
+  if (begin != nullptr) begin(absl::OkStatus());
 }
 
-void Turns::Cancel(int64_t request, const Status& why) {
+void Turns::Cancel(int64_t request, const absl::Status& why) {
   Callback begin;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     const auto found = std::find_if(waiting_.begin(), waiting_.end(),
                                     [request](const Waiting& waiting) { return waiting.number == request; });
     if (found == waiting_.end()) return;
@@ -75,7 +77,7 @@ void Turns::Cancel(int64_t request, const Status& why) {
 void Turns::Interrupt() {
   std::deque<Waiting> failed;
   {
-    const Lock lock(mutex_);
+    const absl::MutexLock lock(&mutex_);
     failed.swap(waiting_);
   }
   for (const Waiting& request : failed) request.begin(Interrupted());

@@ -6,8 +6,9 @@
 #include <deque>
 #include <functional>
 
-#include "tensorflow_ipu/kernels/support/mutex.h"
-#include "tensorflow_ipu/kernels/support/status.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
 
 namespace tensorflow_ipu::core {
 
@@ -19,36 +20,36 @@ namespace tensorflow_ipu::core {
 class Turns {
  public:
   // Gets OK when the turn of the request has come, or an error if it will not come.
-  using Callback = std::function<void(const Status&)>;
+  using Callback = std::function<void(const absl::Status&)>;
 
-  explicit Turns(Status occupied) : occupied_(std::move(occupied)) {}
+  explicit Turns(absl::Status occupied) : occupied_(std::move(occupied)) {}
 
   // Begins a turn if nobody has one. Returns whether it did.
-  bool TryBegin(bool lasting = false) IPU_EXCLUDES(mutex_);
+  bool TryBegin(bool lasting = false) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Calls `begin` now, or later from a call of End or Cancel. Returns a number for Cancel.
-  int64_t Request(Callback begin, bool lasting = false) IPU_EXCLUDES(mutex_);
+  int64_t Request(Callback begin, bool lasting = false) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Ends the turn under way.
-  void End() IPU_EXCLUDES(mutex_);
+  void End() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Fails a request that waits. Does nothing once its turn has come.
-  void Cancel(int64_t request, const Status& why) IPU_EXCLUDES(mutex_);
+  void Cancel(int64_t request, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Fails all requests that wait.
-  void Interrupt() IPU_EXCLUDES(mutex_);
+  void Interrupt() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The number of the turn under way; 0 if there is none.
   int64_t current() const { return current_; }
 
   // The number of requests that wait.
-  int64_t waiting() const IPU_EXCLUDES(mutex_) {
-    const Lock lock(mutex_);
+  int64_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    const absl::MutexLock lock(&mutex_);
     return static_cast<int64_t>(waiting_.size());
   }
 
  private:
-  void Begin(bool lasting) IPU_REQUIRES(mutex_) {
+  void Begin(bool lasting) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     current_ = ++begun_;
     lasting_ = lasting;
   }
@@ -59,13 +60,13 @@ class Turns {
     bool lasting;
   };
 
-  const Status occupied_;
-  mutable Mutex mutex_;
-  std::atomic<int64_t> current_{0};              // Written under mutex_.
-  bool lasting_ IPU_GUARDED_BY(mutex_) = false;  // The turn under way is a lasting one.
-  int64_t begun_ IPU_GUARDED_BY(mutex_) = 0;     // Turns so far.
-  int64_t last_number_ IPU_GUARDED_BY(mutex_) = 0;
-  std::deque<Waiting> waiting_ IPU_GUARDED_BY(mutex_);
+  const absl::Status occupied_;
+  mutable absl::Mutex mutex_;
+  std::atomic<int64_t> current_{0};               // Written under mutex_.
+  bool lasting_ ABSL_GUARDED_BY(mutex_) = false;  // The turn under way is a lasting one.
+  int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;     // Turns so far.
+  int64_t last_number_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace tensorflow_ipu::core

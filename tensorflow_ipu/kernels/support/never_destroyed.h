@@ -1,0 +1,13 @@
+// Shared objects of the process.
+#pragma once
+
+namespace tensorflow_ipu::core {
+
+// The process's object of a type. It is never destroyed, since threads may outlive static destructors.
+template <typename T>
+T& NeverDestroyed() {
+  static T* const object = new T();
+  return *object;
+}
+
+}  // namespace tensorflow_ipu::core
